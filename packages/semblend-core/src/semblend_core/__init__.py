@@ -1,0 +1,3 @@
+from semblend_core.__about__ import __version__
+
+__all__ = ["__version__"]
