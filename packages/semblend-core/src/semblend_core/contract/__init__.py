@@ -1,0 +1,46 @@
+"""The contract between engines and SemBlend: two narrow ABCs and their frozen value types.
+
+Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an engine calls), ``namespace``
+(who may share), ``outcome`` (what is counted), ``prefix`` (the one-prefix contract for radix caches).
+"""
+
+from semblend_core.contract.lookup import (
+    DonorOffer,
+    Evidence,
+    LookupRequest,
+    LookupResult,
+    OfferResult,
+    ProviderStats,
+    SemanticLookupProvider,
+)
+from semblend_core.contract.namespace import Namespace
+from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
+from semblend_core.contract.plan import InvalidPlan, Plan, Row, RowKind, Span, gap_rows
+from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
+from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIds, TokenIds, as_token_ids
+
+__all__ = [
+    "MAX_TOKEN_ID",
+    "DeclineReason",
+    "DonorOffer",
+    "Evidence",
+    "InvalidPlan",
+    "InvalidTokenIds",
+    "LookupRequest",
+    "LookupResult",
+    "Namespace",
+    "OfferResult",
+    "Outcome",
+    "OutcomeKind",
+    "Plan",
+    "ProviderStats",
+    "Row",
+    "RowKind",
+    "SemanticLookupProvider",
+    "SemanticPrefixProvider",
+    "SemanticPrefixResult",
+    "Span",
+    "TokenIds",
+    "as_token_ids",
+    "gap_rows",
+]

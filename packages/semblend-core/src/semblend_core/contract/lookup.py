@@ -1,0 +1,172 @@
+"""The lookup contract: what an engine asks before prefill and tells after it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from semblend_core.contract.namespace import Namespace
+from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
+from semblend_core.contract.plan import Plan
+from semblend_core.contract.tokens import TokenIds, as_token_ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LookupRequest:
+    """One new request, asked about after the engine's own prefix lookup and before allocation."""
+
+    request_id: str
+    """Unique among requests under way."""
+    namespace: Namespace
+    token_ids: TokenIds
+    """The whole prompt. Read-only; writable input is copied. Borrowed for the call, not kept by the provider."""
+    exact_prefix_tokens: int = 0
+    """Leading tokens that the engine's own cache covers. SemBlend never takes them."""
+    span_alignment: int = 1
+    """Target starts and ends of spans are multiples of this; 1 where the engine writes single slots."""
+
+    def __post_init__(self) -> None:
+        if not self.request_id:
+            raise ValueError("request_id must not be empty")
+        object.__setattr__(self, "token_ids", as_token_ids(self.token_ids))
+        if not 0 <= self.exact_prefix_tokens <= self.token_ids.size:
+            raise ValueError(f"exact_prefix_tokens {self.exact_prefix_tokens} is outside the prompt of {self.token_ids.size}")
+        if self.span_alignment < 1:
+            raise ValueError(f"span_alignment must be at least 1, got {self.span_alignment}")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Similarity without reuse: a hint for routing and donor search, never a licence to load."""
+
+    donor_id: str
+    similarity: float
+    """In [0, 1]; what it measures depends on ``method``."""
+    method: str
+    """Such as ``"minilm"``, ``"jaccard"`` or ``"token_ratio"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """The answer: a plan, or the reason for none. Exactly one of the two."""
+
+    plan: Plan | None
+    reason: DeclineReason | None
+    materialize: bool = True
+    """False: the plan is a finding only (discovery-only mode); the engine must prefill normally and report DISCOVERY_ONLY."""
+    evidence: tuple[Evidence, ...] = ()
+    elapsed_us: float | None = None
+    """Time spent in the lookup, in microseconds; None when not measured."""
+
+    def __post_init__(self) -> None:
+        if (self.plan is None) == (self.reason is None):
+            raise ValueError("a lookup ends in a plan or in a reason, never in both or neither")
+
+    @property
+    def loadable_plan(self) -> Plan | None:
+        """The plan if the engine may load it, else None."""
+        return self.plan if self.materialize else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DonorOffer:
+    """A finished request whose KV is kept. Offered only once that KV is durable where it will be loaded from."""
+
+    donor_id: str
+    """Unique within the namespace; offering the same id with other tokens is refused."""
+    namespace: Namespace
+    token_ids: TokenIds
+    """Tokens whose KV is kept, from position 0. Copied by the provider if it keeps them."""
+    approximate_from: int | None = None
+    """First position whose KV is approximate; only what lies before it can become a donor. None: all exact."""
+
+    def __post_init__(self) -> None:
+        if not self.donor_id:
+            raise ValueError("donor_id must not be empty")
+        object.__setattr__(self, "token_ids", as_token_ids(self.token_ids))
+        if self.approximate_from is not None and not 0 <= self.approximate_from <= self.token_ids.size:
+            raise ValueError(f"approximate_from {self.approximate_from} is outside the donor's {self.token_ids.size} tokens")
+
+    @property
+    def exact_token_ids(self) -> TokenIds:
+        """The part that may become a donor: everything before the first approximate position."""
+        return self.token_ids if self.approximate_from is None else self.token_ids[: self.approximate_from]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferResult:
+    """Whether the donor was kept, and how much of it."""
+
+    registered_tokens: int
+    """Tokens now discoverable; 0 when declined."""
+    reason: DeclineReason | None = None
+    """Why it was not kept; None when it was."""
+
+    def __post_init__(self) -> None:
+        if (self.registered_tokens > 0) == (self.reason is not None):
+            raise ValueError("an offer is either kept (registered_tokens > 0) or declined with a reason")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderStats:
+    """Counters since start. Monotonic, except the three gauges at the end."""
+
+    lookups: int = 0
+    plans: int = 0
+    """Lookups that ended in a plan: a finding, not reuse."""
+    declines: Mapping[DeclineReason, int] = field(default_factory=dict)
+    """By reason: refused lookups, refused offers and DECLINED outcomes."""
+    outcomes: Mapping[OutcomeKind, int] = field(default_factory=dict)
+    confirmed_tokens: int = 0
+    """Sum over MATERIALIZED outcomes: the only figure that may be called reuse."""
+    evicted_donors: int = 0
+    donors: int = 0
+    donor_bytes: int = 0
+    """What the provider holds for its donors, tokens and index included."""
+    pinned_requests: int = 0
+    """Requests whose plan is out and whose outcome has not been reported."""
+
+
+class SemanticLookupProvider(ABC):
+    """Finds reusable spans for an engine. One instance serves all namespaces of a process.
+
+    Threads: every method may be called from any thread. ``lookup`` is made for the scheduler's thread: it
+    runs no model, touches no disk or network, and is bounded in time. No method raises for a fault of the
+    provider itself: the fault is counted and the answer is a decline.
+
+    Ownership: a returned plan pins its donors against eviction by budget until ``report_outcome`` names the
+    request. A pin does not outlive ``forget_donor``: whoever forgets knows that the bytes are gone.
+    """
+
+    @abstractmethod
+    def lookup(self, request: LookupRequest) -> LookupResult:
+        """Find the plan for ``request``. A plan obliges the caller to report the outcome, also after an abort."""
+
+    @abstractmethod
+    def offer_donor(self, offer: DonorOffer) -> OfferResult:
+        """Make a finished request discoverable. Call it only when the donor's KV is durable. Any thread."""
+
+    @abstractmethod
+    def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
+        """Make a donor undiscoverable, at once and for good. False if it was not known. Idempotent."""
+
+    @abstractmethod
+    def report_outcome(self, outcome: Outcome) -> None:
+        """Release the request's pins and count what happened. A second report for the same plan is ignored."""
+
+    @abstractmethod
+    def restrict_to_discovery(self, reason: str) -> None:
+        """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
+
+    @abstractmethod
+    def stats(self) -> ProviderStats:
+        """A consistent snapshot of the counters."""
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Raise AssertionError if internal state is inconsistent. For tests; may be slow."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. Later lookups are declined with SHUT_DOWN. Idempotent."""

@@ -1,0 +1,86 @@
+"""What became of a request, as the backend confirmed it, and every reason for not reusing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DeclineReason(StrEnum):
+    """Why nothing was reused (or a donor not kept). Each is a label of the decline counters."""
+
+    # Before any search.
+    DISABLED = "disabled"
+    SHUT_DOWN = "shut_down"
+    INVALID_TOKENS = "invalid_tokens"
+    UNKNOWN_NAMESPACE = "unknown_namespace"
+    UNSUPPORTED_MODEL = "unsupported_model"
+    UNSUPPORTED_REQUEST = "unsupported_request"
+    SELF_TEST_FAILED = "self_test_failed"
+    PROMPT_TOO_SHORT = "prompt_too_short"
+    EXACT_PREFIX_COVERS = "exact_prefix_covers"
+    # Found nothing, or not enough.
+    NO_DONORS = "no_donors"
+    NO_SPANS = "no_spans"
+    REUSE_RATIO_TOO_LOW = "reuse_ratio_too_low"
+    TOO_FEW_TOKENS_SAVED = "too_few_tokens_saved"
+    SIMILARITY_TOO_LOW = "similarity_too_low"
+    DOES_NOT_PAY = "does_not_pay"
+    QUALITY_TIER = "quality_tier"
+    STRICT_PREFIX_BOUNDARY = "strict_prefix_boundary"
+    LOOKUP_TIMEOUT = "lookup_timeout"
+    # Between plan and landed bytes.
+    DONOR_EVICTED = "donor_evicted"
+    DONOR_CORRUPT = "donor_corrupt"
+    ALLOCATION_FAILED = "allocation_failed"
+    LOAD_FAILED = "load_failed"
+    ABORTED = "aborted"
+    INTERNAL_ERROR = "internal_error"
+    # A donor that was offered and not kept.
+    DONOR_TOO_SHORT = "donor_too_short"
+    DONOR_TOO_LARGE = "donor_too_large"
+    APPROXIMATE_SOURCE = "approximate_source"
+    DUPLICATE_DONOR = "duplicate_donor"
+    CAPTURE_FAILED = "capture_failed"
+
+
+class OutcomeKind(StrEnum):
+    EXACT_PREFIX = "exact_prefix"
+    """The engine's own prefix cache served all that could be served."""
+    DISCOVERY_ONLY = "discovery_only"
+    """Reusable spans were found and, by setting or self-test, not loaded."""
+    PLACEMENT = "placement"
+    """The request was routed to where its donor lives; nothing is said about reuse there."""
+    MATERIALIZED = "materialized"
+    """Relocated KV landed and was used."""
+    DECLINED = "declined"
+    """Reuse was refused or failed, for ``reason``; the engine prefilled normally."""
+    COLD = "cold"
+    """Nothing was looked for (reuse switched off for this request)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One request's end, reported once, after the bytes landed or failed to. Unknown is None, never 0."""
+
+    request_id: str
+    kind: OutcomeKind
+    confirmed_tokens: int | None = None
+    """Relocated tokens whose KV the backend confirmed. Set for MATERIALIZED, None otherwise."""
+    confirmed_bytes: int | None = None
+    """Bytes the backend moved for them, where it can tell."""
+    reason: DeclineReason | None = None
+    """Set for DECLINED; may be set for DISCOVERY_ONLY (why nothing was loaded); None otherwise."""
+
+    def __post_init__(self) -> None:
+        if self.kind is OutcomeKind.MATERIALIZED:
+            if self.confirmed_tokens is None or self.confirmed_tokens < 1:
+                raise ValueError("a materialized outcome states how many tokens the backend confirmed, at least 1")
+        elif self.confirmed_tokens is not None or self.confirmed_bytes is not None:
+            raise ValueError(f"{self.kind} confirms nothing: leave confirmed_tokens and confirmed_bytes None")
+        if self.confirmed_bytes is not None and self.confirmed_bytes < 1:
+            raise ValueError("confirmed_bytes is at least 1, or None where the backend cannot tell")
+        if self.kind is OutcomeKind.DECLINED and self.reason is None:
+            raise ValueError("a declined outcome names its reason")
+        if self.reason is not None and self.kind not in (OutcomeKind.DECLINED, OutcomeKind.DISCOVERY_ONLY):
+            raise ValueError(f"{self.kind} has no decline reason")
