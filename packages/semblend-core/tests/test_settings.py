@@ -1,0 +1,237 @@
+"""Settings: what is read, what is refused, and how the refusal reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semblend_core.settings import SettingError, Settings, declarations
+from semblend_core.settings.page import settings_page
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
+GIB = 1024**3
+
+
+def test_without_variables_the_defaults_hold() -> None:
+    settings = Settings.from_env({})
+    assert settings == Settings()
+    assert (settings.enabled, settings.discovery_only, settings.exact_materialization_only) == (
+        True,
+        False,
+        True,
+    )
+    assert (settings.min_similarity, settings.embedder, settings.quality_tier) == (0.60, "minilm", "balanced")
+    assert (settings.min_span_tokens, settings.max_spans, settings.donor_index_bytes) == (64, 64, 4 * GIB)
+    assert settings.prefill_us_per_token is None
+
+
+def test_every_setting_has_a_variable_a_group_and_one_sentence() -> None:
+    assert {d.field for d in declarations()} == {f.name for f in dataclasses.fields(Settings)}
+    for declared in declarations():
+        assert declared.variable == f"SEMBLEND_{declared.field.upper()}"
+        assert declared.doc.endswith("."), declared.field
+        assert declared.group, declared.field
+
+
+@pytest.mark.parametrize("word", ["1", "true", "yes", "on", "TRUE", " On "])
+def test_a_switch_is_on_in_any_of_the_usual_words(word: str) -> None:
+    assert Settings.from_env({"SEMBLEND_DISCOVERY_ONLY": word}).discovery_only is True
+
+
+@pytest.mark.parametrize("word", ["0", "false", "no", "off", "False"])
+def test_a_switch_is_off_in_any_of_the_usual_words(word: str) -> None:
+    assert Settings.from_env({"SEMBLEND_ENABLED": word}).enabled is False
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512MiB", 512 * 1024**2),
+        ("2GB", 2 * 10**9),
+        ("1.5 GiB", 3 * GIB // 2),
+        ("64kb", 64_000),
+        ("1TiB", 1024**4),
+        ("4096", 4096),
+        ("4096B", 4096),
+    ],
+)
+def test_a_size_is_bytes_or_carries_a_unit(text: str, size: int) -> None:
+    assert Settings.from_env({"SEMBLEND_DONOR_INDEX_BYTES": text}).donor_index_bytes == size
+
+
+@pytest.mark.parametrize("text", ["4G", "four", "-1", "1e9", "GiB", "0", "9" * 5000])
+def test_a_size_that_could_be_misread_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="512MiB"):
+        Settings.from_env({"SEMBLEND_DONOR_INDEX_BYTES": text})
+
+
+@given(st.integers(min_value=1, max_value=2**60))
+def test_a_size_survives_being_shown_and_read_again(size: int) -> None:
+    (declared,) = (d for d in declarations() if d.field == "donor_index_bytes")
+    assert declared.kind.parse(declared.kind.show(size)) == size
+
+
+@given(st.floats(min_value=0, max_value=1))
+def test_a_share_survives_being_shown_and_read_again(share: float) -> None:
+    (declared,) = (d for d in declarations() if d.field == "min_similarity")
+    assert declared.kind.parse(declared.kind.show(share)) == share
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert (
+        Settings.from_env({"SEMBLEND_MIN_SIMILARITY": "", "SEMBLEND_PREFILL_US_PER_TOKEN": " "}) == Settings()
+    )
+
+
+def test_an_optional_figure_is_read_when_it_is_given() -> None:
+    assert Settings.from_env({"SEMBLEND_PREFILL_US_PER_TOKEN": "18.5"}).prefill_us_per_token == 18.5
+
+
+def test_a_wrong_value_names_the_variable_the_value_and_what_is_allowed() -> None:
+    with pytest.raises(SettingError) as caught:
+        Settings.from_env({"SEMBLEND_MIN_SIMILARITY": "2"})
+    assert str(caught.value) == "SEMBLEND_MIN_SIMILARITY='2' is not allowed; allowed: number, 0 to 1"
+    assert isinstance(caught.value, ValueError)
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    wrong = {
+        "SEMBLEND_EMBEDDER": "bert",
+        "SEMBLEND_MAX_SPANS": "0",
+        "SEMBLEND_LOOKUP_BUDGET_MS": "nan",
+        "SEMBLEND_ENABLED": "maybe",
+    }
+    with pytest.raises(SettingError) as caught:
+        Settings.from_env(wrong)
+    assert {each.variable for each in caught.value.wrong} == set(wrong)
+    for variable, value in wrong.items():
+        assert f"{variable}={value!r}" in str(caught.value)
+
+
+def test_approximate_materialisation_cannot_be_switched_on() -> None:
+    with pytest.raises(SettingError, match="SemBlend materialises token-exact spans only"):
+        Settings.from_env({"SEMBLEND_EXACT_MATERIALIZATION_ONLY": "0"})
+    with pytest.raises(SettingError, match="SemBlend materialises token-exact spans only"):
+        Settings(exact_materialization_only=False)
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"min_similarity": 2},
+        {"min_similarity": True},
+        {"min_similarity": float("nan")},
+        {"min_gain_us": 10**400},
+        {"max_spans": 0},
+        {"max_spans": 1.5},
+        {"enabled": "yes"},
+        {"embedder": "MiniLM"},
+        {"recompute_share": 1.1},
+        {"audit_path": None},
+    ],
+)
+def test_settings_made_in_code_are_held_to_the_same_rules(keywords: dict[str, object]) -> None:
+    (name,) = keywords
+    with pytest.raises(SettingError, match=f"SEMBLEND_{name.upper()}="):
+        Settings(**keywords)  # type: ignore[arg-type]
+
+
+def test_all_wrong_keywords_are_named_at_once() -> None:
+    with pytest.raises(SettingError) as caught:
+        Settings(min_similarity=2, max_spans=0)
+    assert [each.variable for each in caught.value.wrong] == ["SEMBLEND_MIN_SIMILARITY", "SEMBLEND_MAX_SPANS"]
+
+
+def test_the_error_crosses_processes_whole() -> None:
+    with pytest.raises(SettingError) as caught:
+        Settings(min_similarity=2, max_spans=0)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.wrong) == (str(caught.value), caught.value.wrong)
+
+
+def test_settings_are_immutable_and_cross_processes() -> None:
+    settings = Settings(quality_tier="strict")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.max_spans = 1  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_an_unknown_variable_is_logged_with_the_nearest_name_and_without_its_value(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="semblend_core.settings"):
+        settings = Settings.from_env({"SEMBLEND_MIN_SIMILARTY": "0.9-hush", "OTHER_VARIABLE": "1"})
+    assert settings == Settings()
+    (record,) = caplog.records
+    assert "SEMBLEND_MIN_SIMILARTY" in record.getMessage()
+    assert "did you mean SEMBLEND_MIN_SIMILARITY?" in record.getMessage()
+    assert "hush" not in record.getMessage()
+
+
+def test_an_unknown_variable_like_nothing_known_gets_no_guess(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="semblend_core.settings"):
+        Settings.from_env({"SEMBLEND_XYZZY": "1"})
+    assert "docs/settings.md" in caplog.text
+    assert "did you mean" not in caplog.text
+
+
+def test_variables_that_an_adapter_reads_itself_are_not_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="semblend_core.settings"):
+        Settings.from_env({"SEMBLEND_VLLM_TIER": "host"}, also_known={"SEMBLEND_VLLM_TIER"})
+    assert not caplog.records
+
+
+def test_the_start_up_line_says_what_differs_from_the_defaults() -> None:
+    assert Settings().describe() == "SemBlend settings: all at their defaults"
+    line = Settings(donor_index_bytes=16 * GIB, discovery_only=True).describe()
+    assert line == (
+        "SemBlend settings: SEMBLEND_DISCOVERY_ONLY=1 SEMBLEND_DONOR_INDEX_BYTES=16GiB (others default)"
+    )
+
+
+@pytest.mark.skipif(not PAGE.parent.is_dir(), reason="the docs are only in a checkout")
+def test_the_committed_reference_page_is_the_generated_one() -> None:
+    assert PAGE.read_text(encoding="utf-8") == settings_page(), (
+        "run: python -m semblend_core.settings --markdown > docs/settings.md"
+    )
+
+
+def test_the_example_of_the_page_is_a_valid_environment() -> None:
+    example = settings_page().split("## Switches")[0]
+    exports = [line.removeprefix("export ") for line in example.splitlines() if line.startswith("export ")]
+    settings = Settings.from_env(dict(each.split("=", 1) for each in exports))
+    assert settings.quality_tier == "strict"
+    assert settings.donor_index_bytes == 16 * GIB
+
+
+def _run_module(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("SEMBLEND_")} | variables
+    command = [sys.executable, "-m", "semblend_core.settings", *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_prints_the_page() -> None:
+    ran = _run_module("--markdown")
+    assert (ran.returncode, ran.stdout) == (0, settings_page())
+
+
+def test_the_command_prints_the_effective_settings() -> None:
+    ran = _run_module(SEMBLEND_MAX_SPANS="8")
+    assert ran.returncode == 0
+    assert "SEMBLEND_MAX_SPANS=8\n" in ran.stdout
+    assert "SEMBLEND_EMBEDDER=minilm  # default\n" in ran.stdout
+
+
+def test_the_command_fails_on_a_wrong_environment() -> None:
+    ran = _run_module(SEMBLEND_MAX_SPANS="many")
+    assert ran.returncode == 1
+    assert "SEMBLEND_MAX_SPANS='many'" in ran.stderr
