@@ -1,0 +1,197 @@
+"""The environments that hatch makes: the shared ones of the workspace, and one per engine."""
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semblend_tools.bootstrap import interpreter_identity, tool_python
+from semblend_tools.clone import Clone
+from semblend_tools.errors import ToolError
+from semblend_tools.locking import environments_locked
+from semblend_tools.packages import Package, discover
+from semblend_tools.processes import call, call_or_fail, output_of
+from semblend_tools.progress import step
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One hatch environment. `owner` is the package that declares it; None for those of hatch.toml."""
+
+    clone: Clone
+    name: str
+    owner: Package | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.owner.name}:{self.name}" if self.owner else self.name
+
+    @property
+    def project(self) -> Path:
+        return self.owner.path if self.owner else self.clone.root
+
+    @property
+    def stamp(self) -> Path:
+        return self.clone.tools / "stamps" / f"{self.label.replace(':', '.')}.json"
+
+    def hatch(self, *arguments: object) -> list[object]:
+        return [tool_python(self.clone), "-m", "hatch", *arguments]
+
+    @property
+    def python(self) -> Path:
+        """The interpreter inside; only valid after `ensure`."""
+        stamp = _stamped(self)
+        if stamp is None:
+            raise ToolError(f"the environment `{self.label}` is gone: was .tools deleted during the run?")
+        return Path(str(stamp["path"])) / "bin" / "python"
+
+    def variables(self) -> dict[str, str]:
+        """What activating the environment would set, and the `env-vars` its table declares."""
+        folder = self.python.parent.parent
+        declared = self.table().get("env-vars", {})
+        return {
+            "VIRTUAL_ENV": str(folder),
+            "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        } | {name: value.replace("{root}", str(self.project)) for name, value in declared.items()}
+
+    def table(self) -> dict[str, Any]:
+        """The environment's own declaration."""
+        if self.owner:
+            envs = self.owner.pyproject["tool"]["hatch"]["envs"]
+        else:
+            envs = tomllib.loads((self.clone.root / "hatch.toml").read_text())["envs"]
+        return dict(envs[self.name])
+
+    def run(self, arguments: Sequence[object], *, cwd: Path | None = None) -> int:
+        """Run the environment's Python; the environment is made or brought up to date first.
+
+        Not through `hatch run`, which would expand braces in the arguments (a JSON setting, a pytest id).
+        """
+        ensure(self)
+        return call(self.clone, [self.python, *arguments], cwd=cwd, extra_environment=self.variables())
+
+    def run_program(self, name: str, arguments: Sequence[object]) -> int:
+        """Run a console script that some package installs into the environment."""
+        ensure(self)
+        program = self.python.parent / name
+        if not program.exists():
+            raise ToolError(f"the environment `{self.label}` has no program `{name}`: no package declares it")
+        return call(self.clone, [program, *arguments], extra_environment=self.variables())
+
+
+def shared(clone: Clone, name: str) -> Environment:
+    return Environment(clone, name)
+
+
+def engine_of(clone: Clone, package: Package) -> Environment:
+    return Environment(clone, "engine", package)
+
+
+def ensure(environment: Environment) -> None:
+    """Make the environment match the pyprojects. Costs a few file reads when nothing changed."""
+    clone = environment.clone
+    tool_python(clone)
+    wanted = _fingerprint(environment)
+    if _matches(environment, wanted):
+        return
+    with environments_locked(clone):
+        if _matches(environment, wanted):
+            return
+        before = _stamped(environment)
+        # Without a stamp an interruption is noticed: the next run starts the environment over.
+        environment.stamp.unlink(missing_ok=True)
+        if before is None or before["identity"] != wanted["identity"]:
+            call(clone, environment.hatch("env", "remove", environment.name), cwd=environment.project)
+        with step(f"preparing the environment `{environment.label}`"):
+            _install(environment)
+        found = output_of(clone, environment.hatch("env", "find", environment.name), cwd=environment.project)
+        environment.stamp.parent.mkdir(parents=True, exist_ok=True)
+        environment.stamp.write_text(json.dumps(wanted | {"path": found.strip()}))
+
+
+def _matches(environment: Environment, wanted: dict[str, Any]) -> bool:
+    stamp = _stamped(environment)
+    return stamp is not None and all(stamp.get(key) == value for key, value in wanted.items())
+
+
+def _stamped(environment: Environment) -> dict[str, Any] | None:
+    try:
+        stamp: dict[str, Any] = json.loads(environment.stamp.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return stamp
+
+
+def _fingerprint(environment: Environment) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    clone = environment.clone
+    for path in [clone.root / "hatch.toml", *sorted(clone.packages.glob("*/pyproject.toml"))]:
+        digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
+    return {"identity": interpreter_identity(clone), "inputs": digest.hexdigest()}
+
+
+def _install(environment: Environment) -> None:
+    if environment.owner:
+        _install_engine(environment, environment.owner)
+    else:
+        _install_shared(environment)
+
+
+def _install_shared(environment: Environment) -> None:
+    """hatch makes the environment and installs the workspace; one pip call then settles what hatch leaves.
+
+    hatch skips a member that is already there, so it misses a new entry point, and it skips a requirement
+    on a sibling's extra (`semblend-core[gpu]`). The environment holds hatchling, so this downloads nothing.
+    """
+    clone = environment.clone
+    failure = f"could not prepare the environment `{environment.label}` that hatch.toml describes"
+    inside = environment.hatch("-e", environment.name, "run")
+    call_or_fail(clone, [*inside, "python", "-c", "pass"], failure)
+    members = _members_with_extras(environment)
+    if members:
+        pip = ["python", "-m", "pip", "install", "--quiet", "--no-build-isolation"]
+        editable = [part for member in members for part in ("--editable", member)]
+        call_or_fail(clone, [*inside, *pip, *editable], failure)
+
+
+def _members_with_extras(environment: Environment) -> list[str]:
+    """`packages/x[dev]` for every package of the workspace, with those of the environment's extras it has."""
+    clone = environment.clone
+    declared = environment.table().get("workspace", {}).get("members", [])
+    features = [feature for member in declared for feature in member["features"]]
+    if not features:
+        return []
+    members = []
+    for package in discover(clone):
+        extras = ",".join(feature for feature in features if feature in package.extras)
+        members.append(f"{package.path}[{extras}]" if extras else str(package.path))
+    return members
+
+
+def _install_engine(environment: Environment, owner: Package) -> None:
+    """The package declares the engine; its siblings come from this clone, whatever the index holds."""
+    clone = environment.clone
+    siblings = [package for package in discover(clone) if owner.requires(package, with_extras=True)]
+    constraints = clone.tools / "stamps" / f"{owner.name}.constraints.txt"
+    constraints.parent.mkdir(parents=True, exist_ok=True)
+    constraints.write_text("".join(f"{package.name} @ {package.path.as_uri()}\n" for package in siblings))
+    failure = f"could not prepare the environment `engine` of {clone.relative(owner.path)}/pyproject.toml"
+    inside = environment.hatch("-e", environment.name, "run")
+    call_or_fail(
+        clone,
+        [*inside, "python", "-c", "pass"],
+        failure,
+        cwd=owner.path,
+        extra_environment={"PIP_CONSTRAINT": str(constraints)},
+    )
+    # A constraint installs a copy; the editable install on top lets a change in core be tested at once.
+    editable = [part for package in [*siblings, owner] for part in ("--editable", str(package.path))]
+    pip = ["python", "-m", "pip", "install", "--quiet", "--no-deps"]
+    call_or_fail(clone, [*inside, *pip, *editable], failure, cwd=owner.path)
+    scripts = environment.table().get("scripts", {})
+    if "prepare" in scripts:
+        call_or_fail(clone, [*inside, "prepare"], failure, cwd=owner.path)

@@ -1,0 +1,132 @@
+"""`run.py ci-workflow`: the GitHub workflow, written from the packages that are there."""
+
+from collections.abc import Sequence
+
+from semblend_tools.clone import Clone
+from semblend_tools.errors import ToolError
+from semblend_tools.minimum_core import core_floor
+from semblend_tools.packages import Package, discover
+from semblend_tools.progress import say
+
+PATH = "ci/github-workflow.yml"
+
+_TEMPLATE = """\
+# Written by `python3 tools/run.py ci-workflow`; a test keeps it current. Do not edit by hand.
+# GitHub reads workflows from .github/workflows only: see docs/contributing.md for how this one gets there.
+name: ci
+
+on:
+  push:
+    branches: [main]
+  pull_request:
+
+permissions:
+  contents: read
+
+jobs:
+  changed:
+    runs-on: ubuntu-latest
+    outputs:
+      packages: ${{ steps.changed.outputs.packages }}
+    steps:
+      - uses: actions/checkout@v4
+        with: &full-history
+          fetch-depth: 0 # `changed` compares with main, and the oldest core comes from its tag
+      - uses: actions/setup-python@v5
+        with: &python
+          python-version: "3.11"
+      - id: changed
+        run: echo "packages=$(python3 tools/run.py changed --json)" >> "$GITHUB_OUTPUT"
+
+  lint:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: *python
+      - run: python3 tools/run.py lint
+      - run: python3 tools/run.py test tools
+
+  test:
+    needs: changed
+    runs-on: ubuntu-latest
+    strategy:
+      fail-fast: false
+      matrix:
+        package:
+@PACKAGES@
+    steps:
+      - if: ${{ @AFFECTED@ }}
+        uses: actions/checkout@v4
+      - if: ${{ @AFFECTED@ }}
+        uses: actions/setup-python@v5
+        with: *python
+      - if: ${{ @AFFECTED@ }}
+        run: python3 tools/run.py test ${{ matrix.package }}
+"""
+
+_MINIMUM_CORE = """\
+
+  minimum-core:
+    needs: changed
+    runs-on: ubuntu-latest
+    strategy:
+      fail-fast: false
+      matrix:
+        package:
+@DEPENDENTS@
+    steps:
+      - if: ${{ @AFFECTED@ }}
+        uses: actions/checkout@v4
+        with: *full-history
+      - if: ${{ @AFFECTED@ }}
+        uses: actions/setup-python@v5
+        with: *python
+      - if: ${{ @AFFECTED@ }}
+        run: python3 tools/run.py minimum-core ${{ matrix.package }}
+"""
+
+_WHEELS = """\
+
+  wheels:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: *python
+      - run: python3 tools/run.py build
+      - uses: actions/upload-artifact@v4
+        with:
+          name: dist
+          path: dist/
+"""
+
+_AFFECTED = "contains(fromJSON(needs.changed.outputs.packages).packages, matrix.package)"
+
+
+def ci_workflow(clone: Clone, *, check: bool) -> int:
+    path = clone.root / PATH
+    wanted = render(discover(clone))
+    if path.is_file() and path.read_text() == wanted:
+        say(f"{PATH} is up to date")
+        return 0
+    if check:
+        raise ToolError(f"{PATH} is out of date: run `python3 tools/run.py ci-workflow`")
+    path.write_text(wanted)
+    say(f"wrote {PATH}")
+    return 0
+
+
+def render(packages: Sequence[Package]) -> str:
+    dependents = [package for package in packages if core_floor(package) is not None]
+    # A matrix must not be empty, so the job is left out of a workspace where nothing builds on core.
+    text = _TEMPLATE + (_MINIMUM_CORE if dependents else "") + _WHEELS
+    return (
+        text.replace("@PACKAGES@", _as_list(packages))
+        .replace("@DEPENDENTS@", _as_list(dependents))
+        .replace("@AFFECTED@", _AFFECTED)
+    )
+
+
+def _as_list(packages: Sequence[Package]) -> str:
+    return "\n".join(f"          - {package.name}" for package in packages)
