@@ -116,7 +116,7 @@ class ProviderStats:
     plans: int = 0
     """Lookups that ended in a plan: a finding, not reuse."""
     declines: Mapping[DeclineReason, int] = field(default_factory=dict)
-    """By reason: refused lookups, refused offers and DECLINED outcomes."""
+    """By reason: DECLINED outcomes and refused offers. A refused lookup counts when its outcome is reported."""
     outcomes: Mapping[OutcomeKind, int] = field(default_factory=dict)
     confirmed_tokens: int = 0
     """Sum over MATERIALIZED outcomes: the only figure that may be called reuse."""
@@ -141,7 +141,7 @@ class SemanticLookupProvider(ABC):
 
     @abstractmethod
     def lookup(self, request: LookupRequest) -> LookupResult:
-        """Find the plan for ``request``. A plan obliges the caller to report the outcome, also after an abort."""
+        """Find the plan for ``request``. The caller reports one outcome for it, plan or not, also after an abort."""
 
     @abstractmethod
     def offer_donor(self, offer: DonorOffer) -> OfferResult:
@@ -153,7 +153,7 @@ class SemanticLookupProvider(ABC):
 
     @abstractmethod
     def report_outcome(self, outcome: Outcome) -> None:
-        """Release the request's pins and count what happened. A second report for the same plan is ignored."""
+        """Release the request's pins and count what happened. A second report for the same lookup is ignored."""
 
     @abstractmethod
     def restrict_to_discovery(self, reason: str) -> None:

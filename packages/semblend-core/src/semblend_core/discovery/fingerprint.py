@@ -1,0 +1,119 @@
+"""Fingerprints of a token sequence: hashes of k-grams, thinned by winnowing.
+
+Winnowing keeps, in every window of ``w`` consecutive k-gram hashes, the smallest. Two sequences that share a run of at
+least ``k + w - 1`` tokens therefore keep the same k-gram of that run, wherever it starts in either. All arithmetic is
+32-bit and vectorised: a hash only proposes candidates, which are compared token by token later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from semblend_core.contract import TokenIds
+
+Hashes: TypeAlias = npt.NDArray[np.uint32]
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+_GRAM_MULTIPLIER = 0x85EBCA6B
+_FINAL_MULTIPLIER = np.uint32(0xC2B2AE35)
+_HALF = np.uint32(16)
+_FINAL_SHIFT = np.uint32(13)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a sequence is fingerprinted. Every shared run of at least ``guaranteed_run`` tokens is found."""
+
+    gram: int = 16
+    """Tokens per k-gram: a power of two, so that hashes are built by doubling."""
+    window: int = 16
+    """Consecutive k-grams of which one is kept."""
+    repeats: int = 4
+    """Most occurrences of one k-gram kept per sequence, the last ones: repetition must not flood the index."""
+
+    def __post_init__(self) -> None:
+        if self.gram < 2 or self.gram & (self.gram - 1):
+            raise ValueError(f"gram must be a power of two, at least 2, got {self.gram}")
+        if self.window < 1 or self.repeats < 1:
+            raise ValueError(f"window and repeats must be at least 1, got {self.window} and {self.repeats}")
+
+    @property
+    def guaranteed_run(self) -> int:
+        return self.gram + self.window - 1
+
+    @classmethod
+    def for_min_span(cls, min_span_tokens: int) -> Geometry:
+        """The sparsest geometry worth having that still finds every run of ``min_span_tokens``.
+
+        Sparser ones exist for long spans; they would miss the short anchors by which edited text is recognised.
+        """
+        if min_span_tokens >= 31:
+            return cls()
+        if min_span_tokens >= 16:
+            return cls(gram=8, window=min(16, min_span_tokens - 7))
+        raise ValueError(f"runs shorter than 16 tokens are not indexed, got min_span_tokens={min_span_tokens}")
+
+
+def gram_hashes(tokens: TokenIds, gram: int) -> Hashes:
+    """The hash of every k-gram; empty when the sequence is shorter than one."""
+    if tokens.size < gram:
+        return np.empty(0, np.uint32)
+    hashes = tokens.view(np.uint32)
+    span, multiplier = 1, _GRAM_MULTIPLIER
+    while span < gram:
+        left = hashes[:-span] * np.uint32(multiplier)
+        left += hashes[span:]
+        hashes = left
+        multiplier = multiplier * multiplier & 0xFFFFFFFF
+        span *= 2
+    # The polynomial is linear in the ids; mixing makes the winnowing's order independent of their sizes.
+    hashes ^= hashes >> _HALF
+    hashes *= _FINAL_MULTIPLIER
+    hashes ^= hashes >> _FINAL_SHIFT
+    return hashes
+
+
+def winnow(hashes: Hashes, window: int) -> Positions:
+    """Positions whose hash is the smallest of some window that holds them, ties included, in ascending order."""
+    window = min(window, hashes.size)
+    if window <= 1:
+        return np.arange(hashes.size)
+    window_minimum = _sliding(np.minimum, hashes, window)
+    # A hash is kept when one of the windows around it has it as its minimum: the largest of their minima is then itself.
+    padded = np.zeros(window_minimum.size + 2 * (window - 1), np.uint32)
+    padded[window - 1 : window - 1 + window_minimum.size] = window_minimum
+    return np.flatnonzero(_sliding(np.maximum, padded, window) == hashes)
+
+
+def keep_last_repeats(hashes: Hashes, positions: Positions, repeats: int) -> Positions:
+    """Of ``positions``, at most ``repeats`` per distinct hash, the last ones."""
+    chosen = hashes[positions]
+    ordered = np.sort(chosen)
+    if ordered.size <= repeats or not (ordered[repeats:] == ordered[:-repeats]).any():
+        return positions
+    order = np.argsort(chosen[::-1], kind="stable")
+    by_hash = chosen[::-1][order]
+    rank_is_low = np.ones(by_hash.size, np.bool_)
+    rank_is_low[repeats:] = by_hash[repeats:] != by_hash[:-repeats]
+    return np.sort(positions[::-1][order[rank_is_low]])
+
+
+def fingerprint(tokens: TokenIds, geometry: Geometry) -> tuple[Positions, Hashes]:
+    """Positions of the kept k-grams, ascending, and their hashes."""
+    hashes = gram_hashes(tokens, geometry.gram)
+    positions = keep_last_repeats(hashes, winnow(hashes, geometry.window), geometry.repeats)
+    return positions, hashes[positions]
+
+
+def _sliding(reduce: np.ufunc, values: Hashes, window: int) -> Hashes:
+    """``reduce`` over every run of ``window`` values, by doubling, with a last step that overlaps."""
+    reduced, span = values, 1
+    while span * 2 <= window:
+        reduced = reduce(reduced[:-span], reduced[span:])
+        span *= 2
+    rest = window - span
+    return reduce(reduced[:-rest], reduced[rest:]) if rest else reduced

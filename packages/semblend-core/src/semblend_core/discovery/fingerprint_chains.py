@@ -1,0 +1,162 @@
+"""Which donors hold which fingerprint: one doubly linked chain per tag, newest donor first.
+
+A chain keeps boilerplate shared by thousands of donors out of the hash table (one entry per tag) and bounds a lookup:
+it walks a few links from the newest and stops. Links are array indices; index 0 is the end of every chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from semblend_core.discovery.bucket_table import BucketTable, Tags
+from semblend_core.discovery.growable import grown
+
+Links: TypeAlias = npt.NDArray[np.uint32]
+
+PAGE = 64
+"""Entries are handed out in pages, each owned by one donor: the owner of an entry is the owner of its page."""
+_PAGE_BITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Places where the query's fingerprints occur: three parallel arrays, one item per (query position, donor position)."""
+
+    query: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+    donor: npt.NDArray[np.int64]
+
+
+class FingerprintChains:
+    """Not thread-safe: see ``SpanIndex``."""
+
+    def __init__(self) -> None:
+        self._table = BucketTable()
+        self._offset: Links = np.zeros(PAGE, np.uint32)
+        self._older: Links = np.zeros(PAGE, np.uint32)
+        self._newer: Links = np.zeros(PAGE, np.uint32)
+        self._page_owner: npt.NDArray[np.int32] = np.full(1, -1, np.int32)
+        self._free_pages: list[int] = []
+        self._pages = 1  # Page 0 holds the end-of-chain entry and is never handed out.
+
+    @property
+    def nbytes(self) -> int:
+        pages_in_use = self._pages - len(self._free_pages)
+        return self._table.nbytes + pages_in_use * (PAGE * 12 + 4)
+
+    def bytes_after_inserting(self, count: int) -> int:
+        pages = self._pages - len(self._free_pages) + _pages_for(count)
+        return self._table.bytes_after_inserting(count) + pages * (PAGE * 12 + 4)
+
+    def prepare(self, count: int, pause: Callable[[], None]) -> Callable[[], None]:
+        """Build whatever larger arrays ``count`` more entries need. The returned step, quick, puts them in place."""
+        size = (self._pages + _pages_for(count)) * PAGE
+        table = self._table.rebuilt_for(count, pause)
+        offset, older, newer = grown(self._offset, size), grown(self._older, size), grown(self._newer, size)
+        page_owner = grown(self._page_owner, size // PAGE)
+
+        def put_in_place() -> None:
+            self._table, self._offset, self._older, self._newer = table, offset, older, newer
+            self._page_owner = page_owner
+
+        return put_in_place
+
+    def insert(self, tags: Tags, offsets: npt.NDArray[np.int64], donor: int) -> npt.NDArray[np.int32]:
+        """Put a donor's fingerprints at the head of their chains; ``tags`` are sorted. Returns the pages used."""
+        pages = self._take_pages(_pages_for(tags.size), donor)
+        entries = _entries(pages, tags.size)
+        last, first = _group_ends(tags)
+        group_tags = tags[last]
+        known, slots = self._table.find(group_tags)
+        old_heads = np.zeros(group_tags.size, np.uint32)
+        old_heads[known] = self._table.values_at(slots)
+
+        self._offset[entries] = offsets
+        self._older[entries[1:]] = entries[:-1]
+        self._newer[entries[:-1]] = entries[1:]
+        self._older[entries[first]] = old_heads
+        self._newer[entries[last]] = 0
+        self._newer[old_heads[known]] = entries[first[known]]
+
+        self._table.set_values(slots, entries[last[known]])
+        absent = np.ones(group_tags.size, np.bool_)
+        absent[known] = False
+        self._table.insert_absent(group_tags[absent], entries[last[absent]])
+        return pages
+
+    def remove(self, tags: Tags, pages: npt.NDArray[np.int32]) -> None:
+        """Take out what ``insert`` put in with the same (sorted) tags. A donor's entries are neighbours in their chain."""
+        entries = _entries(pages, tags.size)
+        last, first = _group_ends(tags)
+        newer, older = self._newer[entries[last]], self._older[entries[first]]
+        # Entry 0 soaks up the links of chain ends; it is reset below.
+        self._older[newer] = older
+        self._newer[older] = newer
+        self._older[0] = self._newer[0] = 0
+
+        at_head = np.flatnonzero(newer == 0)
+        found, slots = self._table.find(tags[last][at_head])
+        successors = older[at_head][found]
+        self._table.set_values(slots, successors)
+        self._table.remove(slots[successors == 0])
+        self._page_owner[pages] = -1
+        self._free_pages.extend(pages.tolist())
+
+    def candidates(self, tags: Tags, positions: npt.NDArray[np.int64], depth: int) -> Candidates:
+        """Up to ``depth`` newest occurrences of each tag; ``positions`` are the tags' places in the query."""
+        found, slots = self._table.find(tags)
+        query = positions[found]
+        entries = self._table.values_at(slots)
+        queries, all_entries = [query], [entries]
+        for _ in range(depth - 1):
+            entries = np.take(self._older, entries)
+            alive = np.flatnonzero(entries)
+            if not alive.size:
+                break
+            entries, query = entries[alive], query[alive]
+            queries.append(query)
+            all_entries.append(entries)
+        joined = all_entries[0] if len(all_entries) == 1 else np.concatenate(all_entries)
+        return Candidates(
+            query=queries[0] if len(queries) == 1 else np.concatenate(queries),
+            offset=np.take(self._offset, joined).astype(np.int64),
+            donor=np.take(self._page_owner, joined >> _PAGE_BITS).astype(np.int64),
+        )
+
+    def check_integrity(self) -> None:
+        self._table.check_integrity()
+        assert self._older[0] == self._newer[0] == 0, "the end-of-chain entry was written"
+        owned = np.flatnonzero(self._page_owner[: self._pages] >= 0)
+        assert owned.size + len(self._free_pages) + 1 == self._pages, "pages are lost or owned twice"
+
+    def _take_pages(self, count: int, donor: int) -> npt.NDArray[np.int32]:
+        pages = [self._free_pages.pop() for _ in range(min(count, len(self._free_pages)))]
+        fresh = count - len(pages)
+        pages.extend(range(self._pages, self._pages + fresh))
+        self._pages += fresh
+        owned = np.array(pages, np.int32)
+        self._page_owner[owned] = donor
+        return owned
+
+
+def _pages_for(count: int) -> int:
+    return -(-count // PAGE)
+
+
+def _entries(pages: npt.NDArray[np.int32], count: int) -> Links:
+    within = np.arange(PAGE, dtype=np.uint32)
+    entries: Links = ((pages.astype(np.uint32) << np.uint32(_PAGE_BITS))[:, None] + within).reshape(-1)
+    return entries[:count]
+
+
+def _group_ends(tags: Tags) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(index of the last, index of the first) item of each run of equal tags."""
+    if not tags.size:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    edges = np.flatnonzero(tags[1:] != tags[:-1])
+    return np.append(edges, tags.size - 1), np.insert(edges + 1, 0, 0)

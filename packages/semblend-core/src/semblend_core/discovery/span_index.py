@@ -1,0 +1,203 @@
+"""The span index: every run of tokens that some donor shares with a prompt, at any offset, without a model.
+
+Donor tokens lie in one arena; their fingerprints in chains (see ``fingerprint_chains``). A lookup fingerprints the
+prompt, gathers candidates, groups them by diagonal, and compares tokens along the strongest diagonals.
+
+Threads: writers are serialised by one lock; a second, held only for short steps, keeps them apart from readers. Growing
+an array means copying it beside the old one, under the writers' lock alone, so a lookup never waits for a rebuild.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from semblend_core.contract import TokenIds
+from semblend_core.discovery.bucket_table import BucketTable, Tags
+from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hashes
+from semblend_core.discovery.fingerprint_chains import FingerprintChains
+from semblend_core.discovery.growable import ExtentAllocator, grown
+from semblend_core.discovery.runs import Diagonals, Run, verified_runs
+
+MAX_ARENA_TOKENS = 2**32 - 1
+"""Offsets into the arena are 32-bit."""
+
+
+class SpanIndex:
+    """Donors are numbered by the index; numbers are reused after ``remove``. ``scope`` keeps namespaces apart."""
+
+    def __init__(self, geometry: Geometry, *, depth: int = 8, max_diagonals: int = 256) -> None:
+        self.geometry = geometry
+        self.depth = depth
+        """Newest donors considered per fingerprint."""
+        self.max_diagonals = max_diagonals
+        self._writers = threading.RLock()
+        self._readers = threading.Lock()
+        self._chains = FingerprintChains()
+        self._arena: TokenIds = np.zeros(0, np.int32)
+        self._extents = ExtentAllocator()
+        self._start: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._length: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._scope: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._added: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._pages: dict[int, npt.NDArray[np.int32]] = {}
+        self._free_numbers: list[int] = []
+        self._clock = 0
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held for donors: their tokens, fingerprints and table."""
+        return self._extents.used * 4 + self._chains.nbytes + 32 * len(self._pages)
+
+    def bytes_after_adding(self, tokens: int) -> int:
+        """Upper bound of ``nbytes`` with one more donor of so many tokens."""
+        most_fingerprints = max(1, tokens - self.geometry.gram + 1)
+        likely = int(2.4 * most_fingerprints / (self.geometry.window + 1)) + 64
+        return (
+            (self._extents.used + tokens) * 4
+            + self._chains.bytes_after_inserting(min(most_fingerprints, likely))
+            + 32 * (len(self._pages) + 1)
+        )
+
+    def add(self, tokens: TokenIds, scope: int) -> int:
+        """Index a donor and return its number. ``tokens`` are copied."""
+        order, positions, tags = self._sorted_fingerprints(tokens, scope)
+        with self._writers:
+            start = self._extents.allocate(tokens.size)
+            if start + tokens.size > MAX_ARENA_TOKENS:
+                self._extents.free(start, tokens.size)
+                raise MemoryError(f"the token arena holds at most {MAX_ARENA_TOKENS} tokens")
+            number = self._free_numbers.pop() if self._free_numbers else len(self._pages)
+            arena = grown(self._arena, start + tokens.size)
+            put_chains_in_place = self._chains.prepare(tags.size, _yield_to_other_threads)
+            columns = [grown(c, number + 1) for c in (self._start, self._length, self._scope, self._added)]
+            self._clock += 1
+            with self._readers:
+                self._arena = arena
+                self._start, self._length, self._scope, self._added = columns
+                put_chains_in_place()
+                arena[start : start + tokens.size] = tokens
+                self._start[number], self._length[number] = start, tokens.size
+                self._scope[number], self._added[number] = scope, self._clock
+                self._pages[number] = self._chains.insert(tags, start + positions[order], number)
+            return number
+
+    def remove(self, number: int) -> None:
+        """Forget a donor: its tokens can no longer be found, and its memory is free for others."""
+        with self._writers:
+            start, length = int(self._start[number]), int(self._length[number])
+            _, _, tags = self._sorted_fingerprints(self._arena[start : start + length], int(self._scope[number]))
+            with self._readers:
+                self._chains.remove(tags, self._pages.pop(number))
+                self._extents.free(start, length)
+                self._length[number], self._scope[number] = 0, -1
+                self._free_numbers.append(number)
+
+    def tokens_of(self, number: int) -> TokenIds:
+        """A copy of a donor's tokens."""
+        with self._readers:
+            start = int(self._start[number])
+            return self._arena[start : start + int(self._length[number])].copy()
+
+    def find(
+        self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None
+    ) -> list[Run] | None:
+        """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
+        positions, hashes = fingerprint(query, self.geometry)
+        tags = _scoped(hashes, scope)
+        if not self._readers.acquire(timeout=_time_left(deadline)):
+            return None
+        try:
+            found = self._chains.candidates(tags, positions, self.depth)
+            if not found.query.size:
+                return []
+            mine = self._scope[found.donor] == scope
+            if not mine.all():
+                found_query, found_donor, found_offset = found.query[mine], found.donor[mine], found.offset[mine]
+            else:
+                found_query, found_donor, found_offset = found.query, found.donor, found.offset
+            diagonals = Diagonals.of(found_query, found_donor, found_offset - self._start[found_donor])
+            if deadline is not None and time.perf_counter() > deadline:
+                return None
+            return self._verified(query, diagonals.strongest(self.max_diagonals, self._added), min_run)
+        finally:
+            self._readers.release()
+
+    def islands(self, query: TokenIds, wanted: npt.NDArray[np.int64], number: int, min_run: int) -> list[Run]:
+        """Runs that begin in one donor at any of the ``wanted`` query positions, found without thinning.
+
+        Where text was edited, what is left between edits is often too short to be sure of a kept fingerprint. With the
+        donor known, all of its k-grams can be compared.
+        """
+        gram = min(16, min_run)
+        hashes = gram_hashes(query, 1 << (gram.bit_length() - 1))
+        wanted = wanted[wanted < hashes.size]
+        with self._readers:
+            start = int(self._start[number])
+            donor_hashes = gram_hashes(
+                self._arena[start : start + int(self._length[number])], 1 << (gram.bit_length() - 1)
+            )
+            if not donor_hashes.size or not wanted.size:
+                return []
+            order = np.argsort(donor_hashes)
+            ordered = donor_hashes[order]
+            sought = hashes[wanted]
+            at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
+            hit = np.flatnonzero(ordered[at] == sought)
+            diagonals = Diagonals.of(wanted[hit], np.full(hit.size, number), order[at[hit]])
+            return self._verified(query, diagonals.strongest(4 * self.max_diagonals, self._added), min_run)
+
+    def check_integrity(self) -> None:
+        with self._writers, self._readers:
+            self._chains.check_integrity()
+            self._extents.check_integrity()
+            assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
+            assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
+
+    def _verified(self, query: TokenIds, diagonals: Diagonals, min_run: int) -> list[Run]:
+        return verified_runs(
+            query,
+            self._arena,
+            self._start,
+            self._length,
+            diagonals,
+            gram=self.geometry.gram,
+            margin=self.geometry.window,
+            min_run=min_run,
+            max_compared=8 * query.size + 4096,
+        )
+
+    def _sorted_fingerprints(
+        self, tokens: TokenIds, scope: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Tags]:
+        """(order, positions, tags in that order): by tag, and by position among equal tags."""
+        positions, hashes = fingerprint(tokens, self.geometry)
+        tags = _scoped(hashes, scope)
+        order = np.argsort(tags, kind="stable")
+        return order, positions, tags[order]
+
+
+def _scoped(hashes: npt.NDArray[np.uint32], scope: int) -> Tags:
+    """Tags of one namespace. Others may collide with them, as any hash may; the scope check follows."""
+    salted = hashes ^ np.uint32((scope * 0x9E3779B9 + 0x7F4A7C15) & 0xFFFFFFFF)
+    salted *= np.uint32(0xCC9E2D51)
+    salted ^= salted >> np.uint32(15)
+    return BucketTable.usable(salted)
+
+
+def _time_left(deadline: float | None) -> float:
+    return -1 if deadline is None else max(0.0, deadline - time.perf_counter())
+
+
+def _yield_to_other_threads() -> None:
+    time.sleep(0)
+
+
+PauseHook = Callable[[], None]

@@ -1,0 +1,40 @@
+"""Says at the top of every test run which real engines take part, and can make a missing one fatal.
+
+An adapter names its engine in the entry-point group ``semblend.engines``: the entry's name is the engine's, its value a
+callable that returns the installed engine's version, or None when the engine is absent. ``SEMBLEND_REQUIRE_ENGINES``
+(comma-separated names) fails the run when one of them is missing, so a skipped engine cannot pass for a tested one.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+
+import pytest
+
+ENTRY_POINT_GROUP = "semblend.engines"
+REQUIRED_VARIABLE = "SEMBLEND_REQUIRE_ENGINES"
+
+
+def engine_versions() -> dict[str, str | None]:
+    """Installed version by engine name; None for an engine whose adapter is here and which is not."""
+    return {entry.name: entry.load()() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    versions = engine_versions()
+    real = [f"{name} {version}" for name, version in sorted(versions.items()) if version]
+    absent = [name for name, version in sorted(versions.items()) if not version]
+    line = "real engines in this run: " + (", ".join(real) or "none")
+    return line + (f"; not installed here: {', '.join(absent)}" if absent else "")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    required = [name.strip() for name in os.environ.get(REQUIRED_VARIABLE, "").split(",") if name.strip()]
+    versions = engine_versions() if required else {}
+    missing = [name for name in required if not versions.get(name)]
+    if missing:
+        raise pytest.UsageError(
+            f"{REQUIRED_VARIABLE} asks for {', '.join(missing)}, which this environment does not have; "
+            f"install the adapter with its engine extra, or drop the name from {REQUIRED_VARIABLE}"
+        )
