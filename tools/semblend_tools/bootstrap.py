@@ -36,6 +36,8 @@ def tool_python(clone: Clone) -> Path:
         with environments_locked(clone):
             if not _is_ready(folder, wanted):
                 _create(clone, folder, wanted)
+    # hatch refuses to start when HATCH_CONFIG names no file; an empty one means its defaults.
+    (clone.tools / "hatch-config.toml").touch()
     return folder / "bin" / "python"
 
 
@@ -55,7 +57,5 @@ def _create(clone: Clone, folder: Path, wanted: str) -> None:
             [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *TOOL_PINS],
             "could not install hatch into the tool environment; check that pip can reach its package index",
         )
-    # hatch refuses to start when HATCH_CONFIG names no file; an empty one means its defaults.
-    (clone.tools / "hatch-config.toml").touch()
     # Last: an interrupted run leaves no stamp, and the next one starts over.
     (folder / STAMP).write_text(wanted)

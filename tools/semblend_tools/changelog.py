@@ -68,4 +68,4 @@ def insert_section(changelog: str, section: str) -> str:
     if changelog.count(MARKER) != 1:
         raise ToolError(f"CHANGELOG.md must hold this line exactly once: {MARKER}")
     before, after = changelog.split(MARKER)
-    return f"{before}{MARKER}\n\n{section}{after.rstrip()}".rstrip() + "\n"
+    return f"{before}{MARKER}\n\n{section}\n{after.strip()}".rstrip() + "\n"

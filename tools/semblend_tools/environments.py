@@ -13,7 +13,7 @@ from semblend_tools.bootstrap import interpreter_identity, tool_python
 from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
 from semblend_tools.locking import environments_locked
-from semblend_tools.packages import Package, discover
+from semblend_tools.packages import Package, discover, refuse_leftover_folders
 from semblend_tools.processes import call, call_or_fail, output_of
 from semblend_tools.progress import step
 
@@ -101,81 +101,101 @@ def ensure(environment: Environment) -> None:
     with environments_locked(clone):
         if _matches(environment, wanted):
             return
-        before = _stamped(environment)
+        before = _stamped(environment) or {}
         # Without a stamp an interruption is noticed: the next run starts the environment over.
         environment.stamp.unlink(missing_ok=True)
-        if before is None or before["identity"] != wanted["identity"]:
+        existing = Path(before["path"]) if before.get("identity") == wanted["identity"] else None
+        if existing is None:
             call(clone, environment.hatch("env", "remove", environment.name), cwd=environment.project)
-        with step(f"preparing the environment `{environment.label}`"):
-            _install(environment)
+        with step(f"{'updating' if existing else 'creating'} the environment `{environment.label}`"):
+            _install(environment, existing)
         found = output_of(clone, environment.hatch("env", "find", environment.name), cwd=environment.project)
         environment.stamp.parent.mkdir(parents=True, exist_ok=True)
         environment.stamp.write_text(json.dumps(wanted | {"path": found.strip()}))
 
 
 def _matches(environment: Environment, wanted: dict[str, Any]) -> bool:
-    stamp = _stamped(environment)
-    return stamp is not None and all(stamp.get(key) == value for key, value in wanted.items())
+    stamp = _stamped(environment) or {}
+    return all(stamp.get(key) == value for key, value in wanted.items())
 
 
 def _stamped(environment: Environment) -> dict[str, Any] | None:
+    """What the last complete run noted; None when there was none or its environment has been deleted."""
     try:
         stamp: dict[str, Any] = json.loads(environment.stamp.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return stamp
+    return stamp if (Path(stamp["path"]) / "bin" / "python").exists() else None
 
 
 def _fingerprint(environment: Environment) -> dict[str, Any]:
     digest = hashlib.sha256()
-    clone = environment.clone
-    for path in [clone.root / "hatch.toml", *sorted(clone.packages.glob("*/pyproject.toml"))]:
+    for path in _files_that_decide(environment):
         digest.update(str(path).encode() + b"\0" + path.read_bytes() + b"\0")
-    return {"identity": interpreter_identity(clone), "inputs": digest.hexdigest()}
+    return {"identity": interpreter_identity(environment.clone), "inputs": digest.hexdigest()}
 
 
-def _install(environment: Environment) -> None:
+def _files_that_decide(environment: Environment) -> list[Path]:
+    packages = discover(environment.clone)
+    if environment.owner:
+        packages = [*_siblings(environment, environment.owner), environment.owner]
+    elif not _features(environment):
+        packages = []
+    inside = [path for package in packages for path in (package.path / "pyproject.toml", package.about_file)]
+    return inside if environment.owner else [environment.clone.root / "hatch.toml", *inside]
+
+
+def _install(environment: Environment, existing: Path | None) -> None:
     if environment.owner:
         _install_engine(environment, environment.owner)
     else:
-        _install_shared(environment)
+        _install_shared(environment, existing)
 
 
-def _install_shared(environment: Environment) -> None:
-    """hatch makes the environment and installs the workspace; one pip call then settles what hatch leaves.
+def _install_shared(environment: Environment, existing: Path | None) -> None:
+    """hatch makes the environment and installs the workspace; one pip call settles what hatch leaves open.
 
     hatch skips a member that is already there, so it misses a new entry point, and it skips a requirement
-    on a sibling's extra (`semblend-core[gpu]`). The environment holds hatchling, so this downloads nothing.
+    on a sibling's extra (`semblend-core[gpu]`). The environment holds hatchling, so pip need not fetch it
+    for every member: in an environment that exists, pip goes first and leaves little for hatch to do.
     """
     clone = environment.clone
+    refuse_leftover_folders(clone)
     failure = f"could not prepare the environment `{environment.label}` that hatch.toml describes"
     inside = environment.hatch("-e", environment.name, "run")
+    editable = [part for member in _members_with_extras(environment) for part in ("--editable", member)]
+    pip = ["-m", "pip", "install", "--quiet", "--no-build-isolation", *editable]
+    if existing and editable:
+        call_or_fail(clone, [existing / "bin" / "python", *pip], failure)
     call_or_fail(clone, [*inside, "python", "-c", "pass"], failure)
-    members = _members_with_extras(environment)
-    if members:
-        pip = ["python", "-m", "pip", "install", "--quiet", "--no-build-isolation"]
-        editable = [part for member in members for part in ("--editable", member)]
-        call_or_fail(clone, [*inside, *pip, *editable], failure)
+    if not existing and editable:
+        call_or_fail(clone, [*inside, "python", *pip], failure)
 
 
 def _members_with_extras(environment: Environment) -> list[str]:
     """`packages/x[dev]` for every package of the workspace, with those of the environment's extras it has."""
-    clone = environment.clone
-    declared = environment.table().get("workspace", {}).get("members", [])
-    features = [feature for member in declared for feature in member["features"]]
-    if not features:
-        return []
+    features = _features(environment)
     members = []
-    for package in discover(clone):
+    for package in discover(environment.clone) if features else []:
         extras = ",".join(feature for feature in features if feature in package.extras)
         members.append(f"{package.path}[{extras}]" if extras else str(package.path))
     return members
 
 
+def _features(environment: Environment) -> list[str]:
+    """The extras that hatch.toml asks of every member; empty for an environment without the workspace."""
+    declared = environment.table().get("workspace", {}).get("members", [])
+    return [feature for member in declared for feature in member["features"]]
+
+
+def _siblings(environment: Environment, owner: Package) -> list[Package]:
+    return [package for package in discover(environment.clone) if owner.requires(package, with_extras=True)]
+
+
 def _install_engine(environment: Environment, owner: Package) -> None:
     """The package declares the engine; its siblings come from this clone, whatever the index holds."""
     clone = environment.clone
-    siblings = [package for package in discover(clone) if owner.requires(package, with_extras=True)]
+    siblings = _siblings(environment, owner)
     constraints = clone.tools / "stamps" / f"{owner.name}.constraints.txt"
     constraints.parent.mkdir(parents=True, exist_ok=True)
     constraints.write_text("".join(f"{package.name} @ {package.path.as_uri()}\n" for package in siblings))

@@ -10,7 +10,6 @@ from typing import Any
 
 from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
-from semblend_tools.progress import say
 from semblend_tools.requirements import Requirement, normalized, parse_requirement
 
 CORE = "semblend-core"
@@ -90,13 +89,18 @@ class Package:
 
 def discover(clone: Clone) -> list[Package]:
     """All packages, core first and the rest by name, so that what others build on is tried before them."""
-    found = []
-    for folder in sorted(path for path in clone.packages.iterdir() if path.is_dir()):
-        if (folder / "pyproject.toml").is_file():
-            found.append(Package(folder))
-        else:
-            say(f"ignoring {clone.relative(folder)}: no pyproject.toml (left over from another branch?)")
+    found = [Package(path.parent) for path in clone.packages.glob("*/pyproject.toml")]
     return sorted(found, key=lambda package: (package.name != CORE, package.name))
+
+
+def refuse_leftover_folders(clone: Clone) -> None:
+    """Switching branches leaves ignored files behind, and hatch stumbles over a member without a pyproject."""
+    for folder in sorted(path for path in clone.packages.iterdir() if path.is_dir()):
+        if not (folder / "pyproject.toml").is_file():
+            name = clone.relative(folder)
+            raise ToolError(
+                f"{name} has no pyproject.toml: delete it if another branch left it (`rm -r {name}`)"
+            )
 
 
 def select(packages: Sequence[Package], names: Iterable[str]) -> list[Package]:

@@ -30,11 +30,9 @@ jobs:
       packages: ${{ steps.changed.outputs.packages }}
     steps:
       - uses: actions/checkout@v4
-        with: &full-history
-          fetch-depth: 0 # `changed` compares with main, and the oldest core comes from its tag
+        with: { fetch-depth: 0 } # all history: `changed` compares with main
       - uses: actions/setup-python@v5
-        with: &python
-          python-version: "3.11"
+        with: { python-version: "3.11" }
       - id: changed
         run: echo "packages=$(python3 tools/run.py changed --json)" >> "$GITHUB_OUTPUT"
 
@@ -43,7 +41,7 @@ jobs:
     steps:
       - uses: actions/checkout@v4
       - uses: actions/setup-python@v5
-        with: *python
+        with: { python-version: "3.11" }
       - run: python3 tools/run.py lint
       - run: python3 tools/run.py test tools
 
@@ -60,7 +58,7 @@ jobs:
         uses: actions/checkout@v4
       - if: ${{ @AFFECTED@ }}
         uses: actions/setup-python@v5
-        with: *python
+        with: { python-version: "3.11" }
       - if: ${{ @AFFECTED@ }}
         run: python3 tools/run.py test ${{ matrix.package }}
 """
@@ -78,10 +76,10 @@ _MINIMUM_CORE = """\
     steps:
       - if: ${{ @AFFECTED@ }}
         uses: actions/checkout@v4
-        with: *full-history
+        with: { fetch-depth: 0 } # all history: the oldest core comes from its tag
       - if: ${{ @AFFECTED@ }}
         uses: actions/setup-python@v5
-        with: *python
+        with: { python-version: "3.11" }
       - if: ${{ @AFFECTED@ }}
         run: python3 tools/run.py minimum-core ${{ matrix.package }}
 """
@@ -93,7 +91,7 @@ _WHEELS = """\
     steps:
       - uses: actions/checkout@v4
       - uses: actions/setup-python@v5
-        with: *python
+        with: { python-version: "3.11" }
       - run: python3 tools/run.py build
       - uses: actions/upload-artifact@v4
         with:
