@@ -19,17 +19,26 @@ from semblend_core.contract import (
     Plan,
     ProviderStats,
 )
+from semblend_core.provider import create_provider
 from semblend_core.settings import Settings
 from semblend_core.testing import ReferenceProvider, Subject, TokenEngine
 from semblend_core.testing.conformance import ProviderConformance
 
-PATIENT = {"lookup_budget_ms": 60_000.0}  # The reference is slow by design; its time limit has a test of its own.
+PATIENT = {"lookup_budget_ms": 60_000.0}  # A slow machine must not decide; the time limit has a test of its own.
 
 
 class TestReferenceProvider(ProviderConformance):
     @pytest.fixture
     def make_subject(self) -> Callable[..., Subject]:
         return lambda **settings: TokenEngine(ReferenceProvider(Settings(**{**PATIENT, **settings})))
+
+
+class TestSemBlend(ProviderConformance):
+    @pytest.fixture
+    def make_subject(self) -> Callable[..., Subject]:
+        return lambda **settings: TokenEngine(
+            create_provider(Settings(**{**PATIENT, **settings}), engine="token-engine")
+        )
 
 
 class TakesExactTokens(ReferenceProvider):

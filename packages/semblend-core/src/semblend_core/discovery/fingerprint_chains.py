@@ -31,6 +31,11 @@ class Candidates:
     offset: npt.NDArray[np.int64]
     donor: npt.NDArray[np.int64]
 
+    def where(self, wanted: npt.NDArray[np.bool_]) -> Candidates:
+        if wanted.all():
+            return self
+        return Candidates(self.query[wanted], self.offset[wanted], self.donor[wanted])
+
 
 class FingerprintChains:
     """Not thread-safe: see ``SpanIndex``."""

@@ -14,7 +14,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Run(NamedTuple):
-    """Recipient tokens [start, end) equal the donor's from ``donor_start`` on. ``donor`` is the index's own number."""
+    """Recipient tokens [start, end) equal the donor's from ``donor_start`` on. ``donor`` is the index's serial."""
 
     start: int
     end: int

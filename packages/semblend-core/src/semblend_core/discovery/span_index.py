@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,24 @@ from semblend_core.discovery.fingerprint_chains import FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, Run, verified_runs
 
+ISLAND_GRAM = 16
+"""Shortest run that ``islands`` recovers, in tokens."""
 MAX_ARENA_TOKENS = 2**32 - 1
 """Offsets into the arena are 32-bit."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedDonor:
+    """A donor's tokens with their fingerprints, sorted by tag and, among equal tags, by position."""
+
+    tokens: TokenIds
+    scope: int
+    positions: npt.NDArray[np.int64]
+    tags: Tags
+
+
 class SpanIndex:
-    """Donors are numbered by the index; numbers are reused after ``remove``. ``scope`` keeps namespaces apart."""
+    """Each donor gets a serial, ascending and never reused. ``scope`` keeps namespaces apart."""
 
     def __init__(self, geometry: Geometry, *, depth: int = 8, max_diagonals: int = 256) -> None:
         self.geometry = geometry
@@ -43,10 +55,13 @@ class SpanIndex:
         self._start: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._length: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._scope: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._added: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._serial: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        # Columns are addressed by number, which is reused; the outside knows serials only, so that an answer
+        # can never be taken for a donor that came later to the same number.
+        self._numbers: dict[int, int] = {}
         self._pages: dict[int, npt.NDArray[np.int32]] = {}
         self._free_numbers: list[int] = []
-        self._clock = 0
+        self._last_serial = 0
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -56,19 +71,24 @@ class SpanIndex:
         """Memory held for donors: their tokens, fingerprints and table."""
         return self._extents.used * 4 + self._chains.nbytes + 32 * len(self._pages)
 
-    def bytes_after_adding(self, tokens: int) -> int:
-        """Upper bound of ``nbytes`` with one more donor of so many tokens."""
-        most_fingerprints = max(1, tokens - self.geometry.gram + 1)
-        likely = int(2.4 * most_fingerprints / (self.geometry.window + 1)) + 64
+    def prepare(self, tokens: TokenIds, scope: int) -> PreparedDonor:
+        """Do the part of ``add`` that needs no lock."""
+        positions, hashes = fingerprint(tokens, self.geometry)
+        tags = _scoped(hashes, scope)
+        order = np.argsort(tags, kind="stable")
+        return PreparedDonor(tokens, scope, positions[order], tags[order])
+
+    def bytes_after_adding(self, donor: PreparedDonor) -> int:
+        """``nbytes`` once ``donor`` is in."""
         return (
-            (self._extents.used + tokens) * 4
-            + self._chains.bytes_after_inserting(min(most_fingerprints, likely))
+            (self._extents.used + donor.tokens.size) * 4
+            + self._chains.bytes_after_inserting(donor.tags.size)
             + 32 * (len(self._pages) + 1)
         )
 
-    def add(self, tokens: TokenIds, scope: int) -> int:
-        """Index a donor and return its number. ``tokens`` are copied."""
-        order, positions, tags = self._sorted_fingerprints(tokens, scope)
+    def add(self, donor: PreparedDonor) -> int:
+        """Index a donor and return its serial. Its tokens are copied."""
+        tokens, tags = donor.tokens, donor.tags
         with self._writers:
             start = self._extents.allocate(tokens.size)
             if start + tokens.size > MAX_ARENA_TOKENS:
@@ -77,32 +97,36 @@ class SpanIndex:
             number = self._free_numbers.pop() if self._free_numbers else len(self._pages)
             arena = grown(self._arena, start + tokens.size)
             put_chains_in_place = self._chains.prepare(tags.size, _yield_to_other_threads)
-            columns = [grown(c, number + 1) for c in (self._start, self._length, self._scope, self._added)]
-            self._clock += 1
+            columns = [grown(c, number + 1) for c in (self._start, self._length, self._scope, self._serial)]
+            self._last_serial += 1
             with self._readers:
                 self._arena = arena
-                self._start, self._length, self._scope, self._added = columns
+                self._start, self._length, self._scope, self._serial = columns
                 put_chains_in_place()
                 arena[start : start + tokens.size] = tokens
                 self._start[number], self._length[number] = start, tokens.size
-                self._scope[number], self._added[number] = scope, self._clock
-                self._pages[number] = self._chains.insert(tags, start + positions[order], number)
-            return number
+                self._scope[number], self._serial[number] = donor.scope, self._last_serial
+                self._pages[number] = self._chains.insert(tags, start + donor.positions, number)
+                self._numbers[self._last_serial] = number
+            return self._last_serial
 
-    def remove(self, number: int) -> None:
+    def remove(self, serial: int) -> None:
         """Forget a donor: its tokens can no longer be found, and its memory is free for others."""
         with self._writers:
+            number = self._numbers[serial]
             start, length = int(self._start[number]), int(self._length[number])
-            _, _, tags = self._sorted_fingerprints(self._arena[start : start + length], int(self._scope[number]))
+            donor = self.prepare(self._arena[start : start + length], int(self._scope[number]))
             with self._readers:
-                self._chains.remove(tags, self._pages.pop(number))
+                self._chains.remove(donor.tags, self._pages.pop(number))
                 self._extents.free(start, length)
                 self._length[number], self._scope[number] = 0, -1
                 self._free_numbers.append(number)
+                del self._numbers[serial]
 
-    def tokens_of(self, number: int) -> TokenIds:
+    def tokens_of(self, serial: int) -> TokenIds:
         """A copy of a donor's tokens."""
         with self._readers:
+            number = self._numbers[serial]
             start = int(self._start[number])
             return self._arena[start : start + int(self._length[number])].copy()
 
@@ -118,41 +142,36 @@ class SpanIndex:
             found = self._chains.candidates(tags, positions, self.depth)
             if not found.query.size:
                 return []
-            mine = self._scope[found.donor] == scope
-            if not mine.all():
-                found_query, found_donor, found_offset = found.query[mine], found.donor[mine], found.offset[mine]
-            else:
-                found_query, found_donor, found_offset = found.query, found.donor, found.offset
-            diagonals = Diagonals.of(found_query, found_donor, found_offset - self._start[found_donor])
+            found = found.where(self._scope[found.donor] == scope)
+            diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
             if deadline is not None and time.perf_counter() > deadline:
                 return None
-            return self._verified(query, diagonals.strongest(self.max_diagonals, self._added), min_run)
+            return self._verified(query, diagonals.strongest(self.max_diagonals, self._serial), min_run)
         finally:
             self._readers.release()
 
-    def islands(self, query: TokenIds, wanted: npt.NDArray[np.int64], number: int, min_run: int) -> list[Run]:
-        """Runs that begin in one donor at any of the ``wanted`` query positions, found without thinning.
+    def islands(self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int) -> list[Run]:
+        """Runs of one donor around the ``wanted`` query positions, found without thinning.
 
         Where text was edited, what is left between edits is often too short to be sure of a kept fingerprint. With the
         donor known, all of its k-grams can be compared.
         """
-        gram = min(16, min_run)
-        hashes = gram_hashes(query, 1 << (gram.bit_length() - 1))
+        hashes = gram_hashes(query, ISLAND_GRAM)
         wanted = wanted[wanted < hashes.size]
         with self._readers:
+            number = self._numbers.get(serial)
+            if number is None or not wanted.size:
+                return []
             start = int(self._start[number])
-            donor_hashes = gram_hashes(
-                self._arena[start : start + int(self._length[number])], 1 << (gram.bit_length() - 1)
-            )
-            if not donor_hashes.size or not wanted.size:
+            donor_hashes = gram_hashes(self._arena[start : start + int(self._length[number])], ISLAND_GRAM)
+            if not donor_hashes.size:
                 return []
             order = np.argsort(donor_hashes)
-            ordered = donor_hashes[order]
-            sought = hashes[wanted]
+            ordered, sought = donor_hashes[order], hashes[wanted]
             at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
             hit = np.flatnonzero(ordered[at] == sought)
             diagonals = Diagonals.of(wanted[hit], np.full(hit.size, number), order[at[hit]])
-            return self._verified(query, diagonals.strongest(4 * self.max_diagonals, self._added), min_run)
+            return self._verified(query, diagonals.strongest(4 * self.max_diagonals, self._serial), min_run)
 
     def check_integrity(self) -> None:
         with self._writers, self._readers:
@@ -162,7 +181,7 @@ class SpanIndex:
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
     def _verified(self, query: TokenIds, diagonals: Diagonals, min_run: int) -> list[Run]:
-        return verified_runs(
+        runs = verified_runs(
             query,
             self._arena,
             self._start,
@@ -173,15 +192,7 @@ class SpanIndex:
             min_run=min_run,
             max_compared=8 * query.size + 4096,
         )
-
-    def _sorted_fingerprints(
-        self, tokens: TokenIds, scope: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Tags]:
-        """(order, positions, tags in that order): by tag, and by position among equal tags."""
-        positions, hashes = fingerprint(tokens, self.geometry)
-        tags = _scoped(hashes, scope)
-        order = np.argsort(tags, kind="stable")
-        return order, positions, tags[order]
+        return [run._replace(donor=int(self._serial[run.donor])) for run in runs]
 
 
 def _scoped(hashes: npt.NDArray[np.uint32], scope: int) -> Tags:
@@ -198,6 +209,3 @@ def _time_left(deadline: float | None) -> float:
 
 def _yield_to_other_threads() -> None:
     time.sleep(0)
-
-
-PauseHook = Callable[[], None]

@@ -122,7 +122,7 @@ class Settings:
     min_saved_tokens: int = _setting(
         "planning", 128, Whole(1), "Fewest tokens that a plan must spare the engine.", unit="tokens"
     )
-    max_spans: int = _setting("planning", 64, Whole(1, 4096), "Most spans of one plan.", unit="spans")
+    max_spans: int = _setting("planning", 512, Whole(1, 4096), "Most spans of one plan.", unit="spans")
     lookup_budget_ms: float = _setting(
         "planning",
         5.0,

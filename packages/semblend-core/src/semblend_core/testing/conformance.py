@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from semblend_core.contract import DeclineReason, LookupRequest, Outcome, OutcomeKind, Plan
+from semblend_core.contract import DeclineReason, LookupRequest, Outcome, OutcomeKind, Plan, as_token_ids
 from semblend_core.testing.io_guard import forbid_io_on_this_thread
 from semblend_core.testing.passages import passage
 from semblend_core.testing.subject import Fault, Served, Subject
@@ -161,7 +161,7 @@ class ProviderConformance:
         recipient = _serve_changed_instruction(subject)
         namespace = subject.namespace()
         for number, prompt in enumerate((list(recipient.prompt), passage(80, 500))):
-            request = LookupRequest(f"guarded-{number}", namespace, prompt)  # type: ignore[arg-type]
+            request = LookupRequest(f"guarded-{number}", namespace, as_token_ids(prompt))
             with forbid_io_on_this_thread():
                 subject.provider.lookup(request)
             subject.provider.report_outcome(
@@ -195,7 +195,7 @@ class ProviderConformance:
         subject.settle()
         namespace = subject.namespace()
         prompt = passage(3, 80) + passage(2, 400) + passage(4, 40)
-        result = subject.provider.lookup(LookupRequest("in-flight", namespace, prompt))  # type: ignore[arg-type]
+        result = subject.provider.lookup(LookupRequest("in-flight", namespace, as_token_ids(prompt)))
         assert result.plan is not None
         assert result.plan.donor_ids == (first.request_id,)
         for seed in range(40):

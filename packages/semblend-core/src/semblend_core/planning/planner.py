@@ -1,0 +1,105 @@
+"""From runs to a plan, or to the reason for none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from semblend_core.contract import DeclineReason, LookupRequest, Plan, Span
+from semblend_core.discovery import ISLAND_GRAM, Run, best_cover
+from semblend_core.donors import DonorRecord, DonorRegistry
+from semblend_core.planning.cost import CostModel
+from semblend_core.planning.layer_profile import LayerProfile
+from semblend_core.settings import Settings
+
+ISLAND_DONORS = 4
+"""Donors searched for what is left between edits; each costs about as much as the first search."""
+LAYER_TOLERANCE = 0.05
+
+
+class Planner:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: DonorRegistry,
+        cost: CostModel | None = None,
+        profile: LayerProfile | None = None,
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self.cost = cost if cost is not None else CostModel.from_settings(settings)
+        self.profile = profile
+
+    def choose_runs(self, request: LookupRequest, runs: list[Run], hinted: Sequence[int] = ()) -> list[Run]:
+        """The cover of the prompt behind its exact prefix; with fuzzy chunks on, islands between edits included.
+
+        ``hinted``: serials of donors that evidence names; searched for islands where no run named a donor.
+        """
+        min_span = self._settings.min_span_tokens
+        long_runs = [run for run in runs if run.length >= min_span]
+        cover = self._cover(request, long_runs, min_span)
+        if not self._settings.fuzzy_chunks:
+            return cover
+        # A short run is only trusted in a donor that shares much more than that run with the prompt.
+        donors = _most_sharing(runs, at_least=min_span, hinted=hinted)
+        candidates = [*long_runs, *(run for run in runs if run.donor in donors and run.length < min_span)]
+        for serial in donors:
+            cover = self._cover(request, candidates, ISLAND_GRAM)
+            wanted = _open_positions(int(request.token_ids.size), request.exact_prefix_tokens, cover)
+            candidates += self._registry.islands(request.token_ids, wanted, serial, ISLAND_GRAM)
+        return self._cover(request, candidates, ISLAND_GRAM) if donors else cover
+
+    def plan(self, request: LookupRequest, chosen: list[Run], donors: Sequence[DonorRecord]) -> Plan | DeclineReason:
+        """The plan over ``chosen`` if it passes every gate. ``donors`` are the pinned records of the runs."""
+        if not chosen:
+            return DeclineReason.NO_SPANS
+        names = {record.serial: record.donor_id for record in donors}
+        plan = Plan.over(
+            request.request_id,
+            int(request.token_ids.size),
+            request.exact_prefix_tokens,
+            [Span(run.start, names[run.donor], run.donor_start, run.length) for run in chosen],
+        )
+        return self._refuse(plan) or plan
+
+    def _refuse(self, plan: Plan) -> DeclineReason | None:
+        settings = self._settings
+        if plan.reused_tokens < settings.min_saved_tokens:
+            return DeclineReason.TOO_FEW_TOKENS_SAVED
+        if plan.reused_tokens < settings.min_reuse_ratio * (plan.prompt_tokens - plan.exact_prefix_tokens):
+            return DeclineReason.REUSE_RATIO_TOO_LOW
+        if settings.cost_gate and self.cost is not None:
+            layers = 1.0 if self.profile is None else self.profile.recomputed_layers(LAYER_TOLERANCE)
+            if self.cost.gain_us(plan, layers) <= settings.min_gain_us:
+                return DeclineReason.DOES_NOT_PAY
+        return None
+
+    def _cover(self, request: LookupRequest, runs: list[Run], min_span: int) -> list[Run]:
+        return best_cover(
+            runs,
+            min_span=min_span,
+            worth=min(min_span, ISLAND_GRAM),
+            preference=self._registry.preference,
+            start=request.exact_prefix_tokens,
+            alignment=request.span_alignment,
+            max_spans=self._settings.max_spans,
+        )
+
+
+def _most_sharing(runs: list[Run], at_least: int, hinted: Sequence[int]) -> list[int]:
+    """Donors with most tokens in runs, of those that share ``at_least`` so many, then the hinted ones."""
+    shared: dict[int, int] = {}
+    for run in runs:
+        shared[run.donor] = shared.get(run.donor, 0) + run.length
+    ranked = sorted((serial for serial in shared if shared[serial] >= at_least), key=lambda serial: -shared[serial])
+    return list(dict.fromkeys([*ranked, *hinted]))[:ISLAND_DONORS]
+
+
+def _open_positions(prompt: int, exact_prefix: int, cover: list[Run]) -> np.ndarray:
+    """Positions whose k-gram is not wholly inside one piece of the cover."""
+    open_ = np.ones(prompt, np.bool_)
+    open_[:exact_prefix] = False
+    for run in cover:
+        open_[run.start : max(run.start, run.end - ISLAND_GRAM + 1)] = False
+    return np.flatnonzero(open_)

@@ -1,0 +1,6 @@
+"""The provider that implements both contracts over discovery, donors, planning and telemetry."""
+
+from semblend_core.provider.factory import create_provider
+from semblend_core.provider.semblend import SemBlend
+
+__all__ = ["SemBlend", "create_provider"]

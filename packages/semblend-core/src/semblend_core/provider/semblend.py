@@ -1,0 +1,330 @@
+"""``SemBlend``: the provider that engines run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from semblend_core.contract import (
+    DeclineReason,
+    DonorOffer,
+    Evidence,
+    InvalidTokenIds,
+    LookupRequest,
+    LookupResult,
+    Namespace,
+    OfferResult,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    ProviderStats,
+    SemanticLookupProvider,
+    SemanticPrefixProvider,
+    SemanticPrefixResult,
+    TokenIds,
+    as_token_ids,
+)
+from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
+from semblend_core.donors import DonorRecord, DonorRegistry
+from semblend_core.evidence import Document, EvidenceWorker
+from semblend_core.planning import CostModel, LayerProfile, Planner
+from semblend_core.provider.open_requests import OpenRequests
+from semblend_core.settings import Settings
+from semblend_core.telemetry import (
+    AuditSink,
+    Declined,
+    DonorRegistered,
+    ErrorSeen,
+    Evicted,
+    LatencyHistogram,
+    LookupDone,
+    Materialized,
+    NoAudit,
+    PlanMade,
+    ProviderCounters,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
+    """Discovery, planning and telemetry behind both contracts. Make it with ``create_provider``.
+
+    ``namespace`` serves the prefix contract, whose calls carry none; without it those calls find nothing.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        namespace: Namespace | None = None,
+        audit: AuditSink | None = None,
+        evidence: EvidenceWorker | None = None,
+        detokenize: Callable[[TokenIds], str] | None = None,
+        cost: CostModel | None = None,
+        profile: LayerProfile | None = None,
+    ) -> None:
+        self.settings = settings
+        self.registry = DonorRegistry(
+            geometry=Geometry.for_min_span(settings.min_span_tokens),
+            max_bytes=settings.donor_index_bytes,
+            max_donors=settings.max_donors,
+            eviction=settings.eviction,
+        )
+        self.lookup_latency = LatencyHistogram()
+        self._planner = Planner(settings, self.registry, cost, profile)
+        self._namespace = namespace
+        self._namespaces: dict[str, Namespace] = {}
+        self._audit = audit or NoAudit()
+        self._evidence = evidence
+        self._detokenize = detokenize
+        self._counters = ProviderCounters()
+        self._open = OpenRequests(self.registry, settings.pin_ttl_s)
+        self._discovery_only = settings.discovery_only
+        self._shut_down = False
+
+    # The lookup contract.
+
+    def lookup(self, request: LookupRequest) -> LookupResult:
+        started = time.perf_counter()
+        deadline = started + self.settings.lookup_budget_ms / 1e3
+        try:
+            self._open.begin(request.request_id)
+            result = self._look_up(request, deadline)
+        except Exception as error:
+            result = LookupResult(None, self._contained(error, "lookup", request.request_id, request.namespace))
+        elapsed = time.perf_counter() - started
+        result = replace(result, elapsed_us=elapsed * 1e6)
+        self.lookup_latency.observe(elapsed)
+        self._counters.count_lookup(result)
+        self._audit.emit(LookupDone.of(request, result))
+        if result.plan is not None:
+            self._audit.emit(
+                PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace)
+            )
+        return result
+
+    def offer_donor(self, offer: DonorOffer) -> OfferResult:
+        try:
+            result = self._register(offer)
+        except Exception as error:
+            result = OfferResult(0, self._contained(error, "offer", offer.donor_id, offer.namespace))
+        self._counters.count_offer(result)
+        if result.reason is None:
+            event = DonorRegistered(
+                request_id=None, namespace=offer.namespace, donor_id=offer.donor_id, tokens=result.registered_tokens
+            )
+            self._audit.emit(event)
+        else:
+            refused = Declined(
+                request_id=None,
+                namespace=offer.namespace,
+                reason=result.reason,
+                stage="offer",
+                donor_id=offer.donor_id,
+            )
+            self._audit.emit(refused)
+        return result
+
+    def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
+        known = self.registry.forget(namespace.digest, donor_id)
+        if self._evidence is not None:
+            self._evidence.forget(namespace, donor_id)
+        if known:
+            self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
+        return known
+
+    def report_outcome(self, outcome: Outcome) -> None:
+        first, namespace = self._open.report(outcome.request_id)
+        if not first:
+            return
+        self._counters.count_outcome(outcome)
+        if outcome.kind is OutcomeKind.MATERIALIZED:
+            self._audit.emit(Materialized.of(outcome, namespace=namespace))
+        elif outcome.kind is OutcomeKind.DECLINED and outcome.reason is not None:
+            stage = "lookup" if namespace is None else "load"
+            self._audit.emit(
+                Declined(
+                    request_id=outcome.request_id,
+                    namespace=namespace,
+                    reason=outcome.reason,
+                    stage=stage,  # type: ignore[arg-type]
+                )
+            )
+
+    def restrict_to_discovery(self, reason: str) -> None:
+        logger.warning("SemBlend finds but no longer loads, for good: %s", reason)
+        self._discovery_only = True
+
+    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:
+        self.registry.set_resident(namespace.digest, donor_id, resident)
+
+    def stats(self) -> ProviderStats:
+        return self._counters.snapshot(
+            donors=len(self.registry), donor_bytes=self.registry.nbytes, pinned_requests=len(self._open)
+        )
+
+    def check_integrity(self) -> None:
+        self.registry.check_integrity()
+
+    def close(self) -> None:
+        self._shut_down = True
+        if self._evidence is not None:
+            self._evidence.close()
+        self._open.clear()
+        self.registry.clear()
+        self._audit.close()
+
+    # Evidence, asked for ahead of the lookup and picked up by it if it is ready.
+
+    def prefetch_evidence(self, request_id: str, namespace: Namespace, token_ids: TokenIds, text: str | None = None) -> bool:
+        """Start comparing the request with the donors in the background, such as when it arrives. Never waits."""
+        if self._evidence is None:
+            return False
+        return self._evidence.ask(request_id, namespace, Document(token_ids, text, self._detokenize))
+
+    # The prefix contract.
+
+    def on_init(self) -> None:
+        logger.info("SemBlend is up: %s", self.settings.describe())
+
+    def on_prefix_miss(self, rid: str, token_ids: Sequence[int]) -> SemanticPrefixResult | None:
+        if self._namespace is None:
+            return None
+        try:
+            request = LookupRequest(rid, self._namespace, as_token_ids(token_ids))
+        except InvalidTokenIds as error:
+            self._contained(error, "lookup", rid, self._namespace)
+            return None
+        result = self.lookup(request)
+        # This contract reports no outcome, so nothing may stay pinned behind the call.
+        self._open.begin(rid)
+        return None if result.plan is None or not result.materialize else _as_prefix(result.plan, request)
+
+    def on_request_cached(self, rid: str, token_ids: Sequence[int]) -> None:
+        if self._namespace is None:
+            return
+        try:
+            offer = DonorOffer(rid, self._namespace, as_token_ids(token_ids))
+        except InvalidTokenIds as error:
+            self._contained(error, "offer", rid, self._namespace)
+            return
+        self.offer_donor(offer)
+
+    def on_shutdown(self) -> None:
+        self.close()
+
+    # Steps.
+
+    def _look_up(self, request: LookupRequest, deadline: float) -> LookupResult:
+        reason = self._refuse_early(request)
+        if reason is not None:
+            return LookupResult(None, reason)
+        runs = self._find_runs(request, deadline)
+        if runs is None:
+            return LookupResult(None, DeclineReason.LOOKUP_TIMEOUT)
+        evidence = self._polled_evidence(request)
+        chosen = self._planner.choose_runs(request, runs, self._serials(request, evidence))
+        donors = self.registry.pin(run.donor for run in chosen)
+        if donors is None:
+            return LookupResult(None, DeclineReason.DONOR_EVICTED, evidence=evidence)
+        answer = self._planner.plan(request, chosen, donors)
+        if time.perf_counter() > deadline:
+            answer = DeclineReason.LOOKUP_TIMEOUT
+        if isinstance(answer, Plan):
+            self._open.hold(request.request_id, request.namespace.digest, donors)
+            return LookupResult(answer, None, materialize=not self._discovery_only, evidence=evidence)
+        self.registry.unpin(donors)
+        return LookupResult(None, answer, evidence=evidence)
+
+    def _refuse_early(self, request: LookupRequest) -> DeclineReason | None:
+        if self._shut_down:
+            return DeclineReason.SHUT_DOWN
+        if not self.settings.enabled:
+            return DeclineReason.DISABLED
+        uncovered = request.token_ids.size - request.exact_prefix_tokens
+        shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
+        if uncovered < shortest:
+            covered = request.exact_prefix_tokens > 0
+            return DeclineReason.EXACT_PREFIX_COVERS if covered else DeclineReason.PROMPT_TOO_SHORT
+        if not self.registry.has_donors(request.namespace.digest):
+            return DeclineReason.NO_DONORS
+        return None
+
+    def _find_runs(self, request: LookupRequest, deadline: float) -> list[Run] | None:
+        """Runs behind the exact prefix, in prompt positions."""
+        exact = request.exact_prefix_tokens
+        shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
+        runs = self.registry.find(request.namespace.digest, request.token_ids[exact:], shortest, deadline)
+        if runs is None or not exact:
+            return runs
+        return [run._replace(start=run.start + exact, end=run.end + exact) for run in runs]
+
+    def _polled_evidence(self, request: LookupRequest) -> tuple[Evidence, ...]:
+        if self._evidence is None:
+            return ()
+        return self._evidence.poll(request.request_id) or ()
+
+    def _serials(self, request: LookupRequest, evidence: Sequence[Evidence]) -> list[int]:
+        records = [self.registry.record_of(request.namespace.digest, each.donor_id) for each in evidence]
+        return [record.serial for record in records if record is not None]
+
+    def _register(self, offer: DonorOffer) -> OfferResult:
+        tokens = offer.exact_token_ids
+        if self._shut_down:
+            return OfferResult(0, DeclineReason.SHUT_DOWN)
+        if not self.settings.enabled:
+            return OfferResult(0, DeclineReason.DISABLED)
+        if tokens.size < self.settings.min_span_tokens:
+            too_short = offer.approximate_from is None
+            return OfferResult(
+                0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE
+            )
+        reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
+        self._note_evictions(evicted)
+        if reason is not None:
+            return OfferResult(0, reason)
+        self._namespaces.setdefault(offer.namespace.digest, offer.namespace)
+        if self._evidence is not None:
+            self._evidence.offer(offer.namespace, offer.donor_id, Document(tokens, None, self._detokenize))
+        return OfferResult(int(tokens.size))
+
+    def _note_evictions(self, evicted: list[DonorRecord]) -> None:
+        if evicted:
+            self._counters.count_evictions(len(evicted))
+        for record in evicted:
+            if self._evidence is not None:
+                self._evidence.forget(self._namespaces[record.namespace], record.donor_id)
+            self._audit.emit(
+                Evicted(
+                    namespace=record.namespace, donor_id=record.donor_id, tokens=record.tokens, cause="budget"
+                )
+            )
+
+    def _contained(
+        self, error: Exception, where: str, request_id: str | None, namespace: Namespace | None
+    ) -> DeclineReason:
+        """Log and audit a fault of our own; the engine goes on as if we were absent."""
+        # The message may quote tokens or names: the log gets the class and the place, as the audit does.
+        event = ErrorSeen.of(error, where, request_id=request_id, namespace=namespace)
+        logger.error("SemBlend %s failed (%s at %s); prefilling normally", where, event.error, event.location)
+        self._audit.emit(event)
+        if isinstance(error, InvalidTokenIds):
+            return DeclineReason.INVALID_TOKENS
+        return DeclineReason.INTERNAL_ERROR
+
+
+def _as_prefix(plan: Plan, request: LookupRequest) -> SemanticPrefixResult:
+    """What a prefix-only backend can use of a plan: a first span that did not move. The plan itself rides along."""
+    first = plan.spans[0]
+    unmoved = first.target_start == 0 and first.donor_start == 0
+    cached = min(first.length, plan.prompt_tokens - 1) if unmoved else 0
+    return SemanticPrefixResult(
+        alternate_token_ids=request.token_ids[:cached],
+        num_cached_tokens=cached,
+        skip_insert=True,
+        metadata={"plan": plan},
+        source_id=first.donor_id if len(plan.donor_ids) == 1 else None,
+    )

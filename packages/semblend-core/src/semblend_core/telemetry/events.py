@@ -1,0 +1,287 @@
+"""The audit events: what happened to one request or donor, as one flat record each.
+
+Every field but ``request_id`` may be None, which is written as null and means *not known*, never zero.
+Namespaces are kept as their digest: no event can hold a tenant's salt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from semblend_core.contract import (
+    DeclineReason,
+    LookupRequest,
+    LookupResult,
+    Namespace,
+    Outcome,
+    OutcomeKind,
+    Plan,
+)
+
+AUDIT_SCHEMA = "semblend.audit.v1"
+
+Stage: TypeAlias = Literal["lookup", "offer", "capture", "load"]
+"""Where a request or donor was when it was declined."""
+EvictionCause: TypeAlias = Literal["budget", "expired", "forgotten", "lost"]
+"""A byte or donor budget was full; nobody used it in time; the engine dropped it; its bytes were gone."""
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """What all events share."""
+
+    event: ClassVar[str] = ""
+    """The record's ``event``."""
+
+    request_id: str | None
+    """The request it belongs to; None for what belongs to no request, such as an eviction."""
+    namespace: Namespace | str | None = None
+    """Given as a namespace or its digest, kept as the digest."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.namespace, Namespace):
+            object.__setattr__(self, "namespace", self.namespace.digest)
+        elif self.namespace is not None and not _DIGEST.fullmatch(self.namespace):
+            # The value is left out of the message: whatever it is, it may be a salt.
+            raise ValueError("namespace must be a Namespace or its digest of 32 hex digits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DonorCaptured(AuditEvent):
+    """A finished request's KV was copied to where it will be loaded from."""
+
+    event: ClassVar[str] = "donor_captured"
+    donor_id: str
+    tokens: int | None = None
+    """Tokens whose KV is kept."""
+    layers: int | None = None
+    bytes: int | None = None
+    """Bytes of KV kept, all layers together."""
+    tier: str | None = None
+    """Where they are kept, such as ``"device"`` or ``"host"``."""
+    microseconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DonorRegistered(AuditEvent):
+    """A captured donor became discoverable."""
+
+    event: ClassVar[str] = "donor_registered"
+    donor_id: str
+    tokens: int | None = None
+    """Tokens now discoverable; fewer than captured where the end of the donor is approximate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupDone(AuditEvent):
+    """The search for one request ended, in a plan or in a reason."""
+
+    event: ClassVar[str] = "lookup"
+    reason: DeclineReason | None = None
+    """Why there is no plan; None: there is one."""
+    spans: int | None = None
+    """Spans of the plan; 0 where there is none."""
+    prompt_tokens: int | None = None
+    exact_prefix_tokens: int | None = None
+    """Leading tokens that the engine's own cache covers."""
+    similarity: float | None = None
+    """Best similarity seen, in [0, 1]; None where nothing was compared."""
+    microseconds: float | None = None
+
+    @classmethod
+    def of(cls, request: LookupRequest, result: LookupResult) -> LookupDone:
+        return cls(
+            request_id=request.request_id,
+            namespace=request.namespace,
+            reason=result.reason,
+            spans=0 if result.plan is None else len(result.plan.spans),
+            prompt_tokens=int(request.token_ids.size),
+            exact_prefix_tokens=request.exact_prefix_tokens,
+            similarity=max((each.similarity for each in result.evidence), default=None),
+            microseconds=result.elapsed_us,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade(AuditEvent):
+    """A plan was handed to the engine: an intention, not reuse."""
+
+    event: ClassVar[str] = "plan"
+    materialize: bool
+    """False: the engine must not load it (discovery only)."""
+    prompt_tokens: int | None = None
+    exact_prefix_tokens: int | None = None
+    reused_tokens: int | None = None
+    """Tokens whose KV the plan means to relocate and use."""
+    computed_tokens: int | None = None
+    """Tokens the plan leaves to the engine."""
+    first_approximate_token: int | None = None
+    donors: tuple[str, ...] | None = None
+    """Donor ids, in the order in which the prompt uses them."""
+    spans: int | None = None
+    span_list: tuple[tuple[int, int, int, int], ...] | None = None
+    """Each span as (target_start, index into ``donors``, donor_start, length)."""
+
+    @classmethod
+    def of(cls, plan: Plan, *, materialize: bool, namespace: Namespace | str | None = None) -> PlanMade:
+        order = {donor: index for index, donor in enumerate(plan.donor_ids)}
+        return cls(
+            request_id=plan.request_id,
+            namespace=namespace,
+            materialize=materialize,
+            prompt_tokens=plan.prompt_tokens,
+            exact_prefix_tokens=plan.exact_prefix_tokens,
+            reused_tokens=plan.reused_tokens,
+            computed_tokens=plan.computed_tokens,
+            first_approximate_token=plan.first_approximate_token,
+            donors=plan.donor_ids,
+            spans=len(plan.spans),
+            span_list=tuple((s.target_start, order[s.donor_id], s.donor_start, s.length) for s in plan.spans),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdvertised(AuditEvent):
+    """The engine's scheduler was told that tokens will be loaded. They have not landed yet."""
+
+    event: ClassVar[str] = "load_advertised"
+    tokens: int | None = None
+    spans: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialized(AuditEvent):
+    """Relocated KV landed and was used, as the backend confirmed it. The only event that is reuse."""
+
+    event: ClassVar[str] = "materialized"
+    tokens: int
+    """Tokens confirmed, at least 1."""
+    layers: int | None = None
+    bytes: int | None = None
+    """Bytes the backend moved; None where it cannot tell."""
+    microseconds: float | None = None
+
+    def __post_init__(self) -> None:
+        # Not super(): slots make the decorator return a new class, which super() does not know.
+        AuditEvent.__post_init__(self)
+        if self.tokens < 1:
+            raise ValueError(f"materialized states at least 1 confirmed token, got {self.tokens}")
+
+    @classmethod
+    def of(
+        cls,
+        outcome: Outcome,
+        *,
+        namespace: Namespace | str | None = None,
+        layers: int | None = None,
+        microseconds: float | None = None,
+    ) -> Materialized:
+        if outcome.kind is not OutcomeKind.MATERIALIZED or outcome.confirmed_tokens is None:
+            raise ValueError(f"a {outcome.kind} outcome confirmed nothing and is no materialized event")
+        return cls(
+            request_id=outcome.request_id,
+            namespace=namespace,
+            tokens=outcome.confirmed_tokens,
+            layers=layers,
+            bytes=outcome.confirmed_bytes,
+            microseconds=microseconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declined(AuditEvent):
+    """A request was served without reuse, or a donor was not kept. Written once for each."""
+
+    event: ClassVar[str] = "declined"
+    reason: DeclineReason
+    stage: Stage | None = None
+    donor_id: str | None = None
+    """The donor concerned, where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evicted(AuditEvent):
+    """A donor is gone."""
+
+    event: ClassVar[str] = "evicted"
+    request_id: str | None = None
+    donor_id: str
+    tokens: int | None = None
+    bytes: int | None = None
+    cause: EvictionCause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSeen(AuditEvent):
+    """Something failed inside SemBlend; the request went on without it."""
+
+    event: ClassVar[str] = "error"
+    where: str
+    """The operation that failed, such as ``"lookup"``."""
+    error: str | None = None
+    """The exception's class."""
+    location: str | None = None
+    """File and line that raised it."""
+
+    @classmethod
+    def of(
+        cls,
+        error: BaseException,
+        where: str,
+        *,
+        request_id: str | None = None,
+        namespace: Namespace | str | None = None,
+    ) -> ErrorSeen:
+        """Take the class and the place, not the message: messages quote prompts, paths and salts."""
+        step = error.__traceback__
+        while step is not None and step.tb_next is not None:
+            step = step.tb_next
+        place = None if step is None else f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        return cls(
+            request_id=request_id,
+            namespace=namespace,
+            where=where,
+            error=type(error).__qualname__,
+            location=place,
+        )
+
+
+EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
+    {
+        kind.event: kind
+        for kind in (
+            DonorCaptured,
+            DonorRegistered,
+            LookupDone,
+            PlanMade,
+            LoadAdvertised,
+            Materialized,
+            Declined,
+            Evicted,
+            ErrorSeen,
+        )
+    }
+)
+"""Every event by the name it has on disk."""
+
+
+def as_record(event: AuditEvent, *, engine: str, time: float) -> dict[str, Any]:
+    """The record on disk: the envelope first, then the event's own fields."""
+    record: dict[str, Any] = {
+        "schema": AUDIT_SCHEMA,
+        "event": event.event,
+        "time": time,
+        "engine": engine,
+        "request_id": event.request_id,
+    }
+    for each in fields(event):
+        value = getattr(event, each.name)
+        # JSON has no NaN: a figure that is not a number is not known.
+        record[each.name] = None if isinstance(value, float) and not math.isfinite(value) else value
+    return record

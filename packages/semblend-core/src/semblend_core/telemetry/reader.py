@@ -1,0 +1,87 @@
+"""Reading an audit stream back, torn lines and all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semblend_core.telemetry.events import AUDIT_SCHEMA
+from semblend_core.telemetry.rotating_file import backup_path
+
+
+@dataclass(frozen=True, slots=True)
+class TornLine:
+    """A line that is not a record: cut off by a crash, or not of this schema."""
+
+    file: Path
+    line: int
+    """Counted from 1."""
+    problem: str
+    start: str
+    """Its first characters."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.problem}: {self.start!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReading:
+    """All of a stream: its records, and where it is broken."""
+
+    records: tuple[dict[str, Any], ...]
+    torn: tuple[TornLine, ...]
+
+
+def audit_files(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The files of the stream at ``path`` that exist, oldest first: its backups, then itself."""
+    current = Path(path)
+    # Rotation moves the file behind a link, so its backups lie beside that.
+    target = Path(os.path.realpath(current))
+    backup = re.compile(re.escape(target.name) + r"\.([1-9][0-9]*)")
+    names = os.listdir(target.parent) if target.parent.is_dir() else []
+    numbers = sorted((int(match[1]) for name in names if (match := backup.fullmatch(name))), reverse=True)
+    files = [backup_path(target, number) for number in numbers]
+    return (*files, current) if current.exists() else tuple(files)
+
+
+def iter_audit(path: str | os.PathLike[str], *, backups: bool = True) -> Iterator[dict[str, Any] | TornLine]:
+    """The records and torn lines of ``path`` and its backups, in the order written, one at a time."""
+    files = audit_files(path) if backups else (Path(path),)
+    if not files:
+        raise FileNotFoundError(f"no audit stream at {os.fspath(path)}: neither the file nor a backup exists")
+    for file in files:
+        with file.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield _record(file, number, line)
+
+
+def read_audit(path: str | os.PathLike[str], *, backups: bool = True) -> AuditReading:
+    """Read the whole stream at ``path``, its backups first. Torn lines are reported, not raised."""
+    records: list[dict[str, Any]] = []
+    torn: list[TornLine] = []
+    for each in iter_audit(path, backups=backups):
+        if isinstance(each, TornLine):
+            torn.append(each)
+        else:
+            records.append(each)
+    return AuditReading(tuple(records), tuple(torn))
+
+
+def _record(file: Path, number: int, line: bytes) -> dict[str, Any] | TornLine:
+    problem = "not a whole JSON object"
+    # UnicodeDecodeError and JSONDecodeError are both ValueErrors; deep nesting exhausts the parser's stack.
+    try:
+        value = json.loads(line)
+        if isinstance(value, dict):
+            if value.get("schema") == AUDIT_SCHEMA:
+                return value
+            problem = f"schema {value.get('schema')!r} is not {AUDIT_SCHEMA!r}"
+    except (ValueError, RecursionError):
+        pass
+    return TornLine(file, number, problem, line[:60].decode("utf-8", errors="replace"))
