@@ -94,7 +94,7 @@ def discover(clone: Clone) -> list[Package]:
 
 
 def refuse_leftover_folders(clone: Clone) -> None:
-    """Switching branches leaves ignored files behind, and hatch stumbles over a member without a pyproject."""
+    """Switching branches leaves ignored files behind, and hatch wants a pyproject.toml in every member."""
     for folder in sorted(path for path in clone.packages.iterdir() if path.is_dir()):
         if not (folder / "pyproject.toml").is_file():
             name = clone.relative(folder)
