@@ -30,7 +30,7 @@ def test_without_variables_the_defaults_hold() -> None:
         True,
     )
     assert (settings.min_similarity, settings.embedder, settings.quality_tier) == (0.60, "minilm", "balanced")
-    assert (settings.min_span_tokens, settings.max_spans, settings.donor_index_bytes) == (64, 64, 4 * GIB)
+    assert (settings.min_span_tokens, settings.max_spans, settings.donor_index_bytes) == (64, 512, 4 * GIB)
     assert settings.prefill_us_per_token is None
 
 

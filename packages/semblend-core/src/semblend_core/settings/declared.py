@@ -150,7 +150,10 @@ class Settings:
     )
 
     cost_gate: bool = _setting(
-        "cost", True, Flag(), "Decline plans that would take longer than a normal prefill."
+        "cost",
+        True,
+        Flag(),
+        "Decline plans that would not be faster than a normal prefill by `SEMBLEND_MIN_GAIN_US`.",
     )
     prefill_us_per_token: float | None = _setting(
         "cost",
@@ -170,17 +173,18 @@ class Settings:
         "cost",
         None,
         Unset(Number(0)),
-        "Measured fixed cost of carrying out a plan; unset: not calibrated.",
+        "Measured fixed time of a request with reuse; unset: left out of the estimate.",
         unit="us",
     )
     recompute_share: float | None = _setting(
         "cost",
         None,
         Unset(Number(0, 1)),
-        "Share of the spans' tokens that the estimate takes as computed afresh; unset: not calibrated.",
+        "Share of the reused tokens that a recompute policy will compute after all; "
+        "unset: left out of the estimate.",
     )
     min_gain_us: float = _setting(
-        "cost", 0.0, Number(0), "Least estimated time that a plan must save.", unit="us"
+        "cost", 0.0, Number(0), "A plan must be estimated to save more than this.", unit="us"
     )
 
     audit_path: str = _setting(

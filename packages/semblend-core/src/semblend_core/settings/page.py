@@ -17,7 +17,7 @@ _GROUPS = {
     "donors": ("Donors", "How many finished requests are remembered, and who goes first."),
     "cost": (
         "Cost gate",
-        "When reuse pays. The figures are measured per model and machine; unset means not known, not zero.",
+        "When reuse pays. Measured per model and machine; without both times per token the gate is open.",
     ),
     "audit": (
         "Audit stream",
