@@ -51,6 +51,10 @@ class AuditEvent:
             # The value is left out of the message: whatever it is, it may be a salt.
             raise ValueError("namespace must be a Namespace or its digest of 32 hex digits")
 
+    def own_fields(self) -> dict[str, Any]:
+        """What the record holds behind its envelope. Called by the writer, not where the event is emitted."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "request_id"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DonorCaptured(AuditEvent):
@@ -110,40 +114,37 @@ class LookupDone(AuditEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade(AuditEvent):
-    """A plan was handed to the engine: an intention, not reuse."""
+    """A plan was handed to the engine: an intention, not reuse.
+
+    Holds the plan itself and spreads it into fields when the record is written: hundreds of spans take longer
+    to spread than a lookup may take.
+    """
 
     event: ClassVar[str] = "plan"
     materialize: bool
     """False: the engine must not load it (discovery only)."""
-    prompt_tokens: int | None = None
-    exact_prefix_tokens: int | None = None
-    reused_tokens: int | None = None
-    """Tokens whose KV the plan means to relocate and use."""
-    computed_tokens: int | None = None
-    """Tokens the plan leaves to the engine."""
-    first_approximate_token: int | None = None
-    donors: tuple[str, ...] | None = None
-    """Donor ids, in the order in which the prompt uses them."""
-    spans: int | None = None
-    span_list: tuple[tuple[int, int, int, int], ...] | None = None
-    """Each span as (target_start, index into ``donors``, donor_start, length)."""
+    plan: Plan
 
     @classmethod
     def of(cls, plan: Plan, *, materialize: bool, namespace: Namespace | str | None = None) -> PlanMade:
+        return cls(request_id=plan.request_id, namespace=namespace, materialize=materialize, plan=plan)
+
+    def own_fields(self) -> dict[str, Any]:
+        plan = self.plan
         order = {donor: index for index, donor in enumerate(plan.donor_ids)}
-        return cls(
-            request_id=plan.request_id,
-            namespace=namespace,
-            materialize=materialize,
-            prompt_tokens=plan.prompt_tokens,
-            exact_prefix_tokens=plan.exact_prefix_tokens,
-            reused_tokens=plan.reused_tokens,
-            computed_tokens=plan.computed_tokens,
-            first_approximate_token=plan.first_approximate_token,
-            donors=plan.donor_ids,
-            spans=len(plan.spans),
-            span_list=tuple((s.target_start, order[s.donor_id], s.donor_start, s.length) for s in plan.spans),
-        )
+        return {
+            "namespace": self.namespace,
+            "materialize": self.materialize,
+            "prompt_tokens": plan.prompt_tokens,
+            "exact_prefix_tokens": plan.exact_prefix_tokens,
+            "reused_tokens": plan.reused_tokens,
+            "computed_tokens": plan.computed_tokens,
+            "first_approximate_token": plan.first_approximate_token,
+            "donors": plan.donor_ids,
+            "spans": len(plan.spans),
+            # (target_start, index into donors, donor_start, length)
+            "span_list": [(s.target_start, order[s.donor_id], s.donor_start, s.length) for s in plan.spans],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +281,7 @@ def as_record(event: AuditEvent, *, engine: str, time: float) -> dict[str, Any]:
         "engine": engine,
         "request_id": event.request_id,
     }
-    for each in fields(event):
-        value = getattr(event, each.name)
+    for name, value in event.own_fields().items():
         # JSON has no NaN: a figure that is not a number is not known.
-        record[each.name] = None if isinstance(value, float) and not math.isfinite(value) else value
+        record[name] = None if isinstance(value, float) and not math.isfinite(value) else value
     return record

@@ -80,7 +80,7 @@ class SemblendCollector(Collector):
         yield self._counter("plans", "Lookups that ended in a plan: a finding, not reuse.", stats.plans)
         yield self._counter_by(
             "declines",
-            "Refused lookups, refused donors and declined outcomes, by reason.",
+            "Requests declined and donors refused, by reason.",
             "reason",
             {reason.value: stats.declines.get(reason, 0) for reason in DeclineReason},
         )
