@@ -81,5 +81,6 @@ class Namespace:
 
 def _salt_digest(salt: str | None) -> str:
     # The leading byte keeps the unsalted tenant apart from the tenant whose salt is the empty string.
-    encoded = b"\x00" if salt is None else b"\x01" + salt.encode()
+    # Surrogates pass, since an encoding error would carry the raw salt with it.
+    encoded = b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(encoded, digest_size=8, person=b"semblend-salt-v1").hexdigest()
