@@ -46,6 +46,12 @@ class Evidence:
     method: str
     """Such as ``"minilm"``, ``"jaccard"`` or ``"token_ratio"``."""
 
+    def __post_init__(self) -> None:
+        if not self.donor_id:
+            raise ValueError("evidence names its donor: donor_id must not be empty")
+        if not 0 <= self.similarity <= 1:
+            raise ValueError(f"similarity is in [0, 1], got {self.similarity}")
+
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
@@ -104,7 +110,7 @@ class OfferResult:
     """Why it was not kept; None when it was."""
 
     def __post_init__(self) -> None:
-        if (self.registered_tokens > 0) == (self.reason is not None):
+        if self.registered_tokens < 0 or (self.registered_tokens > 0) == (self.reason is not None):
             raise ValueError("an offer is either kept (registered_tokens > 0) or declined with a reason")
 
 

@@ -73,6 +73,8 @@ class Outcome:
     """Set for DECLINED; may be set for DISCOVERY_ONLY (why nothing was loaded); None otherwise."""
 
     def __post_init__(self) -> None:
+        if not self.request_id:
+            raise ValueError("an outcome names its request: request_id must not be empty")
         if self.kind is OutcomeKind.MATERIALIZED:
             if self.confirmed_tokens is None or self.confirmed_tokens < 1:
                 raise ValueError("a materialized outcome states how many tokens the backend confirmed, at least 1")
