@@ -25,8 +25,11 @@ def as_token_ids(tokens: Sequence[int] | npt.NDArray[np.integer]) -> TokenIds:
     can never change a registered donor or a plan under way.
     """
     if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and not tokens.flags.writeable:
-        return _checked(tokens)
-    array = np.asarray(tokens)
+        return _checked(tokens.view(np.int32))
+    try:
+        array = np.asarray(tokens)
+    except (ValueError, TypeError) as error:  # Ragged lists, tensors on a device.
+        raise InvalidTokenIds(f"token ids must be one flat sequence of integers: {_preview(tokens)}") from error
     if array.size == 0:
         array = array.astype(np.int32)
     if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
@@ -45,7 +48,10 @@ def _checked(array: TokenIds) -> TokenIds:
         raise InvalidTokenIds(f"token ids must be one flat sequence, got shape {array.shape}")
     if array.size and int(array.min()) < 0:
         raise InvalidTokenIds(f"token ids must not be negative, got {int(array.min())}")
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+        array.flags.writeable = False
+    return array
 
 
 def _preview(tokens: object) -> str:
