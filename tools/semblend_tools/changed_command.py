@@ -8,8 +8,9 @@ from semblend_tools.errors import ToolError
 from semblend_tools.git import files_changed_since, git, revision_exists
 from semblend_tools.packages import Package, discover, with_dependents
 
-# Files outside packages/ that no test depends on. Anything else there is tooling and concerns every package.
-HARMLESS = ("docs/", "README.md", "LICENSE", "examples/")
+# Files outside packages/ that concern no package, unless its tests name them (a page made from its code).
+# Anything else out there is tooling and concerns every package.
+DOCUMENTS = ("docs/", "README.md", "LICENSE")
 
 
 def changed(clone: Clone, since: str | None, *, as_json: bool) -> int:
@@ -29,10 +30,18 @@ def changed(clone: Clone, since: str | None, *, as_json: bool) -> int:
 
 def affected_packages(packages: Sequence[Package], files: Sequence[str]) -> list[Package]:
     outside = [file for file in files if not file.startswith("packages/")]
-    if any(not file.startswith(HARMLESS) for file in outside):
+    if any(not file.startswith(DOCUMENTS) for file in outside):
         return list(packages)
     folders = {file.split("/")[1] for file in files if file.startswith("packages/")}
-    return with_dependents(packages, [package for package in packages if package.path.name in folders])
+    touched = [package for package in packages if package.path.name in folders]
+    documented = [package for package in packages if _tests_name_one_of(package, outside)]
+    return with_dependents(packages, [*touched, *documented])
+
+
+def _tests_name_one_of(package: Package, documents: Sequence[str]) -> bool:
+    names = [document.rpartition("/")[2] for document in documents]
+    texts = (path.read_text(encoding="utf-8") for path in package.tests.rglob("*.py") if names)
+    return any(name in text for text in texts for name in names)
 
 
 def _default_base(clone: Clone) -> str | None:

@@ -1,8 +1,10 @@
-"""Reading what a pytest run did from the JUnit file it wrote."""
+"""What a pytest run did: its exit code, and the JUnit file it wrote."""
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
+
+NO_TESTS_COLLECTED = 5  # pytest's exit code
 
 
 @dataclass(frozen=True)

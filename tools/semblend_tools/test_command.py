@@ -9,14 +9,13 @@ from pathlib import Path
 from semblend_tools.clone import Clone
 from semblend_tools.environments import Environment, engine_of, shared
 from semblend_tools.errors import ToolError
-from semblend_tools.junit import Counts, read_counts
+from semblend_tools.junit import NO_TESTS_COLLECTED, Counts, read_counts
 from semblend_tools.lint_command import lint
 from semblend_tools.packages import Package, discover, select
 from semblend_tools.progress import complain, say
 from semblend_tools.tables import print_table
 
 TOOLS = "tools"
-NO_TESTS_COLLECTED = 5  # pytest's exit code
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,13 @@ def test_a_file_affects_its_package_and_the_dependents(
     assert affected(history, capsys, "HEAD~1") == expected
 
 
+def test_a_page_that_a_package_tests_affects_it(history: Any, capsys: Any) -> None:
+    history.write("packages/semblend-apart/tests/test_page.py", "PAGE = 'docs/settings.md'\n")
+    history.commit()
+    history.write("docs/settings.md", "changed\n")
+    assert affected(history, capsys) == ["semblend-apart"]
+
+
 def test_a_branch_is_compared_with_where_it_left_main(history: Any, capsys: Any) -> None:
     history.git("update-ref", "refs/remotes/origin/main", "HEAD")
     for package in ("semblend-alpha", "semblend-apart"):
