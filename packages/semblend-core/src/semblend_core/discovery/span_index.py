@@ -9,6 +9,7 @@ an array means copying it beside the old one, under the writers' lock alone, so 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class SpanIndex:
         self._numbers: dict[int, int] = {}
         self._pages: dict[int, npt.NDArray[np.int32]] = {}
         self._free_numbers: list[int] = []
-        self._last_serial = 0
+        self._serials = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -86,29 +87,42 @@ class SpanIndex:
             + 32 * (len(self._pages) + 1)
         )
 
-    def add(self, donor: PreparedDonor) -> int:
-        """Index a donor and return its serial. Its tokens are copied."""
-        tokens, tags = donor.tokens, donor.tags
+    def new_serial(self) -> int:
+        """A serial for ``add``, for callers that must know it before the donor can be found."""
+        return next(self._serials)
+
+    def add(self, donor: PreparedDonor, serial: int | None = None) -> int:
+        """Index a donor and return its serial. Its tokens are copied. A failure leaves the index as it was."""
+        serial = self.new_serial() if serial is None else serial
         with self._writers:
-            start = self._extents.allocate(tokens.size)
-            if start + tokens.size > MAX_ARENA_TOKENS:
-                self._extents.free(start, tokens.size)
-                raise MemoryError(f"the token arena holds at most {MAX_ARENA_TOKENS} tokens")
-            number = self._free_numbers.pop() if self._free_numbers else len(self._pages)
-            arena = grown(self._arena, start + tokens.size)
-            put_chains_in_place = self._chains.prepare(tags.size, _yield_to_other_threads)
-            columns = [grown(c, number + 1) for c in (self._start, self._length, self._scope, self._serial)]
-            self._last_serial += 1
-            with self._readers:
-                self._arena = arena
-                self._start, self._length, self._scope, self._serial = columns
-                put_chains_in_place()
-                arena[start : start + tokens.size] = tokens
-                self._start[number], self._length[number] = start, tokens.size
-                self._scope[number], self._serial[number] = donor.scope, self._last_serial
-                self._pages[number] = self._chains.insert(tags, start + donor.positions, number)
-                self._numbers[self._last_serial] = number
-            return self._last_serial
+            start = self._extents.allocate(donor.tokens.size)
+            try:
+                self._add_at(start, donor, serial)
+            except BaseException:
+                self._extents.free(start, donor.tokens.size)
+                raise
+        return serial
+
+    def _add_at(self, start: int, donor: PreparedDonor, serial: int) -> None:
+        end = start + donor.tokens.size
+        if end > MAX_ARENA_TOKENS:
+            raise MemoryError(f"the token arena holds at most {MAX_ARENA_TOKENS} tokens")
+        number = self._free_numbers[-1] if self._free_numbers else len(self._pages)
+        # Whatever may run out of memory comes first; from the readers' lock on nothing fails.
+        arena = grown(self._arena, end)
+        put_chains_in_place = self._chains.prepare(donor.tags.size, _yield_to_other_threads)
+        columns = [grown(c, number + 1) for c in (self._start, self._length, self._scope, self._serial)]
+        with self._readers:
+            self._arena = arena
+            self._start, self._length, self._scope, self._serial = columns
+            put_chains_in_place()
+            arena[start:end] = donor.tokens
+            self._start[number], self._length[number] = start, donor.tokens.size
+            self._scope[number], self._serial[number] = donor.scope, serial
+            self._pages[number] = self._chains.insert(donor.tags, start + donor.positions, number)
+            self._numbers[serial] = number
+            if self._free_numbers:
+                self._free_numbers.pop()
 
     def remove(self, serial: int) -> None:
         """Forget a donor: its tokens can no longer be found, and its memory is free for others."""
