@@ -31,74 +31,82 @@ def best_cover(
     ``worth``: fewest newly covered tokens that justify one more piece. ``start``: positions before it are taken.
     ``alignment``: piece starts and ends are multiples of it. ``max_spans``: the longest so many are kept.
     """
-    pieces = _sweep(sorted(run for run in runs if run.end - start >= worth), start, worth, preference)
-    pieces = _aligned(_long_enough(pieces, min_span), alignment, min_span)
+    swept = _sweep(sorted(run for run in runs if run.end - start >= worth), start, worth, preference)
+    pieces = _aligned(_long_enough(swept, min_span, start), alignment, min_span, start)
     if max_spans is not None and len(pieces) > max_spans:
-        longest = sorted(pieces, key=lambda run: run.start - run.end)[:max_spans]
-        pieces = sorted(longest)
+        pieces = sorted(sorted(pieces, key=lambda run: run.start - run.end)[:max_spans])
     return pieces
 
 
 def _sweep(ordered: list[Run], position: int, worth: int, preference: Preference) -> list[tuple[int, Run]]:
     """Pairs of (first position used, run): each run is used up to its end or the next piece's start."""
+    preferences = {donor: preference(donor) for donor in {run.donor for run in ordered}}
     pieces: list[tuple[int, Run]] = []
     open_runs: list[Run] = []
-    upcoming = 0
+    previous_donor = -1
+    upcoming, total = 0, len(ordered)
     while True:
-        while upcoming < len(ordered) and ordered[upcoming].start < position + worth:
+        while upcoming < total and ordered[upcoming].start < position + worth:
             open_runs.append(ordered[upcoming])
             upcoming += 1
-        open_runs = [run for run in open_runs if run.end - max(position, run.start) >= worth]
+        open_runs = [r for r in open_runs if r.end - (r.start if r.start > position else position) >= worth]
         if not open_runs:
-            if upcoming == len(ordered):
+            if upcoming == total:
                 return pieces
             position = ordered[upcoming].start
             continue
-        best = _farthest(open_runs, position, worth, preference, pieces[-1][1] if pieces else None)
+        best = open_runs[0]
+        if len(open_runs) > 1:
+            best = _farthest(open_runs, position, worth, preferences, previous_donor)
         pieces.append((max(position, best.start), best))
-        position = best.end
+        position, previous_donor = best.end, best.donor
 
 
-def _farthest(runs: list[Run], position: int, worth: int, preference: Preference, previous: Run | None) -> Run:
-    if len(runs) == 1:
-        return runs[0]
-
-    def reach(run: Run) -> int:
-        return run.end - max(0, run.start - position)  # Tokens skipped to get to its start are tokens lost.
-
-    good_enough = max(reach(run) for run in runs) - worth
-    return max(
-        (run for run in runs if reach(run) > good_enough),
-        key=lambda run: (
-            previous is not None and run.donor == previous.donor,
-            preference(run.donor),
-            reach(run),
-            -run.start,
-        ),
-    )
+def _farthest(
+    runs: list[Run], position: int, worth: int, preferences: dict[int, tuple[int, int]], previous_donor: int
+) -> Run:
+    # Tokens skipped to get to a run's start are tokens lost.
+    reaches = [run.end - run.start + position if run.start > position else run.end for run in runs]
+    good_enough = max(reaches) - worth
+    best, best_rank = runs[0], None
+    for run, reach in zip(runs, reaches, strict=True):
+        if reach > good_enough:
+            rank = (run.donor == previous_donor, preferences[run.donor], reach, -run.start)
+            if best_rank is None or rank > best_rank:
+                best, best_rank = run, rank
+    return best
 
 
-def _long_enough(pieces: list[tuple[int, Run]], min_span: int) -> list[tuple[int, int, Run]]:
-    """(first, end, run) for each piece of at least ``min_span``; a short one may grow into the piece before it."""
+def _long_enough(swept: list[tuple[int, Run]], min_span: int, lowest: int) -> list[tuple[int, int, Run]]:
+    """(first, end, run) for each piece of at least ``min_span``, none before ``lowest``.
+
+    A short piece grows into the one before it; where there is no room for both, the longer one stays.
+    """
     kept: list[tuple[int, int, Run]] = []
-    for first, run in pieces:
-        start = first
+    for _, run in swept:
+        free_from = kept[-1][1] if kept else lowest
+        start = max(run.start, free_from)
         if run.end - start < min_span:
-            start = max(run.start, run.end - min_span)
+            start = max(run.start, lowest, run.end - min_span)
         if run.end - start < min_span:
             continue
-        if kept and kept[-1][1] > start:
-            before_first, _, before = kept[-1]
+        if start < free_from:
+            before_first, before_end, before = kept[-1]
             if start - before_first < min_span:
+                alone = max(run.start, kept[-2][1] if len(kept) > 1 else lowest)
+                if run.end - alone > before_end - before_first:
+                    kept[-1] = (alone, run.end, run)
                 continue
             kept[-1] = (before_first, start, before)
         kept.append((start, run.end, run))
     return kept
 
 
-def _aligned(pieces: list[tuple[int, int, Run]], alignment: int, min_span: int) -> list[Run]:
+def _aligned(
+    pieces: list[tuple[int, int, Run]], alignment: int, min_span: int, lowest: int
+) -> list[Run]:
     aligned: list[Run] = []
-    taken = 0
+    taken = lowest
     for first, end, run in pieces:
         start = first - first % alignment
         if start < max(run.start, taken):

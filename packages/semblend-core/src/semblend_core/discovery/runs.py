@@ -57,44 +57,45 @@ class Diagonals:
             hits=np.diff(np.append(starts, key.size)),
         )
 
-    def strongest(self, count: int, newest_rank: Ints) -> Diagonals:
+    def strongest(self, count: int, recency: Ints) -> Diagonals:
         """The ``count`` diagonals with most hits, newer donors first among equals."""
-        if self.hits.size <= count:
-            return self
-        kept = np.lexsort((-newest_rank[self.donor], -self.hits))[:count]
+        kept = np.lexsort((-recency[self.donor], -self.hits))[:count]
         return Diagonals(self.donor[kept], self.shift[kept], self.first[kept], self.last[kept], self.hits[kept])
 
 
+@dataclass(frozen=True, slots=True)
+class DonorColumns:
+    """What verification needs to know of donors, by the index's number for them."""
+
+    arena: TokenIds
+    start: Ints
+    length: Ints
+    serial: Ints
+
+
 def verified_runs(
-    query: TokenIds,
-    arena: TokenIds,
-    donor_start: Ints,
-    donor_length: Ints,
-    diagonals: Diagonals,
-    *,
-    gram: int,
-    margin: int,
-    min_run: int,
-    max_compared: int,
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, *, gram: int, margin: int, min_run: int, max_compared: int
 ) -> list[Run]:
     """Maximal runs of at least ``min_run`` equal tokens along the diagonals, compared token by token.
 
     Each diagonal is compared from ``margin`` before its first hit to ``margin`` after its last; a run still unbroken
-    there is followed further. All diagonals are compared in one pass over at most ``max_compared`` tokens.
+    there is followed further. All are compared in one pass, in their order, as far as ``max_compared`` tokens go.
     """
     low = np.maximum(np.maximum(diagonals.first - margin, -diagonals.shift), 0)
-    highest = np.minimum(query.size, donor_length[diagonals.donor] - diagonals.shift)
+    highest = np.minimum(query.size, donors.length[diagonals.donor] - diagonals.shift)
     high = np.minimum(diagonals.last + gram + margin, highest)
     # One slot more per diagonal, always unequal, keeps the runs of neighbours apart.
     ends = np.cumsum(high - low + 1)
-    within = int(np.searchsorted(ends, max_compared, side="right")) or 1
-    low, high, ends = low[:within], high[:within], ends[:within]
-    if not low.size:
+    if not ends.size:
         return []
-    begins = ends - (high - low + 1)
-    at = np.arange(ends[-1]) + np.repeat(low - begins, high - low + 1)
-    base = donor_start[diagonals.donor[:within]] + diagonals.shift[:within]
-    equal = np.take(query, at, mode="clip") == np.take(arena, at + np.repeat(base, high - low + 1), mode="clip")
+    within = max(1, int(np.searchsorted(ends, max_compared, side="right")))
+    low, high, ends = low[:within], high[:within], ends[:within]
+    sizes = high - low + 1
+    begins = ends - sizes
+    at = np.arange(ends[-1]) + np.repeat(low - begins, sizes)
+    base = donors.start[diagonals.donor[:within]] + diagonals.shift[:within]
+    there = np.take(donors.arena, at + np.repeat(base, sizes), mode="clip")
+    equal = np.take(query, at, mode="clip") == there
     equal[ends - 1] = False
 
     flips = np.flatnonzero(equal[1:] != equal[:-1]) + 1
@@ -102,21 +103,22 @@ def verified_runs(
         flips = np.insert(flips, 0, 0)
     run_begin, run_end = flips[0::2], flips[1::2]
     which = np.searchsorted(ends, run_begin, side="right")
-    touches_edge = (run_begin == begins[which]) | (run_end == ends[which] - 1)
-    kept = np.flatnonzero((run_end - run_begin >= min_run) | touches_edge)
-    runs: list[Run] = []
-    for begin, end, d in zip(run_begin[kept].tolist(), run_end[kept].tolist(), which[kept].tolist(), strict=True):
-        start = int(at[begin])
-        stop = start + end - begin
-        offset = int(base[d])
+    start = at[run_begin]
+    stop = start + (run_end - run_begin)
+    unbroken = ((start == low[which]) & (start > np.maximum(0, -diagonals.shift[which]))) | (
+        (stop == high[which]) & (stop < highest[which])
+    )
+    for i in np.flatnonzero(unbroken).tolist():
+        d = int(which[i])
         floor = max(0, -int(diagonals.shift[d]))
-        if start == low[d]:
-            start = _follow_back(query, arena, offset, start, floor)
-        if stop == high[d]:
-            stop = _follow_on(query, arena, offset, stop, int(highest[d]))
-        if stop - start >= min_run:
-            runs.append(Run(start, stop, int(diagonals.donor[d]), start + int(diagonals.shift[d])))
-    return runs
+        start[i] = _follow_back(query, donors.arena, int(base[d]), int(start[i]), floor)
+        stop[i] = _follow_on(query, donors.arena, int(base[d]), int(stop[i]), int(highest[d]))
+
+    kept = np.flatnonzero(stop - start >= min_run)
+    which, start = which[kept], start[kept]
+    serial = donors.serial[diagonals.donor[which]]
+    columns = (start, stop[kept], serial, start + diagonals.shift[which])
+    return [Run(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def _follow_on(query: TokenIds, arena: TokenIds, offset: int, stop: int, limit: int) -> int:

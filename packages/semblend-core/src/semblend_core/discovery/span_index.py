@@ -22,7 +22,7 @@ from semblend_core.discovery.bucket_table import BucketTable, Tags
 from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hashes
 from semblend_core.discovery.fingerprint_chains import FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
-from semblend_core.discovery.runs import Diagonals, Run, verified_runs
+from semblend_core.discovery.runs import Diagonals, DonorColumns, Run, verified_runs
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
@@ -195,18 +195,15 @@ class SpanIndex:
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
     def _verified(self, query: TokenIds, diagonals: Diagonals, min_run: int) -> list[Run]:
-        runs = verified_runs(
+        return verified_runs(
             query,
-            self._arena,
-            self._start,
-            self._length,
+            DonorColumns(self._arena, self._start, self._length, self._serial),
             diagonals,
             gram=self.geometry.gram,
             margin=self.geometry.window,
             min_run=min_run,
             max_compared=8 * query.size + 4096,
         )
-        return [run._replace(donor=int(self._serial[run.donor])) for run in runs]
 
 
 def _scoped(hashes: npt.NDArray[np.uint32], scope: int) -> Tags:

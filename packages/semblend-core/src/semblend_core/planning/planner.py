@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, LookupRequest, Plan, Span
 from semblend_core.discovery import ISLAND_GRAM, Run, best_cover
@@ -15,7 +16,10 @@ from semblend_core.settings import Settings
 
 ISLAND_DONORS = 4
 """Donors searched for what is left between edits; each costs about as much as the first search."""
+ISLAND_REACH = 256
+"""How far before and after a donor's known part of the prompt more of it is looked for."""
 LAYER_TOLERANCE = 0.05
+"""Relative deviation of relocated KV that a layer may keep."""
 
 
 class Planner:
@@ -37,18 +41,18 @@ class Planner:
         ``hinted``: serials of donors that evidence names; searched for islands where no run named a donor.
         """
         min_span = self._settings.min_span_tokens
-        long_runs = [run for run in runs if run.length >= min_span]
-        cover = self._cover(request, long_runs, min_span)
         if not self._settings.fuzzy_chunks:
-            return cover
+            return self._cover(request, runs, min_span)
         # A short run is only trusted in a donor that shares much more than that run with the prompt.
-        donors = _most_sharing(runs, at_least=min_span, hinted=hinted)
-        candidates = [*long_runs, *(run for run in runs if run.donor in donors and run.length < min_span)]
-        for serial in donors:
-            cover = self._cover(request, candidates, ISLAND_GRAM)
-            wanted = _open_positions(int(request.token_ids.size), request.exact_prefix_tokens, cover)
-            candidates += self._registry.islands(request.token_ids, wanted, serial, ISLAND_GRAM)
-        return self._cover(request, candidates, ISLAND_GRAM) if donors else cover
+        trusted = _sharing(runs, at_least=min_span)
+        candidates = [run for run in runs if run.length >= min_span or run.donor in trusted]
+        cover = self._cover(request, candidates, ISLAND_GRAM)
+        for serial in _donors_to_search(cover, hinted):
+            wanted = _open_positions(request, cover, serial)
+            if wanted.size >= ISLAND_GRAM:
+                candidates += self._registry.islands(request.token_ids, wanted, serial, ISLAND_GRAM)
+                cover = self._cover(request, candidates, ISLAND_GRAM)
+        return cover
 
     def plan(self, request: LookupRequest, chosen: list[Run], donors: Sequence[DonorRecord]) -> Plan | DeclineReason:
         """The plan over ``chosen`` if it passes every gate. ``donors`` are the pinned records of the runs."""
@@ -87,19 +91,34 @@ class Planner:
         )
 
 
-def _most_sharing(runs: list[Run], at_least: int, hinted: Sequence[int]) -> list[int]:
-    """Donors with most tokens in runs, of those that share ``at_least`` so many, then the hinted ones."""
+def _sharing(runs: list[Run], at_least: int) -> set[int]:
+    """Donors that share at least so many tokens with the prompt, all runs together."""
     shared: dict[int, int] = {}
     for run in runs:
         shared[run.donor] = shared.get(run.donor, 0) + run.length
-    ranked = sorted((serial for serial in shared if shared[serial] >= at_least), key=lambda serial: -shared[serial])
+    return {serial for serial, tokens in shared.items() if tokens >= at_least}
+
+
+def _donors_to_search(cover: list[Run], hinted: Sequence[int]) -> list[int]:
+    """Donors of the cover, those with most of it first, then the hinted ones."""
+    covered: dict[int, int] = {}
+    for run in cover:
+        covered[run.donor] = covered.get(run.donor, 0) + run.length
+    ranked = sorted(covered, key=lambda serial: -covered[serial])
     return list(dict.fromkeys([*ranked, *hinted]))[:ISLAND_DONORS]
 
 
-def _open_positions(prompt: int, exact_prefix: int, cover: list[Run]) -> np.ndarray:
-    """Positions whose k-gram is not wholly inside one piece of the cover."""
-    open_ = np.ones(prompt, np.bool_)
-    open_[:exact_prefix] = False
+def _open_positions(request: LookupRequest, cover: list[Run], serial: int) -> npt.NDArray[np.int64]:
+    """Where one donor may hold more: positions in and around its part of the cover that no piece accounts for.
+
+    A donor known by evidence only may hold anything anywhere.
+    """
+    prompt = int(request.token_ids.size)
+    open_ = np.zeros(prompt, np.bool_)
+    own = [run for run in cover if run.donor == serial]
+    first, last = (own[0].start, own[-1].end) if own else (0, prompt)
+    open_[max(request.exact_prefix_tokens, first - ISLAND_REACH) : last + ISLAND_REACH] = True
     for run in cover:
+        # The last k-grams that begin in a piece reach out of it.
         open_[run.start : max(run.start, run.end - ISLAND_GRAM + 1)] = False
     return np.flatnonzero(open_)

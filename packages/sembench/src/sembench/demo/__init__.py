@@ -1,0 +1,1 @@
+"""The demo: one screen that shows what SemBlend does."""

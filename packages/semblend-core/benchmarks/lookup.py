@@ -1,0 +1,281 @@
+"""Lookup: time, memory and recall of discovery and planning at 10,000 donors, with the public peer beside it.
+
+Everything runs in this one process on one thread. Donors that fill the registry are real token ids in shuffled order:
+each is unique, so the index is as large and as cold as it can get; the donors of the recall cases are real documents.
+The last line printed is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lookup_data.cases import Case, build_cases, oracle_positions
+from lookup_data.documents import default_folder, load_documents
+
+from semblend_core import DonorOffer, LookupRequest, Namespace, Outcome, OutcomeKind, SemBlend, Settings, create_provider
+from semblend_core.reference import load_default_tokenizer
+
+PROMPT_TOKENS = 8192
+DOCUMENT_TOKENS = 7900
+"""Leaves room for the instructions, so that a prompt is about PROMPT_TOKENS."""
+
+Ids = npt.NDArray[np.int32]
+NAMESPACE = Namespace(
+    model="smollm2", revision="1", tokenizer="smollm2", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None
+)
+
+
+class Texts:
+    """The corpus, cut to documents of one length: some to reuse, some never registered, all tokenized once."""
+
+    def __init__(self, folder: Path | None, cases: int) -> None:
+        self._tokenizer = load_default_tokenizer()
+        pool = [np.array(self.encode(text), np.int32) for text in load_documents(folder)]
+        everything = np.concatenate(pool)
+        documents = [ids[:DOCUMENT_TOKENS] for ids in pool if ids.size >= DOCUMENT_TOKENS]
+        if len(documents) < 8:
+            documents = [everything[i : i + DOCUMENT_TOKENS] for i in range(0, everything.size - DOCUMENT_TOKENS, DOCUMENT_TOKENS)]
+        reused = max(4, min(cases, len(documents) // 2) // 4 * 4)
+        self.everything = everything
+        self.reused = [self._tokenizer.decode(ids.tolist()) for ids in documents[::2][:reused]]
+        self.unseen = [padded(ids, everything) for ids in documents[1::2]]
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Ids) -> str:
+        return self._tokenizer.decode(ids.tolist())
+
+    def shuffled(self, count: int, tokens: int, seed: int) -> Iterator[Ids]:
+        """Unique donors with the corpus' own distribution of ids."""
+        source = np.random.default_rng(seed)
+        for _ in range(count):
+            yield self.everything[source.integers(0, self.everything.size, tokens)]
+
+
+def padded(ids: Ids, filler: Ids) -> Ids:
+    """``ids`` brought to PROMPT_TOKENS with shuffled filler."""
+    missing = max(0, PROMPT_TOKENS - ids.size)
+    return np.concatenate([ids, np.random.default_rng(ids.size).permutation(filler)[:missing]])[:PROMPT_TOKENS]
+
+
+def say(message: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
+
+
+def new_provider(**settings: Any) -> SemBlend:
+    # The time limit is for engines; a benchmark wants the true time of every lookup.
+    return create_provider(Settings(embedder="none", lookup_budget_ms=10_000.0, **settings), engine="benchmark")
+
+
+def fill(provider: SemBlend, donors: Iterable[Ids], prefix: str) -> list[float]:
+    """Register donors; seconds each."""
+    seconds = []
+    for number, ids in enumerate(donors):
+        offer = DonorOffer(f"{prefix}-{number}", NAMESPACE, ids)
+        started = time.perf_counter()
+        kept = provider.offer_donor(offer)
+        seconds.append(time.perf_counter() - started)
+        assert kept.reason is None, kept
+    return seconds
+
+
+def look_up(provider: SemBlend, ids: Ids) -> tuple[float, Any]:
+    request = LookupRequest("benchmark", NAMESPACE, ids)
+    started = time.perf_counter()
+    result = provider.lookup(request)
+    elapsed = time.perf_counter() - started
+    provider.report_outcome(Outcome("benchmark", OutcomeKind.COLD))
+    return elapsed, result
+
+
+def timed(provider: SemBlend, queries: list[Ids], rounds: int) -> list[float]:
+    """Milliseconds per lookup over ``rounds`` lookups, queries in turn, after a warm-up."""
+    for ids in queries[:20]:
+        look_up(provider, ids)
+    gc.collect()
+    gc.disable()
+    try:
+        return [look_up(provider, queries[i % len(queries)])[0] * 1e3 for i in range(rounds)]
+    finally:
+        gc.enable()
+
+
+def percentiles(milliseconds: list[float]) -> tuple[float, float]:
+    return float(np.percentile(milliseconds, 50)), float(np.percentile(milliseconds, 99))
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def recall_of(cases: list[Case], texts: Texts, answer: Any) -> dict[str, float]:
+    """Mean share of the oracle's tokens that ``answer(recipient ids, text)`` recovers, by kind."""
+    shares: dict[str, list[float]] = defaultdict(list)
+    for case in cases:
+        recipient = texts.encode(case.recipient)
+        oracle = oracle_positions(recipient, [texts.encode(text) for text in case.donors.values()])
+        found = np.zeros(len(recipient), np.bool_)
+        for start, length in answer(recipient, case.recipient):
+            found[start : start + length] = True
+        shares[case.kind].append(float((found & oracle).sum() / max(1, oracle.sum())))
+    return {kind: round(statistics.mean(values), 4) for kind, values in shares.items()}
+
+
+def our_answer(provider: SemBlend) -> Any:
+    def answer(recipient: list[int], text: str) -> list[tuple[int, int]]:
+        _, result = look_up(provider, np.array(recipient, np.int32))
+        return [(span.target_start, span.length) for span in result.plan.spans] if result.plan else []
+
+    return answer
+
+
+def offer_cases(provider: SemBlend, cases: list[Case], texts: Texts) -> None:
+    for donor_id, text in {donor: text for case in cases for donor, text in case.donors.items()}.items():
+        provider.offer_donor(DonorOffer(donor_id, NAMESPACE, np.array(texts.encode(text), np.int32)))
+
+
+def measure_ours(texts: Texts, cases: list[Case], quick: bool) -> dict[str, Any]:
+    donors, rounds = (1_000, 200) if quick else (10_000, 1_000)
+    small, large = new_provider(), new_provider()
+    fill(small, texts.shuffled(100, PROMPT_TOKENS, 1), "small")
+
+    say(f"registering {donors} donors of {PROMPT_TOKENS} tokens")
+    before = resident_bytes()
+    seconds = fill(large, texts.shuffled(donors, PROMPT_TOKENS, 2), "fill")
+    occupied = resident_bytes() - before
+    figures: dict[str, Any] = {
+        "donors": donors,
+        "register_ms": round(statistics.mean(seconds) * 1e3, 4),
+        "bytes_per_donor": round(large.stats().donor_bytes / donors),
+        "resident_bytes_per_donor": round(occupied / donors),
+    }
+    say("timing misses")
+    small_miss, _ = percentiles(timed(small, texts.unseen, rounds))
+    miss = percentiles(timed(large, texts.unseen, rounds))
+    figures |= _named("miss", miss) | {"growth_100_to_10000": round(miss[0] / small_miss, 3)}
+
+    say("timing hits and measuring recall")
+    figures |= _hits_and_recall(large, texts, cases, rounds)
+    figures["false_positives"] = false_positives(large, texts.unseen)
+    large.close()
+    fuzzy = new_provider(fuzzy_chunks=True)
+    fill(fuzzy, texts.shuffled(donors, PROMPT_TOKENS, 3), "fill")
+    hits = _hits_and_recall(fuzzy, texts, cases, rounds)
+    figures["with_fuzzy_chunks"] = hits | {"false_positives": false_positives(fuzzy, texts.unseen)}
+    figures["recall_default_settings"] = figures["recall"]
+    figures["recall"] = hits["recall"]
+    fuzzy.close()
+    return figures | measure_100k(texts, quick)
+
+
+def _hits_and_recall(provider: SemBlend, texts: Texts, cases: list[Case], rounds: int) -> dict[str, Any]:
+    offer_cases(provider, cases, texts)
+    recall = recall_of(cases, texts, our_answer(provider))
+    by_kind: dict[str, dict[str, float]] = {}
+    everything: list[float] = []
+    for kind in recall:
+        queries = [np.array(texts.encode(case.recipient), np.int32) for case in cases if case.kind == kind]
+        milliseconds = timed(provider, queries, max(100, rounds // len(recall)))
+        everything += milliseconds
+        by_kind[kind] = dict(zip(("p50_ms", "p99_ms"), (round(x, 4) for x in percentiles(milliseconds)), strict=True))
+    return _named("hit", percentiles(everything)) | {"hit_by_kind": by_kind, "recall": recall}
+
+
+def _named(name: str, figures: tuple[float, float]) -> dict[str, float]:
+    return {f"{name}_p50_ms": round(figures[0], 4), f"{name}_p99_ms": round(figures[1], 4)}
+
+
+def false_positives(provider: SemBlend, unseen: list[Ids]) -> int:
+    """Prompts from documents that no donor holds, with any span of 64 tokens or more."""
+    results = [look_up(provider, ids)[1] for ids in unseen]
+    return sum(any(span.length >= 64 for span in result.plan.spans) for result in results if result.plan)
+
+
+def measure_100k(texts: Texts, quick: bool) -> dict[str, Any]:
+    donors = 5_000 if quick else 100_000
+    provider = new_provider(max_donors=donors, donor_index_bytes=8 * 1024**3)
+    say(f"registering {donors} donors of 2048 tokens")
+    fill(provider, texts.shuffled(donors, 2048, 4), "many")
+    p50, p99 = percentiles(timed(provider, texts.unseen, 300))
+    provider.close()
+    return {"donors_of_2k": donors, "miss_p50_ms_100k": round(p50, 4), "miss_p99_ms_100k": round(p99, 4)}
+
+
+def measure_peer(texts: Texts, cases: list[Case], *, tuned: bool, donors: int) -> dict[str, Any]:
+    from lookup_data.peer_semblend import PeerSemblend
+
+    say(f"peer semblend, {'tuned' if tuned else 'at its defaults'}, {donors} donors")
+    with PeerSemblend(tuned=tuned, cache_dir=_cache()) as peer:
+        filler = [np.asarray(ids) for ids in texts.shuffled(donors, PROMPT_TOKENS, 5)]
+        seconds = [_timed_call(peer.register, f"fill-{n}", ids.tolist(), texts.decode(ids)) for n, ids in enumerate(filler)]
+        for donor_id, text in {d: t for case in cases for d, t in case.donors.items()}.items():
+            peer.register(donor_id, texts.encode(text), text)
+        answers: list[Any] = []
+
+        def answer(recipient: list[int], text: str) -> list[tuple[int, int]]:
+            answers.append(peer.lookup(recipient, text))
+            return [(start, length) for start, _, _, length in answers[-1].spans]
+
+        recall = recall_of(cases, texts, answer)
+        hits = [each.cpu_ms for each in answers]
+        misses = [peer.lookup(ids.tolist(), texts.decode(ids)).cpu_ms for ids in texts.unseen]
+        embedding = [each.embed_ms for each in answers if each.embed_ms is not None]
+        return {
+            "version": peer.version,
+            "donors": donors,
+            "register_ms": round(statistics.mean(seconds) * 1e3, 3),
+            **_named("hit", percentiles(hits)),
+            **_named("miss", percentiles(misses)),
+            "embedding_p50_ms": round(statistics.median(embedding), 2) if embedding else None,
+            "bytes_per_donor": peer.memory_bytes() and round(peer.memory_bytes() / peer.donors),
+            "recall": recall,
+        }
+
+
+def _timed_call(call: Any, *arguments: Any) -> float:
+    started = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - started
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("SEMBLEND_MODEL_CACHE") or Path.home() / ".cache" / "semblend")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with real text (default: shared/data beside the checkout, else the standard library's sources)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the donors: for trying the script, not for figures")
+    parser.add_argument("--no-peer", action="store_true", help="leave the public peer out")
+    parser.add_argument("--cases", type=int, default=24, help="documents to vary (default 24)")
+    parser.add_argument("--peer-donors", type=int, default=1000, help="donors the peer is measured with (default 1000)")
+    options = parser.parse_args()
+
+    texts = Texts(options.data, 8 if options.quick else options.cases)
+    cases = build_cases(texts.reused)
+    say(f"{len(texts.reused)} documents reused, {len(texts.unseen)} unseen, {len(cases)} cases, text from {options.data or 'the standard library'}")
+    figures = measure_ours(texts, cases, options.quick)
+    if not options.no_peer:
+        peer_donors = 50 if options.quick else options.peer_donors
+        figures["peer_default"] = measure_peer(texts, cases, tuned=False, donors=peer_donors)
+        figures["peer_tuned"] = measure_peer(texts, cases, tuned=True, donors=peer_donors)
+    print(json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the lookup benchmark runs on: real text, its variations, and the peer beside us."""
