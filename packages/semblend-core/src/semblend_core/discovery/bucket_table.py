@@ -23,6 +23,7 @@ _SLOT_MASK = 15
 EMPTY = np.uint32(0)
 TOMBSTONE = np.uint32(0xFFFFFFFF)
 MAX_LOAD = 0.62
+MIN_LOAD = 0.10
 _SMALLEST_BITS = 4
 _REBUILD_CHUNK = 1 << 17
 
@@ -75,6 +76,10 @@ class BucketTable:
     def values_at(self, slots: Slots) -> Values:
         return np.take(self._values.reshape(-1), slots)
 
+    def live_values(self) -> Values:
+        """The values of all tags. For checks; as slow as the table is large."""
+        return self._values[(self._tags != EMPTY) & (self._tags != TOMBSTONE)]
+
     def set_values(self, slots: Slots, values: Values) -> None:
         self._values.reshape(-1)[slots] = values
 
@@ -87,10 +92,14 @@ class BucketTable:
         return (8 * SLOTS_PER_BUCKET + 1) << self._bits_for(count)
 
     def rebuilt_for(self, count: int, pause: Callable[[], None] = lambda: None) -> BucketTable:
-        """This table if ``count`` new tags fit, else a larger or cleaned copy. Reads only; ``pause`` runs between chunks."""
-        if self._used + count <= MAX_LOAD * self._tags.size:
+        """This table if ``count`` new tags suit it, else a larger, cleaned or smaller copy.
+
+        Reads only; ``pause`` runs between chunks.
+        """
+        bits = self._bits_for(count)
+        if bits == self._bits and self._fits(count):
             return self
-        rebuilt = BucketTable(self._bits_for(count))
+        rebuilt = BucketTable(bits)
         tags, values = self._tags.reshape(-1), self._values.reshape(-1)
         for start in range(0, tags.size, _REBUILD_CHUNK):
             chunk = tags[start : start + _REBUILD_CHUNK]
@@ -133,11 +142,16 @@ class BucketTable:
         found, slots = self.find(every_tag)
         assert found.size == live.size and np.array_equal(np.sort(slots), live), "an entry cannot be found"
 
+    def _fits(self, count: int) -> bool:
+        return self._used + count <= MAX_LOAD * self._tags.size
+
     def _bits_for(self, count: int) -> int:
-        if self._used + count <= MAX_LOAD * self._tags.size:
+        # A table that has become far too large would eat the byte budget of those who come after.
+        spacious = self._bits > _SMALLEST_BITS and (self._live + count) < MIN_LOAD * self._tags.size
+        if self._fits(count) and not spacious:
             return self._bits
         # Tombstones go with a rebuild; leave headroom so that the next one is far away.
-        bits = self._bits
+        bits = _SMALLEST_BITS
         while (self._live + count) > 0.58 * (SLOTS_PER_BUCKET << bits):
             bits += 1
         return bits
