@@ -138,6 +138,21 @@ class FingerprintChains:
         assert self._older[0] == self._newer[0] == 0, "the end-of-chain entry was written"
         owned = np.flatnonzero(self._page_owner[: self._pages] >= 0)
         assert owned.size + len(self._free_pages) + 1 == self._pages, "pages are lost or owned twice"
+        self._check_links()
+
+    def _check_links(self) -> None:
+        entries = self._table.live_values()
+        assert not self._newer[entries].any(), "a chain's head has a newer entry"
+        seen = np.zeros(self._offset.size, np.bool_)
+        while entries.size:
+            assert not seen[entries].any() and np.unique(entries).size == entries.size, "an entry is in two chains"
+            seen[entries] = True
+            assert (self._page_owner[entries >> _PAGE_BITS] >= 0).all(), "a chain leads into a free page"
+            older = self._older[entries]
+            assert (self._newer[older[older > 0]] == entries[older > 0]).all(), "a chain's links disagree"
+            entries = older[older > 0]
+        pages = np.flatnonzero(np.bincount(np.flatnonzero(seen) >> _PAGE_BITS))
+        assert np.array_equal(pages, np.flatnonzero(self._page_owner[: self._pages] >= 0)), "a page is not in use"
 
     def _take_pages(self, count: int, donor: int) -> npt.NDArray[np.int32]:
         pages = [self._free_pages.pop() for _ in range(min(count, len(self._free_pages)))]
