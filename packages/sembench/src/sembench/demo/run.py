@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zlib import crc32
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -87,11 +88,12 @@ def _serve(engine: TokenEngine, stock: TokenEngine, prompt: Prompt) -> DemoRow:
 
 
 def _table(rows: list[DemoRow]) -> Table:
-    table = Table(title="Tokens computed in prefill: prefix caching alone (stock) against SemBlend", title_justify="left")
+    title = "Tokens computed in prefill: prefix caching alone (stock) against SemBlend"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 0), pad_edge=False)
     table.add_column("prompt", no_wrap=True)
     for heading in ("tokens", "stock", "SemBlend", "exact", "reused", "donors"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("outcome")
+    table.add_column("outcome", min_width=18)
     for row in rows:
         reused = "-" if row.reused is None else str(row.reused)
         figures = (row.prompt_tokens, row.cold_computed, row.computed, row.exact_prefix, reused, row.donors)
