@@ -145,14 +145,16 @@ class FingerprintChains:
         assert not self._newer[entries].any(), "a chain's head has a newer entry"
         seen = np.zeros(self._offset.size, np.bool_)
         while entries.size:
-            assert not seen[entries].any() and np.unique(entries).size == entries.size, "an entry is in two chains"
+            assert not seen[entries].any(), "an entry is in two chains"
+            assert np.unique(entries).size == entries.size, "two chains meet"
             seen[entries] = True
             assert (self._page_owner[entries >> _PAGE_BITS] >= 0).all(), "a chain leads into a free page"
             older = self._older[entries]
             assert (self._newer[older[older > 0]] == entries[older > 0]).all(), "a chain's links disagree"
             entries = older[older > 0]
-        pages = np.flatnonzero(np.bincount(np.flatnonzero(seen) >> _PAGE_BITS))
-        assert np.array_equal(pages, np.flatnonzero(self._page_owner[: self._pages] >= 0)), "a page is not in use"
+        pages = np.unique(np.flatnonzero(seen) >> _PAGE_BITS)
+        owned = np.flatnonzero(self._page_owner[: self._pages] >= 0)
+        assert np.array_equal(pages, owned), "a page is owned and empty"
 
     def _take_pages(self, count: int, donor: int) -> npt.NDArray[np.int32]:
         pages = [self._free_pages.pop() for _ in range(min(count, len(self._free_pages)))]
