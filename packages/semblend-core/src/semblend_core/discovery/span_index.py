@@ -87,13 +87,12 @@ class SpanIndex:
             + 32 * (len(self._pages) + 1)
         )
 
-    def new_serial(self) -> int:
-        """A serial for ``add``, for callers that must know it before the donor can be found."""
-        return next(self._serials)
-
     def add(self, donor: PreparedDonor, serial: int | None = None) -> int:
-        """Index a donor and return its serial. Its tokens are copied. A failure leaves the index as it was."""
-        serial = self.new_serial() if serial is None else serial
+        """Index a donor and return its serial. Its tokens are copied. A failure leaves the index as it was.
+
+        ``serial``: for a caller that hands them out itself, since it must know them before a donor can be found.
+        """
+        serial = next(self._serials) if serial is None else serial
         with self._writers:
             start = self._extents.allocate(donor.tokens.size)
             try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy.typing as npt
 import numpy as np
+import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, TokenIds
 from semblend_core.discovery import Geometry, PreparedDonor, Run, SpanIndex
@@ -29,8 +31,21 @@ class DonorRecord:
     pins: int = 0
 
 
+@dataclass(slots=True)
+class _Scope:
+    """A namespace as the index knows it, for as long as donors or registrations under way need it."""
+
+    number: int
+    users: int = 0
+
+
 class DonorRegistry:
-    """Threads: every method from any thread. Searching takes no lock of the registry, only the index's short one."""
+    """Threads: every method from any thread. Searching takes no lock of the
+    registry, only the index's short one.
+
+    Two locks, taken in this order: one serialises those who change the index, which may take long; the other,
+    never held while the index works, guards records and pins, so that pinning never waits for a registration.
+    """
 
     def __init__(
         self,
@@ -45,10 +60,14 @@ class DonorRegistry:
         self._index = SpanIndex(geometry or Geometry())
         self._empty_index = SpanIndex(self._index.geometry)
         self._policy: EvictionPolicy[int] = POLICIES[eviction]()
-        self._scopes: dict[str, int] = {}
+        self._scopes: dict[str, _Scope] = {}
+        self._scope_numbers = itertools.count()
+        self._serials = itertools.count(1)
         self._records: dict[int, DonorRecord] = {}
         self._by_id: dict[tuple[str, str], DonorRecord] = {}
-        self._lock = threading.RLock()
+        self._pinned: dict[int, DonorRecord] = {}
+        self._writing = threading.RLock()
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -66,27 +85,24 @@ class DonorRegistry:
     ) -> tuple[DeclineReason | None, list[DonorRecord]]:
         """Keep a donor, evicting others where a budget demands it: (why it was refused or None, whom it cost)."""
         evicted: list[DonorRecord] = []
+        kept = False
         with self._lock:
-            scope = self._scopes.setdefault(namespace, len(self._scopes))
-        donor = self._index.prepare(tokens, scope)
-        with self._lock:
-            if (namespace, donor_id) in self._by_id:
-                return DeclineReason.DUPLICATE_DONOR, evicted
-            if self._empty_index.bytes_after_adding(donor) + RECORD_BYTES > self.max_bytes / 2:
-                return DeclineReason.DONOR_TOO_LARGE, evicted  # Keeping it would cost most of the others.
-            while len(self) >= self.max_donors or self._bytes_with(donor) > self.max_bytes:
-                victim = self._policy.victim(lambda serial: self._records[serial].pins > 0)
-                if victim is None:
-                    return DeclineReason.DONOR_TOO_LARGE, evicted
-                evicted.append(self._drop(self._records[victim]))
-            serial = self._index.add(donor)
-            record = DonorRecord(serial, namespace, donor_id, int(tokens.size))
-            self._records[serial] = self._by_id[namespace, donor_id] = record
-            self._policy.added(serial, record.tokens)
-        return None, evicted
+            scope = self._enter_scope(namespace)
+        try:
+            donor = self._index.prepare(tokens, scope)
+            with self._writing:
+                reason = self._make_room(namespace, donor_id, donor, evicted)
+                if reason is None:
+                    self._add(namespace, donor_id, donor)
+                    kept = True
+        finally:
+            if not kept:
+                with self._lock:
+                    self._leave_scope(namespace)
+        return reason, evicted
 
     def forget(self, namespace: str, donor_id: str) -> bool:
-        with self._lock:
+        with self._writing:
             record = self._by_id.get((namespace, donor_id))
             if record is not None:
                 self._drop(record)
@@ -95,7 +111,7 @@ class DonorRegistry:
     def find(self, namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> list[Run] | None:
         """Runs the namespace's donors share with ``query``; None when out of time."""
         scope = self._scopes.get(namespace)
-        return [] if scope is None else self._index.find(query, scope, min_run, deadline=deadline)
+        return [] if scope is None else self._index.find(query, scope.number, min_run, deadline=deadline)
 
     def islands(self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int) -> list[Run]:
         return self._index.islands(query, wanted, serial, min_run)
@@ -120,6 +136,7 @@ class DonorRegistry:
                 return None
             for record in records:
                 record.pins += 1
+                self._pinned[record.serial] = record
                 self._policy.used(record.serial)
             return records
 
@@ -127,6 +144,8 @@ class DonorRegistry:
         with self._lock:
             for record in records:
                 record.pins -= 1
+                if record.pins == 0:
+                    self._pinned.pop(record.serial, None)
 
     def set_resident(self, namespace: str, donor_id: str, resident: bool) -> None:
         """Note whether a donor's KV is in the fastest tier. Unknown donors are ignored."""
@@ -136,29 +155,97 @@ class DonorRegistry:
 
     def export(self) -> list[tuple[DonorRecord, TokenIds]]:
         """All donors with their tokens, the next victim first."""
-        with self._lock:
-            return [(self._records[serial], self._index.tokens_of(serial)) for serial in self._policy.order()]
+        with self._writing:
+            with self._lock:
+                records = [self._records[serial] for serial in self._policy.order()]
+            return [(record, self._index.tokens_of(record.serial)) for record in records]
 
     def clear(self) -> None:
-        with self._lock:
-            for record in list(self._records.values()):
-                self._drop(record)
+        """Forget all donors at once."""
+        with self._writing, self._lock:
+            for record in self._records.values():
+                self._policy.removed(record.serial)
+                self._leave_scope(record.namespace)
+            self._records.clear()
+            self._by_id.clear()
+            self._pinned.clear()
+            self._index = SpanIndex(self._index.geometry)
 
     def check_integrity(self) -> None:
-        with self._lock:
+        with self._writing, self._lock:
             self._index.check_integrity()
             assert len(self._records) == len(self._by_id) == len(self._index), "donors do not add up"
             assert sorted(self._policy.order()) == sorted(self._records), "the eviction policy lost a donor"
             assert self.nbytes <= self.max_bytes or len(self) == 0, "over the byte budget"
             assert len(self) <= self.max_donors, "over the donor budget"
             assert all(record.pins >= 0 for record in self._records.values()), "a donor is unpinned twice"
+            pinned = {serial for serial, record in self._records.items() if record.pins}
+            assert pinned == set(self._pinned), "the pinned donors do not add up"
+            users = Counter(record.namespace for record in self._records.values())
+            assert set(users) <= set(self._scopes), "a donor has no scope"
+            assert all(self._scopes[name].users >= users[name] for name in users), "a scope is left too early"
 
-    def _drop(self, record: DonorRecord) -> DonorRecord:
+    def _make_room(
+        self, namespace: str, donor_id: str, donor: PreparedDonor, evicted: list[DonorRecord]
+    ) -> DeclineReason | None:
+        if (namespace, donor_id) in self._by_id:
+            return DeclineReason.DUPLICATE_DONOR
+        alone = self._empty_index.bytes_after_adding(donor) + RECORD_BYTES
+        if alone > self.max_bytes / 2:
+            return DeclineReason.DONOR_TOO_LARGE  # Keeping it would cost most of the others.
+        while len(self) >= self.max_donors or self._bytes_with(donor) > self.max_bytes:
+            with self._lock:
+                # What can never fit beside the pinned donors must not cost the others their place.
+                held = sum(4 * record.tokens + RECORD_BYTES for record in self._pinned.values())
+                fits = alone + held <= self.max_bytes and len(self._pinned) < self.max_donors
+                victim = self._policy.victim(lambda serial: self._records[serial].pins > 0) if fits else None
+                if victim is None:
+                    return DeclineReason.DONOR_TOO_LARGE
+                record = self._unlist(self._records[victim])
+            self._index.remove(record.serial)
+            evicted.append(record)
+        return None
+
+    def _add(self, namespace: str, donor_id: str, donor: PreparedDonor) -> None:
+        """The record comes first: a donor that can be found can be pinned."""
+        record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size))
+        with self._lock:
+            self._records[record.serial] = self._by_id[namespace, donor_id] = record
+            self._policy.added(record.serial, record.tokens)
+        try:
+            self._index.add(donor, record.serial)
+        except BaseException:
+            with self._lock:
+                del self._records[record.serial], self._by_id[namespace, donor_id]
+                self._policy.removed(record.serial)
+            raise
+
+    def _drop(self, record: DonorRecord) -> None:
+        with self._lock:
+            self._unlist(record)
+        self._index.remove(record.serial)
+
+    def _unlist(self, record: DonorRecord) -> DonorRecord:
+        """From here on nobody can pin the donor."""
         del self._records[record.serial]
         del self._by_id[record.namespace, record.donor_id]
+        self._pinned.pop(record.serial, None)
         self._policy.removed(record.serial)
-        self._index.remove(record.serial)
+        self._leave_scope(record.namespace)
         return record
+
+    def _enter_scope(self, namespace: str) -> int:
+        scope = self._scopes.get(namespace)
+        if scope is None:
+            scope = self._scopes[namespace] = _Scope(next(self._scope_numbers))
+        scope.users += 1
+        return scope.number
+
+    def _leave_scope(self, namespace: str) -> None:
+        scope = self._scopes[namespace]
+        scope.users -= 1
+        if not scope.users:
+            del self._scopes[namespace]
 
     def _bytes_with(self, donor: PreparedDonor) -> int:
         return self._index.bytes_after_adding(donor) + RECORD_BYTES * (len(self._records) + 1)
