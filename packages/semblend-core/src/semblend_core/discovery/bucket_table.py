@@ -78,7 +78,8 @@ class BucketTable:
 
     def live_values(self) -> Values:
         """The values of all tags. For checks; as slow as the table is large."""
-        return self._values[(self._tags != EMPTY) & (self._tags != TOMBSTONE)]
+        live = np.flatnonzero((self._tags != EMPTY) & (self._tags != TOMBSTONE))
+        return self.values_at(live)
 
     def set_values(self, slots: Slots, values: Values) -> None:
         self._values.reshape(-1)[slots] = values
