@@ -45,6 +45,7 @@ class OpenRequests:
     def hold(self, request_id: str, namespace: str, donors: list[DonorRecord]) -> None:
         """Keep ``donors``, pinned by the caller, until the outcome is reported."""
         with self._lock:
+            self._release(request_id)  # Two lookups of one request at once: the later plan counts.
             self._pinned[request_id] = _Pinned(tuple(donors), namespace, self._clock() + self._ttl_s)
 
     def report(self, request_id: str) -> tuple[bool, str | None]:

@@ -230,14 +230,19 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         donors = self.registry.pin(run.donor for run in chosen)
         if donors is None:
             return LookupResult(None, DeclineReason.DONOR_EVICTED, evidence=evidence)
-        answer = self._planner.plan(request, chosen, donors)
-        if time.perf_counter() > deadline:
-            answer = DeclineReason.LOOKUP_TIMEOUT
-        if isinstance(answer, Plan):
-            self._open.hold(request.request_id, request.namespace.digest, donors)
-            return LookupResult(answer, None, materialize=not self._discovery_only, evidence=evidence)
-        self.registry.unpin(donors)
-        return LookupResult(None, answer, evidence=evidence)
+        held = False
+        try:
+            answer = self._planner.plan(request, chosen, donors)
+            if time.perf_counter() > deadline:
+                answer = DeclineReason.LOOKUP_TIMEOUT
+            if isinstance(answer, Plan):
+                self._open.hold(request.request_id, request.namespace.digest, donors)
+                held = True
+                return LookupResult(answer, None, materialize=not self._discovery_only, evidence=evidence)
+            return LookupResult(None, answer, evidence=evidence)
+        finally:
+            if not held:
+                self.registry.unpin(donors)
 
     def _refuse_early(self, request: LookupRequest) -> DeclineReason | None:
         if self._shut_down:
