@@ -133,6 +133,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if self._evidence is not None:
             self._evidence.forget(namespace, donor_id)
         if known:
+            self._drop_unused_namespace(namespace.digest)
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
         return known
 
@@ -287,11 +288,13 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return OfferResult(
                 0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE
             )
+        # Known before the donor is: another thread may evict it at once.
+        self._namespaces[offer.namespace.digest] = offer.namespace
         reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
         self._note_evictions(evicted)
         if reason is not None:
+            self._drop_unused_namespace(offer.namespace.digest)
             return OfferResult(0, reason)
-        self._namespaces.setdefault(offer.namespace.digest, offer.namespace)
         if self._evidence is not None:
             self._evidence.offer(offer.namespace, offer.donor_id, Document(tokens, None, self._detokenize))
         return OfferResult(int(tokens.size))
@@ -300,13 +303,20 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if evicted:
             self._counters.count_evictions(len(evicted))
         for record in evicted:
-            if self._evidence is not None:
-                self._evidence.forget(self._namespaces[record.namespace], record.donor_id)
+            namespace = self._namespaces.get(record.namespace)  # None: restored, and never offered to evidence.
+            if self._evidence is not None and namespace is not None:
+                self._evidence.forget(namespace, record.donor_id)
+            self._drop_unused_namespace(record.namespace)
             self._audit.emit(
                 Evicted(
                     namespace=record.namespace, donor_id=record.donor_id, tokens=record.tokens, cause="budget"
                 )
             )
+
+    def _drop_unused_namespace(self, digest: str) -> None:
+        """Salts may be many: what is kept per namespace goes with its last donor."""
+        if not self.registry.has_donors(digest):
+            self._namespaces.pop(digest, None)
 
     def _contained(
         self, error: Exception, where: str, request_id: str | None, namespace: Namespace | None
