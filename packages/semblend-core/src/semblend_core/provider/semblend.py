@@ -184,7 +184,11 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         """Start comparing the request with the donors in the background, such as when it arrives. Never waits."""
         if self._evidence is None:
             return False
-        return self._evidence.ask(request_id, namespace, Document(token_ids, text, self._detokenize))
+        try:
+            return self._evidence.ask(request_id, namespace, Document(token_ids, text, self._detokenize))
+        except Exception as error:
+            self._contained(error, "evidence", request_id, namespace)
+            return False
 
     # The prefix contract.
 
@@ -196,7 +200,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return None
         try:
             request = LookupRequest(rid, self._namespace, as_token_ids(token_ids))
-        except InvalidTokenIds as error:
+        except Exception as error:  # Whatever the engine handed over, it must not fail for it.
             self._contained(error, "lookup", rid, self._namespace)
             return None
         result = self.lookup(request)
@@ -209,7 +213,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return
         try:
             offer = DonorOffer(rid, self._namespace, as_token_ids(token_ids))
-        except InvalidTokenIds as error:
+        except Exception as error:
             self._contained(error, "offer", rid, self._namespace)
             return
         self.offer_donor(offer)
@@ -296,7 +300,10 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             self._drop_unused_namespace(offer.namespace.digest)
             return OfferResult(0, reason)
         if self._evidence is not None:
-            self._evidence.offer(offer.namespace, offer.donor_id, Document(tokens, None, self._detokenize))
+            try:
+                self._evidence.offer(offer.namespace, offer.donor_id, Document(tokens, None, self._detokenize))
+            except Exception as error:  # The donor is kept, and can be found by its tokens.
+                self._contained(error, "evidence", offer.donor_id, offer.namespace)
         return OfferResult(int(tokens.size))
 
     def _note_evictions(self, evicted: list[DonorRecord]) -> None:
