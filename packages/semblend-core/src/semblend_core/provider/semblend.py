@@ -129,9 +129,13 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         return result
 
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
-        known = self.registry.forget(namespace.digest, donor_id)
-        if self._evidence is not None:
-            self._evidence.forget(namespace, donor_id)
+        try:
+            known = self.registry.forget(namespace.digest, donor_id)
+            if self._evidence is not None:
+                self._evidence.forget(namespace, donor_id)
+        except Exception as error:  # Its record went first: no plan can name the donor any more.
+            self._contained(error, "forget", donor_id, namespace)
+            known = True
         if known:
             self._drop_unused_namespace(namespace.digest)
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
