@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +29,8 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 0:
-                raise ValueError(f"cost model: {name} must not be negative, got {getattr(self, name)}")
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"cost model: {name} must be a number of at least 0, got {getattr(self, name)}")
         if self.recompute_share > 1:
             raise ValueError(f"cost model: recompute_share is a share in [0, 1], got {self.recompute_share}")
 
@@ -53,7 +54,7 @@ class CostModel:
         recompute_share: float = 0.0,
     ) -> CostModel:
         """Least squares over measured (tokens, microseconds) of whole prefills and of whole relocations."""
-        if len(prefills) < 2 or len(copies) < 2:
+        if any(len({length for length, _ in measured}) < 2 for measured in (prefills, copies)):
             raise ValueError("calibration needs at least two prefills and two copies of different lengths")
         lengths, times = np.array(prefills, float).T
         linear, quadratic = _non_negative_fit(lengths, lengths**2 / 2, times)
