@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,13 @@ class LayerProfile:
     """How: data, prompt length, number of samples, date."""
 
     def __post_init__(self) -> None:
-        if not self.model or not self.deviation:
-            raise LayerProfileError("a layer profile names its model and has a value for every layer")
-        if any(not value >= 0 for value in self.deviation):
-            raise LayerProfileError("a layer profile's deviations are numbers of at least 0")
+        if not isinstance(self.model, str) or not self.model:
+            raise LayerProfileError("field 'model' must name the model the profile was measured with")
+        if not self.deviation:
+            raise LayerProfileError("field 'deviation' must have a value for every layer")
+        for layer, value in enumerate(self.deviation):
+            if not (math.isfinite(value) and value >= 0):
+                raise LayerProfileError(f"field 'deviation' holds numbers of at least 0; layer {layer} has {value}")
 
     def recomputed_layers(self, tolerance: float) -> float:
         """Share of layers to compute so that no deeper layer deviates by more than ``tolerance``.
@@ -52,12 +56,17 @@ class LayerProfile:
         try:
             content = json.loads(Path(path).read_text())
             if content["schema"] != _SCHEMA:
-                raise LayerProfileError(f"{path}: schema is {content['schema']!r}, expected {_SCHEMA!r}")
-            deviation = tuple(float(value) for value in content["deviation"])
-            return cls(content["model"], deviation, content["measured_with"])
-        except LayerProfileError:
-            raise
+                raise LayerProfileError(f"schema is {content['schema']!r}, expected {_SCHEMA!r}")
+            if not isinstance(content["deviation"], list):
+                raise LayerProfileError("field 'deviation' must be a list of numbers, one per layer")
+            return cls(content["model"], tuple(map(_number, content["deviation"])), content["measured_with"])
         except KeyError as missing:
             raise LayerProfileError(f"{path}: field {missing} is missing") from missing
         except (OSError, ValueError, TypeError) as error:
             raise LayerProfileError(f"{path}: {error}") from error
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise LayerProfileError(f"field 'deviation' must hold numbers, got {value!r}")
+    return float(value)
