@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from semblend_core.contract import Namespace
 from semblend_core.evidence import (
     Document,
     Embedder,
     EvidenceError,
+    EvidenceWorker,
     MiniLMEmbedder,
     NoTextError,
     embedder_builder,
@@ -141,6 +143,23 @@ def test_cuda_that_is_not_there_is_an_error_and_auto_is_not() -> None:
     with pytest.raises(EvidenceError, match=r"SEMBLEND_EMBED_PROVIDER=cuda.*onnx-gpu"):
         MiniLMEmbedder(provider="cuda")
     assert MiniLMEmbedder(provider="auto").provider == "cpu"
+
+
+@needs_model
+def test_the_worker_finds_a_moved_document_with_the_real_model(namespace: Namespace) -> None:
+    build = embedder_builder("minilm", provider="cpu")
+    assert build is not None
+    worker = EvidenceWorker(build)
+    bread = "Mix rye flour with water and salt, let the dough rest overnight and bake it in a hot oven. " * 12
+    worker.offer(namespace, "harbour", Document(NO_TOKENS, text=FILLER * 8))
+    worker.offer(namespace, "bread", Document(NO_TOKENS, text=bread))
+    assert worker.wait_idle(120)
+    worker.ask("r", namespace, Document(NO_TOKENS, text="Answer in one sentence.\n" + FILLER * 8))
+    assert worker.wait_idle(120)
+    evidence = worker.poll("r")
+    assert evidence is not None, worker.stats()
+    assert [(each.donor_id, each.method) for each in evidence] == [("harbour", "minilm")]
+    assert worker.close(120)
 
 
 def test_a_model_that_is_nowhere_is_named() -> None:

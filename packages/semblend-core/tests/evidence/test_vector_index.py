@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -211,6 +212,23 @@ def test_few_donors_are_searched_exactly_again_and_churn_renews_the_graph(namesp
         assert index.remove(namespace, f"d{number}")
     assert not index.is_approximate(namespace)
     assert index.nbytes < busy
+    index.check_integrity()
+
+
+def test_without_usearch_the_search_stays_exact_and_says_so_once(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "usearch", None)  # makes its import fail, as where it is not installed
+    rng = np.random.default_rng(9)
+    index = VectorIndex(DIMENSION, ann_threshold=5)
+    donors = [random_rows(rng, 2) for _ in range(20)]
+    for number, vectors in enumerate(donors):
+        index.add(namespace, f"d{number}", vectors)
+    assert not index.is_approximate(namespace)
+    assert index.search(namespace, donors[19], 1)[0].donor_id == "d19"
+    (record,) = caplog.records
+    assert "SEMBLEND_ANN_THRESHOLD=5" in record.getMessage()
+    assert "semblend-core[ann]" in record.getMessage()
     index.check_integrity()
 
 

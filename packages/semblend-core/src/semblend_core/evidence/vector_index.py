@@ -153,7 +153,7 @@ class _Shelf:
 
     def search(self, query: Vectors, k: int) -> list[Match]:
         if self._graph is not None and not self._backlog:
-            proposed = self._graph.propose(query, 4 * k + 16)
+            proposed = self._graph.propose(query, 8 * k + 32)
             ids, scores = self._rows.score_some(proposed, query)
         else:
             ids, scores = self._rows.score_all(query)

@@ -15,6 +15,9 @@ _WINDOW_BITS = 20
 MAX_WINDOWS = 1 << _WINDOW_BITS
 """The most windows one donor may have."""
 
+_NEIGHBOURS = 128
+"""Windows looked at for each query window: enough that one common passage does not hide the other donors."""
+
 
 class WindowGraph:
     """Maps windows to donors by similarity. Holds half-precision copies. Not thread-safe.
@@ -63,7 +66,7 @@ class WindowGraph:
 
     def propose(self, query: Vectors, count: int) -> list[str]:
         """Up to ``count`` donors, those first whose windows were found nearest to the most of the query."""
-        matches = self._index.search(query, max(count, 64), threads=1)
+        matches = self._index.search(query, max(count, _NEIGHBOURS), threads=1)
         found: dict[int, float] = {}
         keys, distances = np.atleast_2d(matches.keys), np.atleast_2d(matches.distances)
         counts = np.atleast_1d(getattr(matches, "counts", [keys.shape[1]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def sliding_windows(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
-    """``(start, end)`` runs of ``size`` (or ``length``) covering ``[0, length)``, sharing ``overlap`` or more.
+    """``(start, end)`` runs covering ``[0, length)``, ``size`` long or all, sharing ``overlap`` or more.
 
     The last window ends with the sequence and is moved back to full size: a stub of a few tokens would embed
     as noise, and equal sizes batch without padding.
