@@ -77,7 +77,7 @@ class _Parser:
         self, name: str, summary: str, handler: Callable[[Clone, argparse.Namespace], int]
     ) -> argparse.ArgumentParser:
         command = self._commands.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
         )
         command.set_defaults(handler=handler)
         return command
