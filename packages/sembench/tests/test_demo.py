@@ -30,15 +30,15 @@ def test_a_repeated_prompt_is_left_to_prefix_caching(rows: dict[str, DemoRow]) -
 
 
 def test_changed_prompts_compute_far_less_than_with_prefix_caching_alone(rows: dict[str, DemoRow]) -> None:
-    for label in ("new instruction", "reordered", "from four requests"):
+    for label in ("new instruction", "reordered", "from 4 requests"):
         row = rows[label]
         assert row.outcome == "materialized"
         assert row.computed < 0.3 * row.cold_computed
-    assert rows["from four requests"].donors == 4
+    assert rows["from 4 requests"].donors == 4
 
 
 def test_the_control_reuses_nothing(rows: dict[str, DemoRow]) -> None:
-    row = rows["unrelated (control)"]
+    row = rows["unrelated control"]
     assert row.reused is None
     assert row.computed == row.cold_computed
     assert row.outcome == "declined: no_spans"

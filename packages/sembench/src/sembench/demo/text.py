@@ -54,9 +54,9 @@ def recipient_prompts(seed: int) -> list[Prompt]:
         Prompt("same prompt again", f"{FIRST_INSTRUCTION}\n{tickets[0]}\n{QUESTION}"),
         Prompt("new instruction", f"{NEW_INSTRUCTION}\n{tickets[0]}\n{QUESTION}"),
         Prompt("reordered", f"{NEW_INSTRUCTION}\n{ticket_records(records[::-1])}\n{QUESTION}"),
-        Prompt("from four requests", f"{NEW_INSTRUCTION}\n{ticket_records(tickets[::-1])}\n{QUESTION}"),
+        Prompt("from 4 requests", f"{NEW_INSTRUCTION}\n{ticket_records(tickets[::-1])}\n{QUESTION}"),
         Prompt("edited lines", f"{NEW_INSTRUCTION}\n" + "\n".join(edited) + f"\n{QUESTION}"),
-        Prompt("unrelated (control)", f"{NEW_INSTRUCTION}\n{ticket(99, seed + 1)}\n{QUESTION}"),
+        Prompt("unrelated control", f"{NEW_INSTRUCTION}\n{ticket(99, seed + 1)}\n{QUESTION}"),
     ]
 
 

@@ -25,16 +25,17 @@ _PAGE_BITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Places where the query's fingerprints occur: three parallel arrays, one item per (query position, donor position)."""
+    """Places where the query's fingerprints occur: parallel arrays, one item per (query position, donor position)."""
 
     query: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
     donor: npt.NDArray[np.int64]
+    entry: Links
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> Candidates:
         if wanted.all():
             return self
-        return Candidates(self.query[wanted], self.offset[wanted], self.donor[wanted])
+        return Candidates(self.query[wanted], self.offset[wanted], self.donor[wanted], self.entry[wanted])
 
 
 class FingerprintChains:
@@ -112,25 +113,34 @@ class FingerprintChains:
         self._page_owner[pages] = -1
         self._free_pages.extend(pages.tolist())
 
-    def candidates(self, tags: Tags, positions: npt.NDArray[np.int64], depth: int) -> Candidates:
-        """Up to ``depth`` newest occurrences of each tag; ``positions`` are the tags' places in the query."""
+    def newest(self, tags: Tags, positions: npt.NDArray[np.int64]) -> Candidates:
+        """The newest occurrence of each tag; ``positions`` are the tags' places in the query."""
         found, slots = self._table.find(tags)
-        query = positions[found]
-        entries = self._table.values_at(slots)
-        queries, all_entries = [query], [entries]
+        return self._at(self._table.values_at(slots), positions[found])
+
+    def have_older(self, newest: Candidates) -> bool:
+        return bool(np.take(self._older, newest.entry).any())
+
+    def with_older(self, newest: Candidates, depth: int) -> Candidates:
+        """``newest`` and the occurrences before them, up to ``depth`` per tag in all."""
+        entries, query = newest.entry, newest.query
+        all_entries, queries = [entries], [query]
         for _ in range(depth - 1):
             entries = np.take(self._older, entries)
             alive = np.flatnonzero(entries)
             if not alive.size:
                 break
             entries, query = entries[alive], query[alive]
-            queries.append(query)
             all_entries.append(entries)
-        joined = all_entries[0] if len(all_entries) == 1 else np.concatenate(all_entries)
+            queries.append(query)
+        return self._at(np.concatenate(all_entries), np.concatenate(queries))
+
+    def _at(self, entries: Links, query: npt.NDArray[np.int64]) -> Candidates:
         return Candidates(
-            query=queries[0] if len(queries) == 1 else np.concatenate(queries),
-            offset=np.take(self._offset, joined).astype(np.int64),
-            donor=np.take(self._page_owner, joined >> _PAGE_BITS).astype(np.int64),
+            query=query,
+            offset=np.take(self._offset, entries).astype(np.int64),
+            donor=np.take(self._page_owner, entries >> _PAGE_BITS).astype(np.int64),
+            entry=entries,
         )
 
     def check_integrity(self) -> None:

@@ -59,8 +59,10 @@ class Diagonals:
 
     def strongest(self, count: int, recency: Ints) -> Diagonals:
         """The ``count`` diagonals with most hits, newer donors first among equals."""
-        kept = np.lexsort((-recency[self.donor], -self.hits))[:count]
-        return Diagonals(self.donor[kept], self.shift[kept], self.first[kept], self.last[kept], self.hits[kept])
+        return self.take(np.lexsort((-recency[self.donor], -self.hits))[:count])
+
+    def take(self, which: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Diagonals:
+        return Diagonals(self.donor[which], self.shift[which], self.first[which], self.last[which], self.hits[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,33 @@ class DonorColumns:
     start: Ints
     length: Ints
     serial: Ints
+
+
+def run_along(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, i: int, *, gram: int, margin: int, min_run: int
+) -> list[Run]:
+    """What ``verified_runs`` gives for one diagonal, compared as plain slices."""
+    donor, shift = int(diagonals.donor[i]), int(diagonals.shift[i])
+    floor, ceiling = max(0, -shift), min(int(query.size), int(donors.length[donor]) - shift)
+    low = max(floor, int(diagonals.first[i]) - margin)
+    high = min(ceiling, int(diagonals.last[i]) + gram + margin)
+    base = int(donors.start[donor]) + shift
+    equal = query[low:high] == donors.arena[base + low : base + high]
+    edges = (np.flatnonzero(equal[1:] != equal[:-1]) + (low + 1)).tolist()
+    if equal[0]:
+        edges.insert(0, low)
+    if equal[-1]:
+        edges.append(high)
+    serial = int(donors.serial[donor])
+    runs: list[Run] = []
+    for start, stop in zip(edges[0::2], edges[1::2], strict=True):
+        if start == low:
+            start = _follow_back(query, donors.arena, base, start, floor)
+        if stop == high:
+            stop = _follow_on(query, donors.arena, base, stop, ceiling)
+        if stop - start >= min_run:
+            runs.append(Run(start, stop, serial, start + shift))
+    return runs
 
 
 def verified_runs(

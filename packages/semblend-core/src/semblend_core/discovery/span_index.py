@@ -20,12 +20,15 @@ import numpy.typing as npt
 from semblend_core.contract import TokenIds
 from semblend_core.discovery.bucket_table import BucketTable, Tags
 from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hashes
-from semblend_core.discovery.fingerprint_chains import FingerprintChains
+from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
-from semblend_core.discovery.runs import Diagonals, DonorColumns, Run, verified_runs
+from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
+from semblend_core.discovery.search import search_runs, unexplained_share
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
+SETTLED_TOKENS, SETTLED_SHARE = 384, 0.05
+"""The newest donors alone will do when each gives this much on average and less than this share of hits is left over."""
 MAX_ARENA_TOKENS = 2**32 - 1
 """Offsets into the arena are 32-bit."""
 
@@ -152,14 +155,13 @@ class SpanIndex:
         if not self._readers.acquire(timeout=_time_left(deadline)):
             return None
         try:
-            found = self._chains.candidates(tags, positions, self.depth)
-            if not found.query.size:
-                return []
-            found = found.where(self._scope[found.donor] == scope)
-            diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
+            newest = self._chains.newest(tags, positions)
+            runs = self._runs(query, newest, scope)
             if deadline is not None and time.perf_counter() > deadline:
                 return None
-            return self._verified(query, diagonals.strongest(self.max_diagonals, self._serial), min_run)
+            if not self._settled(newest, runs):
+                runs = self._runs(query, self._chains.with_older(newest, self.depth), scope)
+            return [run for run in runs if run.length >= min_run]
         finally:
             self._readers.release()
 
@@ -180,11 +182,15 @@ class SpanIndex:
             if not donor_hashes.size:
                 return []
             order = np.argsort(donor_hashes)
-            ordered, sought = donor_hashes[order], hashes[wanted]
+            ordered = donor_hashes[order]
+            # Sorted needles make the binary searches walk the haystack in order, several times faster.
+            wanted = wanted[np.argsort(hashes[wanted])]
+            sought = hashes[wanted]
             at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
             hit = np.flatnonzero(ordered[at] == sought)
             diagonals = Diagonals.of(wanted[hit], np.full(hit.size, number), order[at[hit]])
-            return self._verified(query, diagonals.strongest(4 * self.max_diagonals, self._serial), min_run)
+            runs = self._searched(query, diagonals.strongest(4 * self.max_diagonals, self._serial))
+            return [run for run in runs if run.length >= min_run]
 
     def check_integrity(self) -> None:
         with self._writers, self._readers:
@@ -193,15 +199,30 @@ class SpanIndex:
             assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
-    def _verified(self, query: TokenIds, diagonals: Diagonals, min_run: int) -> list[Run]:
-        return verified_runs(
-            query,
-            DonorColumns(self._arena, self._start, self._length, self._serial),
-            diagonals,
-            gram=self.geometry.gram,
-            margin=self.geometry.window,
-            min_run=min_run,
-            max_compared=8 * query.size + 4096,
+    def _runs(self, query: TokenIds, found: Candidates, scope: int) -> list[Run]:
+        if not found.query.size:
+            return []
+        found = found.where(self._scope[found.donor] == scope)
+        diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
+        strongest = diagonals.strongest(self.max_diagonals, self._serial)
+        return self._searched(query, strongest)
+
+    def _searched(self, query: TokenIds, diagonals: Diagonals) -> list[Run]:
+        donors = DonorColumns(self._arena, self._start, self._length, self._serial)
+        return search_runs(query, donors, diagonals, gram=self.geometry.gram, margin=self.geometry.window)
+
+    def _settled(self, newest: Candidates, runs: list[Run]) -> bool:
+        """Whether the newest donor of each fingerprint will do: few donors that explain nearly all of them.
+
+        Otherwise an older donor may hold in one piece what several newer ones hold in parts.
+        """
+        if not self._chains.have_older(newest):
+            return True
+        if not runs:
+            return False
+        per_donor = sum(run.length for run in runs) / len({run.donor for run in runs})
+        return per_donor >= SETTLED_TOKENS and (
+            unexplained_share(newest.query, runs, self.geometry.gram) < SETTLED_SHARE
         )
 
 

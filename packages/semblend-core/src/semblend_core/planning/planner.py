@@ -48,8 +48,8 @@ class Planner:
         candidates = [run for run in runs if run.length >= min_span or run.donor in trusted]
         cover = self._cover(request, candidates, ISLAND_GRAM)
         for serial in _donors_to_search(cover, hinted):
-            wanted = _open_positions(request, cover, serial)
-            if wanted.size >= ISLAND_GRAM:
+            wanted = _gaps_to_search(request, cover, serial)
+            if wanted.size:
                 candidates += self._registry.islands(request.token_ids, wanted, serial, ISLAND_GRAM)
                 cover = self._cover(request, candidates, ISLAND_GRAM)
         return cover
@@ -108,17 +108,21 @@ def _donors_to_search(cover: list[Run], hinted: Sequence[int]) -> list[int]:
     return list(dict.fromkeys([*ranked, *hinted]))[:ISLAND_DONORS]
 
 
-def _open_positions(request: LookupRequest, cover: list[Run], serial: int) -> npt.NDArray[np.int64]:
-    """Where one donor may hold more: positions in and around its part of the cover that no piece accounts for.
+def _gaps_to_search(request: LookupRequest, cover: list[Run], serial: int) -> npt.NDArray[np.int64]:
+    """Positions at which one donor may hold an island: gaps in and around its part of the cover that have room for one.
 
-    A donor known by evidence only may hold anything anywhere.
+    A donor with a single piece was not edited there; one known by evidence only may hold anything anywhere.
     """
     prompt = int(request.token_ids.size)
-    open_ = np.zeros(prompt, np.bool_)
     own = [run for run in cover if run.donor == serial]
-    first, last = (own[0].start, own[-1].end) if own else (0, prompt)
-    open_[max(request.exact_prefix_tokens, first - ISLAND_REACH) : last + ISLAND_REACH] = True
-    for run in cover:
-        # The last k-grams that begin in a piece reach out of it.
-        open_[run.start : max(run.start, run.end - ISLAND_GRAM + 1)] = False
-    return np.flatnonzero(open_)
+    if len(own) == 1:
+        return np.empty(0, np.int64)
+    low = max(request.exact_prefix_tokens, own[0].start - ISLAND_REACH if own else 0)
+    high = min(prompt, own[-1].end + ISLAND_REACH if own else prompt)
+    gaps: list[npt.NDArray[np.int64]] = []
+    position = low
+    for start, end in [*((run.start, run.end) for run in cover), (high, high)]:
+        if position < high and start - position >= ISLAND_GRAM:
+            gaps.append(np.arange(position, min(start, high) - ISLAND_GRAM + 1))
+        position = max(position, end)
+    return np.concatenate(gaps) if gaps else np.empty(0, np.int64)

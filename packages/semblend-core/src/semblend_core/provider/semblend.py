@@ -44,6 +44,7 @@ from semblend_core.telemetry import (
     NoAudit,
     PlanMade,
     ProviderCounters,
+    Stage,
 )
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         try:
             result = self._register(offer)
         except Exception as error:
-            result = OfferResult(0, self._contained(error, "offer", offer.donor_id, offer.namespace))
+            result = OfferResult(0, self._contained(error, "offer", None, offer.namespace))
         self._counters.count_offer(result)
         if result.reason is None:
             event = DonorRegistered(
@@ -149,13 +150,10 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if outcome.kind is OutcomeKind.MATERIALIZED:
             self._audit.emit(Materialized.of(outcome, namespace=namespace))
         elif outcome.kind is OutcomeKind.DECLINED and outcome.reason is not None:
-            stage = "lookup" if namespace is None else "load"
+            stage: Stage = "lookup" if namespace is None else "load"
             self._audit.emit(
                 Declined(
-                    request_id=outcome.request_id,
-                    namespace=namespace,
-                    reason=outcome.reason,
-                    stage=stage,  # type: ignore[arg-type]
+                    request_id=outcome.request_id, namespace=namespace, reason=outcome.reason, stage=stage
                 )
             )
 
@@ -218,7 +216,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         try:
             offer = DonorOffer(rid, self._namespace, as_token_ids(token_ids))
         except Exception as error:
-            self._contained(error, "offer", rid, self._namespace)
+            self._contained(error, "offer", None, self._namespace)
             return
         self.offer_donor(offer)
 

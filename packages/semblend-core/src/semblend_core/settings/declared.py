@@ -34,6 +34,7 @@ def _setting(group: str, default: Any, kind: Kind, doc: str, *, unit: str = "") 
     return field(default=default, metadata={"group": group, "kind": kind, "doc": doc, "unit": unit})
 
 
+_NO_HOLES = "SemBlend never skips a position; remove the variable or set it to 1"
 _EXACT_ONLY = "SemBlend materialises token-exact spans only; remove the variable or set it to 1"
 
 
@@ -56,9 +57,9 @@ class Settings:
     strict_prefix_boundary: bool = _setting(
         "switches",
         True,
-        Flag(),
-        "Leave the engine's exact prefix alone: "
-        "decline (`strict_prefix_boundary`) a plan that reaches into it.",
+        Flag(refuse_off=_NO_HOLES),
+        "Use a result only if every position before its end is exact, relocated or computed in that request; "
+        "every plan keeps this promise and it cannot be switched off.",
     )
     exact_materialization_only: bool = _setting(
         "switches",

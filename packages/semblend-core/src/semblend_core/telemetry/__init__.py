@@ -19,6 +19,7 @@ from semblend_core.telemetry.events import (
     LookupDone,
     Materialized,
     PlanMade,
+    Stage,
 )
 from semblend_core.telemetry.reader import AuditReading, TornLine, audit_files, iter_audit, read_audit
 
@@ -43,6 +44,7 @@ __all__ = [
     "NoAudit",
     "PlanMade",
     "ProviderCounters",
+    "Stage",
     "TornLine",
     "audit_files",
     "iter_audit",

@@ -1,0 +1,70 @@
+"""The order in which diagonals are compared: enough to find every run, and no more.
+
+Documents that many donors share give every donor the same diagonals. Comparing the strongest first and skipping those
+whose hits a verified run already explains keeps the work near that of a single donor.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from semblend_core.contract import TokenIds
+from semblend_core.discovery.runs import Diagonals, DonorColumns, Run, run_along, verified_runs
+
+SINGLY = 6
+"""Diagonals compared one by one, as plain slices, before the rest is compared in bulk."""
+
+
+def search_runs(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, *, gram: int, margin: int
+) -> list[Run]:
+    """Maximal runs of at least ``gram`` tokens along the diagonals, which come strongest first.
+
+    A diagonal is skipped when all its hits lie inside one run of another: it could add no more than ``margin`` tokens at
+    either end of that run.
+    """
+    runs: list[Run] = []
+    limits = {"gram": gram, "margin": margin, "min_run": gram}
+    for i in range(min(SINGLY, diagonals.hits.size)):
+        if not _inside_one(runs, int(diagonals.first[i]), int(diagonals.last[i]) + gram):
+            runs += run_along(query, donors, diagonals, i, **limits)
+    budget = 8 * query.size + 4096
+    rest = diagonals.take(_unexplained(diagonals, SINGLY, runs, gram))
+    if rest.hits.size:
+        from_strongest = rest.donor == _strongest_donor(rest)
+        runs += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
+        others = rest.take(~from_strongest)
+        others = others.take(_unexplained(others, 0, runs, gram))
+        runs += verified_runs(query, donors, others, **limits, max_compared=budget)
+    return runs
+
+
+def unexplained_share(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) -> float:
+    """Share of hit positions whose k-gram lies in none of the runs."""
+    if not positions.size or not runs:
+        return float(bool(positions.size))
+    edges = np.array(sorted((run.start, run.end) for run in runs)).reshape(-1, 2)
+    # Of the runs that start at or before a position, the farthest end decides.
+    farthest = np.maximum.accumulate(edges[:, 1])
+    before = np.searchsorted(edges[:, 0], positions, side="right")
+    inside = (before > 0) & (farthest[np.maximum(before, 1) - 1] >= positions + gram)
+    return 1.0 - float(np.count_nonzero(inside)) / positions.size
+
+
+def _inside_one(runs: list[Run], first: int, end: int) -> bool:
+    return any(run.start <= first and end <= run.end for run in runs)
+
+
+def _unexplained(diagonals: Diagonals, skip: int, runs: list[Run], gram: int) -> npt.NDArray[np.int64]:
+    first, end = diagonals.first[skip:], diagonals.last[skip:] + gram
+    if not first.size or not runs:
+        return np.arange(skip, skip + first.size)
+    bounds = np.array([(run.start, run.end) for run in runs])
+    explained = ((first[:, None] >= bounds[:, 0]) & (end[:, None] <= bounds[:, 1])).any(axis=1)
+    return skip + np.flatnonzero(~explained)
+
+
+def _strongest_donor(diagonals: Diagonals) -> int:
+    donors, inverse = np.unique(diagonals.donor, return_inverse=True)
+    return int(donors[np.argmax(np.bincount(inverse, weights=diagonals.hits))])
