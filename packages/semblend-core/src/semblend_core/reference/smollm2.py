@@ -47,7 +47,8 @@ def load_default_tokenizer() -> Tokenizer:
     tokenizers = require_extra("tokenizers", distribution="semblend-core", extra="reference")
     kept = _cache_directory() / _TOKENIZER_FILE
     if kept.exists():
-        return tokenizers.Tokenizer.from_file(str(kept))
+        known: Tokenizer = tokenizers.Tokenizer.from_file(str(kept))
+        return known
     tokenizer = _build_tokenizer(tokenizers)
     kept.parent.mkdir(parents=True, exist_ok=True)
     partial = kept.with_suffix(f".{os.getpid()}.partial")
@@ -56,7 +57,7 @@ def load_default_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _build_tokenizer(tokenizers: Any) -> Any:
+def _build_tokenizer(tokenizers: Any) -> Tokenizer:
     gguf = require_extra("gguf", distribution="semblend-core", extra="reference")
     fields = gguf.GGUFReader(default_model_file()).fields
     pieces: list[str] = fields["tokenizer.ggml.tokens"].contents()
@@ -74,7 +75,7 @@ def _build_tokenizer(tokenizers: Any) -> Any:
     return _checked(tokenizer, len(pieces))
 
 
-def _checked(tokenizer: Any, vocabulary: int) -> Any:
+def _checked(tokenizer: Tokenizer, vocabulary: int) -> Tokenizer:
     sample = "Tokens in 2026:\n  tabs\tand accents, naïve.\n"
     if tokenizer.get_vocab_size() != vocabulary or tokenizer.decode(tokenizer.encode(sample).ids) != sample:
         raise RuntimeError(f"the tokenizer in {default_model_file()} does not round-trip; delete the file to fetch it anew")
