@@ -17,27 +17,32 @@ SINGLY = 6
 
 
 def search_runs(
-    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, *, gram: int, margin: int
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, *, gram: int, margin: int, min_run: int
 ) -> list[Run]:
     """Maximal runs of at least ``gram`` tokens along the diagonals, which come strongest first.
 
-    A diagonal is skipped when all its hits lie inside one run of another: it could add no more than ``margin`` tokens at
-    either end of that run.
+    A diagonal is skipped when all its hits lie inside one run of another: it could add no more than ``margin``
+    tokens at either end of that run. A run below ``min_run``, which the caller will not use, explains nothing:
+    those few tokens may be what makes another long enough.
     """
     runs: list[Run] = []
     limits = {"gram": gram, "margin": margin, "min_run": gram}
     for i in range(min(SINGLY, diagonals.hits.size)):
-        if not _inside_one(runs, int(diagonals.first[i]), int(diagonals.last[i]) + gram):
+        if not _inside_one(usable(runs, min_run), int(diagonals.first[i]), int(diagonals.last[i]) + gram):
             runs += run_along(query, donors, diagonals, i, **limits)
     budget = 8 * query.size + 4096
-    rest = diagonals.take(_unexplained(diagonals, SINGLY, runs, gram))
+    rest = diagonals.take(_unexplained(diagonals, SINGLY, usable(runs, min_run), gram))
     if rest.hits.size:
         from_strongest = rest.donor == _strongest_donor(rest)
         runs += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
         others = rest.take(~from_strongest)
-        others = others.take(_unexplained(others, 0, runs, gram))
+        others = others.take(_unexplained(others, 0, usable(runs, min_run), gram))
         runs += verified_runs(query, donors, others, **limits, max_compared=budget)
     return runs
+
+
+def usable(runs: list[Run], min_run: int) -> list[Run]:
+    return [run for run in runs if run.end - run.start >= min_run]
 
 
 def unexplained_share(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) -> float:

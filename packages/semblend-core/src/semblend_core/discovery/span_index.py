@@ -23,7 +23,7 @@ from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hash
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
-from semblend_core.discovery.search import search_runs, unexplained_share
+from semblend_core.discovery.search import search_runs, unexplained_share, usable
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
@@ -156,12 +156,12 @@ class SpanIndex:
             return None
         try:
             newest = self._chains.newest(tags, positions)
-            runs = self._runs(query, newest, scope)
+            runs = self._runs(query, newest, scope, min_run)
             if deadline is not None and time.perf_counter() > deadline:
                 return None
-            if not self._settled(newest, runs):
-                runs = self._runs(query, self._chains.with_older(newest, self.depth), scope)
-            return [run for run in runs if run.length >= min_run]
+            if not self._settled(newest, usable(runs, min_run)):
+                runs = self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
+            return usable(runs, min_run)
         finally:
             self._readers.release()
 
@@ -189,8 +189,8 @@ class SpanIndex:
             at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
             hit = np.flatnonzero(ordered[at] == sought)
             diagonals = Diagonals.of(wanted[hit], np.full(hit.size, number), order[at[hit]])
-            runs = self._searched(query, diagonals.strongest(4 * self.max_diagonals, self._serial))
-            return [run for run in runs if run.length >= min_run]
+            strongest = diagonals.strongest(4 * self.max_diagonals, self._serial)
+            return usable(self._searched(query, strongest, min_run), min_run)
 
     def check_integrity(self) -> None:
         with self._writers, self._readers:
@@ -199,17 +199,18 @@ class SpanIndex:
             assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
-    def _runs(self, query: TokenIds, found: Candidates, scope: int) -> list[Run]:
+    def _runs(self, query: TokenIds, found: Candidates, scope: int, min_run: int) -> list[Run]:
         if not found.query.size:
             return []
         found = found.where(self._scope[found.donor] == scope)
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
         strongest = diagonals.strongest(self.max_diagonals, self._serial)
-        return self._searched(query, strongest)
+        return self._searched(query, strongest, min_run)
 
-    def _searched(self, query: TokenIds, diagonals: Diagonals) -> list[Run]:
+    def _searched(self, query: TokenIds, diagonals: Diagonals, min_run: int) -> list[Run]:
         donors = DonorColumns(self._arena, self._start, self._length, self._serial)
-        return search_runs(query, donors, diagonals, gram=self.geometry.gram, margin=self.geometry.window)
+        limits = {"gram": self.geometry.gram, "margin": self.geometry.window, "min_run": min_run}
+        return search_runs(query, donors, diagonals, **limits)
 
     def _settled(self, newest: Candidates, runs: list[Run]) -> bool:
         """Whether the newest donor of each fingerprint will do: few donors that explain nearly all of them.
