@@ -19,7 +19,12 @@ from semblend_tools.imports_of_file import Import, imports_of
 from semblend_tools.packages import CORE, Package
 from semblend_tools.requirements import normalized
 
-PUBLIC_CORE_MODULES = ("semblend_core", "semblend_core.testing", "semblend_core.reference")
+PUBLIC_CORE_MODULES = (
+    "semblend_core",
+    "semblend_core.testing",
+    "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
+    "semblend_core.reference",
+)
 
 
 @dataclass(frozen=True, order=True)

@@ -59,7 +59,8 @@ def test_the_rule_holds_for_tests_of_an_adapter_but_not_for_those_of_core(adapte
     [
         "import semblend_core",
         "from semblend_core import Plan",
-        "def f():\n    from semblend_core.testing import Conformance",
+        "def f():\n    from semblend_core.testing import TokenEngine",
+        "def f():\n    from semblend_core.testing.conformance import ProviderConformance",
     ],
 )
 def test_the_public_surface_may_be_imported(adapter: Any, line: str) -> None:
