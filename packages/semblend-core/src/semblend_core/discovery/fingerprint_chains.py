@@ -53,11 +53,15 @@ class FingerprintChains:
     @property
     def nbytes(self) -> int:
         pages_in_use = self._pages - len(self._free_pages)
-        return self._table.nbytes + pages_in_use * (PAGE * 12 + 4)
+        return self._table.nbytes + self.page_bytes(pages_in_use)
+
+    @staticmethod
+    def page_bytes(pages: int) -> int:
+        return pages * (PAGE * 12 + 4)
 
     def bytes_after_inserting(self, count: int) -> int:
         pages = self._pages - len(self._free_pages) + _pages_for(count)
-        return self._table.bytes_after_inserting(count) + pages * (PAGE * 12 + 4)
+        return self._table.bytes_after_inserting(count) + self.page_bytes(pages)
 
     def prepare(self, count: int, pause: Callable[[], None]) -> Callable[[], None]:
         """Build whatever larger arrays ``count`` more entries need. The returned step, quick, puts them in place."""

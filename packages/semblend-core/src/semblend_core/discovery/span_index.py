@@ -75,6 +75,11 @@ class SpanIndex:
         """Memory held for donors: their tokens, fingerprints and table."""
         return self._extents.used * 4 + self._chains.nbytes + 32 * len(self._pages)
 
+    def bytes_of(self, serial: int) -> int:
+        """What a donor holds by itself, its share of the table not counted. Not while others add or remove."""
+        number = self._numbers[serial]
+        return 4 * int(self._length[number]) + self._chains.page_bytes(self._pages[number].size) + 32
+
     def prepare(self, tokens: TokenIds, scope: int) -> PreparedDonor:
         """Do the part of ``add`` that needs no lock."""
         positions, hashes = fingerprint(tokens, self.geometry)

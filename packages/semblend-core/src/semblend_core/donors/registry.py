@@ -196,7 +196,7 @@ class DonorRegistry:
         while len(self) >= self.max_donors or self._bytes_with(donor) > self.max_bytes:
             with self._lock:
                 # What can never fit beside the pinned donors must not cost the others their place.
-                held = sum(4 * record.tokens + RECORD_BYTES for record in self._pinned.values())
+                held = sum(self._index.bytes_of(serial) + RECORD_BYTES for serial in self._pinned)
                 fits = alone + held <= self.max_bytes and len(self._pinned) < self.max_donors
                 victim = self._policy.victim(lambda serial: self._records[serial].pins > 0) if fits else None
                 if victim is None:
