@@ -29,8 +29,9 @@ class CostModel:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"cost model: {name} must be a number of at least 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"cost model: {name} must be a number of at least 0, got {value}")
         if self.recompute_share > 1:
             raise ValueError(f"cost model: recompute_share is a share in [0, 1], got {self.recompute_share}")
 

@@ -31,7 +31,7 @@ class LayerProfile:
             raise LayerProfileError("field 'deviation' must have a value for every layer")
         for layer, value in enumerate(self.deviation):
             if not (math.isfinite(value) and value >= 0):
-                raise LayerProfileError(f"field 'deviation' holds numbers of at least 0; layer {layer} has {value}")
+                raise LayerProfileError(f"field 'deviation' must be at least 0, got {value} for layer {layer}")
 
     def recomputed_layers(self, tolerance: float) -> float:
         """Share of layers to compute so that no deeper layer deviates by more than ``tolerance``.
