@@ -1,0 +1,255 @@
+"""A fault inside is contained, logged without its message, counted, and leaves nothing pinned."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from semblend_core import (
+    CostModel,
+    DeclineReason,
+    DonorOffer,
+    LookupRequest,
+    Namespace,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    SemBlend,
+    TokenIds,
+)
+from semblend_core.donors import DonorRegistry
+from semblend_core.provider.open_requests import REMEMBERED_REPORTS, OpenRequests
+
+Text = Callable[[int, int], TokenIds]
+Offer = Callable[..., DonorOffer]
+Ask = Callable[..., LookupRequest]
+
+SECRET = "tokens 1 2 3 of tenant-secret"
+
+
+def fail(*arguments: Any, **keywords: Any) -> Any:
+    raise RuntimeError(SECRET)
+
+
+def test_a_fault_in_a_lookup_is_a_decline(
+    provider: SemBlend,
+    text: Text,
+    offer: Offer,
+    request_for: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    provider.offer_donor(offer("d", text(1, 300)))
+    monkeypatch.setattr(provider.registry, "find", fail)
+    with caplog.at_level(logging.DEBUG):
+        result = provider.lookup(request_for("r", text(1, 300)))
+    assert result.reason is DeclineReason.INTERNAL_ERROR
+    assert "RuntimeError" in caplog.text
+    assert SECRET not in caplog.text
+    assert provider.stats().declines == {}
+    provider.report_outcome(Outcome("r", OutcomeKind.DECLINED, reason=result.reason))
+    assert provider.stats().declines == {DeclineReason.INTERNAL_ERROR: 1}
+    monkeypatch.undo()
+    assert provider.lookup(request_for("s", np.concatenate([text(2, 20), text(1, 300)]))).plan is not None
+
+
+def test_a_fault_after_pinning_releases_the_pins(
+    make_provider: Callable[..., SemBlend], text: Text, offer: Offer, request_for: Ask
+) -> None:
+    class Broken(CostModel):
+        def gain_us(self, plan: Plan, recomputed_layers: float = 1.0) -> float:
+            raise RuntimeError(SECRET)
+
+    provider = make_provider({"cost": Broken(1.0, 1.0)}, max_donors=1)
+    provider.offer_donor(offer("d", text(1, 300)))
+    prompt = np.concatenate([text(2, 20), text(1, 300)])
+    assert provider.lookup(request_for("r", prompt)).reason is DeclineReason.INTERNAL_ERROR
+    assert provider.stats().pinned_requests == 0
+    assert provider.offer_donor(offer("e", text(3, 300))).registered_tokens == 300, (
+        "the donor is still pinned"
+    )
+
+
+def test_a_declined_plan_releases_the_pins(
+    make_provider: Callable[..., SemBlend], text: Text, offer: Offer, request_for: Ask
+) -> None:
+    provider = make_provider(max_donors=1, min_saved_tokens=10_000)
+    provider.offer_donor(offer("d", text(1, 300)))
+    result = provider.lookup(request_for("r", np.concatenate([text(2, 20), text(1, 300)])))
+    assert result.reason is DeclineReason.TOO_FEW_TOKENS_SAVED
+    assert provider.offer_donor(offer("e", text(3, 300))).registered_tokens == 300
+
+
+def test_a_lookup_out_of_time_is_declined_and_pins_nothing(
+    make_provider: Callable[..., SemBlend], text: Text, offer: Offer, request_for: Ask
+) -> None:
+    provider = make_provider(lookup_budget_ms=1e-6, max_donors=1)
+    provider.offer_donor(offer("d", text(1, 300)))
+    result = provider.lookup(request_for("r", np.concatenate([text(2, 20), text(1, 300)])))
+    assert result.reason is DeclineReason.LOOKUP_TIMEOUT
+    assert provider.offer_donor(offer("e", text(3, 300))).registered_tokens == 300
+
+
+def test_a_donor_evicted_between_search_and_pin_is_a_decline(
+    provider: SemBlend,
+    namespace: Namespace,
+    text: Text,
+    offer: Offer,
+    request_for: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider.offer_donor(offer("d", text(1, 300)))
+    real = provider.registry.find
+
+    def find_then_forget(*arguments: Any) -> Any:
+        runs = real(*arguments)
+        provider.forget_donor(namespace, "d")
+        return runs
+
+    monkeypatch.setattr(provider.registry, "find", find_then_forget)
+    result = provider.lookup(request_for("r", np.concatenate([text(2, 20), text(1, 300)])))
+    assert result.reason is DeclineReason.DONOR_EVICTED
+    provider.check_integrity()
+
+
+def test_a_fault_in_an_offer_is_a_decline_that_is_counted(
+    provider: SemBlend,
+    text: Text,
+    offer: Offer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(provider.registry, "register", fail)
+    assert provider.offer_donor(offer("d", text(1, 300))).reason is DeclineReason.INTERNAL_ERROR
+    assert provider.stats().declines == {DeclineReason.INTERNAL_ERROR: 1}
+    assert SECRET not in caplog.text
+
+
+def test_a_fault_in_evidence_does_not_cost_the_donor(
+    make_provider: Callable[..., SemBlend],
+    namespace: Namespace,
+    text: Text,
+    offer: Offer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider = make_provider(embedder="jaccard")
+    assert provider._evidence is not None
+    monkeypatch.setattr(provider._evidence, "offer", fail)
+    monkeypatch.setattr(provider._evidence, "ask", fail)
+    assert provider.offer_donor(offer("d", text(1, 300))).registered_tokens == 300
+    assert provider.prefetch_evidence("r", namespace, text(1, 300)) is False
+    monkeypatch.setattr(provider._evidence, "forget", fail)
+    assert provider.forget_donor(namespace, "d") is True
+
+
+def test_donors_that_were_restored_may_be_evicted_while_evidence_runs(
+    make_provider: Callable[..., SemBlend], namespace: Namespace, text: Text, offer: Offer
+) -> None:
+    provider = make_provider(embedder="jaccard", max_donors=1)
+    provider.registry.register(namespace.digest, "restored", text(1, 300))
+    provider.registry.register("0" * 32, "of another namespace", text(2, 300))
+    result = provider.offer_donor(offer("d", text(3, 300)))
+    assert (result.registered_tokens, result.reason) == (300, None)
+    assert provider.stats().donors == 1
+
+
+def test_namespaces_without_donors_are_not_kept(make_provider: Callable[..., SemBlend], text: Text) -> None:
+    provider = make_provider(max_donors=2)
+    for number in range(50):
+        tenant = Namespace(
+            model="m",
+            revision="r",
+            tokenizer="t",
+            dtype="d",
+            kv_layout="l",
+            block_size=16,
+            adapter=None,
+            salt=f"tenant-{number}",
+        )
+        provider.offer_donor(DonorOffer("d", tenant, text(number, 100)))
+    assert len(provider._namespaces) == 2
+
+
+def test_pins_expire_when_no_outcome_comes() -> None:
+    registry = DonorRegistry()
+    registry.register("a", "d", np.arange(100, dtype=np.int32))
+    record = registry.record_of("a", "d")
+    assert record is not None
+    now = [0.0]
+    requests = OpenRequests(registry, ttl_s=10.0, clock=lambda: now[0])
+    for name, moment in (("first", 0.0), ("second", 5.0)):
+        now[0] = moment
+        requests.begin(name)
+        requests.hold(name, "a", registry.pin([record.serial]) or [])
+    now[0] = 9.9
+    requests.begin("other")
+    assert record.pins == 2
+    now[0] = 10.0
+    requests.begin("other")
+    assert record.pins == 1
+    assert requests.report("first") == (True, None), "late, and still the first report"
+    now[0] = 20.0
+    requests.begin("other")
+    assert (record.pins, len(requests)) == (0, 0)
+
+
+def test_a_plan_that_another_replaces_releases_its_pins() -> None:
+    registry = DonorRegistry()
+    registry.register("a", "d", np.arange(100, dtype=np.int32))
+    record = registry.record_of("a", "d")
+    assert record is not None
+    requests = OpenRequests(registry, ttl_s=10.0)
+    for _ in range(3):  # As by lookups of one request in several threads.
+        requests.hold("r", "a", registry.pin([record.serial]) or [])
+    assert record.pins == 1
+    assert requests.report("r") == (True, "a")
+    assert record.pins == 0
+
+
+def test_reports_are_remembered_in_bounded_number() -> None:
+    requests = OpenRequests(DonorRegistry(), ttl_s=10.0)
+    for number in range(REMEMBERED_REPORTS + 10):
+        assert requests.report(str(number))[0]
+    assert len(requests._reported) == REMEMBERED_REPORTS
+    assert requests.report(str(REMEMBERED_REPORTS)) == (False, None)
+
+
+def test_lookups_offers_and_reports_from_many_threads_add_up(
+    make_provider: Callable[..., SemBlend], namespace: Namespace, text: Text, offer: Offer, request_for: Ask
+) -> None:
+    provider = make_provider(donor_index_bytes=300_000)
+    texts = [text(seed, 300) for seed in range(40)]
+    wrong: list[object] = []
+
+    def work(worker: int) -> None:
+        for number in range(40):
+            name = f"{worker}-{number}"
+            provider.offer_donor(offer(name, texts[number]))
+            prompt = np.concatenate([texts[(number * 7) % 40][10:250], texts[number][5:200]])
+            result = provider.lookup(request_for(name, prompt))
+            if result.reason is DeclineReason.INTERNAL_ERROR:
+                wrong.append(result)
+            for span in result.plan.spans if result.plan else ():
+                donor = texts[int(span.donor_id.split("-")[1])][span.donor_start : span.donor_end]
+                if not np.array_equal(donor, prompt[span.target_start : span.target_end]):
+                    wrong.append(span)
+            if number % 3 == 0:
+                provider.forget_donor(namespace, name)
+            provider.report_outcome(Outcome(name, OutcomeKind.COLD))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    stats = provider.stats()
+    assert (stats.lookups, stats.pinned_requests) == (160, 0)
+    assert stats.outcomes == {OutcomeKind.COLD: 160}
+    provider.check_integrity()
+    assert all(record.pins == 0 for record, _ in provider.registry.export())
