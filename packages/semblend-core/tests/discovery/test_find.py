@@ -66,11 +66,12 @@ def test_every_long_run_is_found_and_every_run_is_true(
 def shared_passages(draw: st.DrawFn) -> tuple[list[TokenIds], TokenIds]:
     """Donors that hold pieces of one text, so that they compete for the same fingerprints, and that text."""
     seed = draw(st.integers(0, 2**20))
-    whole = random_tokens(seed, draw(st.integers(60, 300)))
+    longest = draw(st.sampled_from([200, 1500]))  # Parts of many donors, or nearly all from one.
+    whole = random_tokens(seed, draw(st.integers(60, longest + 100)))
     donors = []
     for number in range(draw(st.integers(1, 6))):
         start = draw(st.integers(0, whole.size - 1))
-        piece = whole[start : start + draw(st.integers(1, 200))]
+        piece = whole[start : start + draw(st.integers(1, longest))]
         frame = random_tokens(seed + 1 + number, 40)
         donors.append(np.concatenate([frame[:20], piece, frame[20:]]))
     return donors, whole
