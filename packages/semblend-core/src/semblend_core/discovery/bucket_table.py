@@ -61,7 +61,7 @@ class BucketTable:
         wanted = tags
         while pending.size:
             rows = np.take(self._tags, buckets, axis=0)
-            hits = np.flatnonzero(rows == wanted[:, None])
+            hits = (rows == wanted[:, None]).ravel().nonzero()[0]
             hit_rows = hits >> _SLOT_BITS
             found.append(pending[hit_rows])
             slots.append((buckets[hit_rows] << _SLOT_BITS) + (hits & _SLOT_MASK))
@@ -78,7 +78,7 @@ class BucketTable:
 
     def live_values(self) -> Values:
         """The values of all tags. For checks; as slow as the table is large."""
-        live = np.flatnonzero((self._tags != EMPTY) & (self._tags != TOMBSTONE))
+        live = ((self._tags != EMPTY) & (self._tags != TOMBSTONE)).ravel().nonzero()[0]
         return self.values_at(live)
 
     def set_values(self, slots: Slots, values: Values) -> None:
@@ -104,7 +104,7 @@ class BucketTable:
         tags, values = self._tags.reshape(-1), self._values.reshape(-1)
         for start in range(0, tags.size, _REBUILD_CHUNK):
             chunk = tags[start : start + _REBUILD_CHUNK]
-            live = np.flatnonzero((chunk != EMPTY) & (chunk != TOMBSTONE))
+            live = ((chunk != EMPTY) & (chunk != TOMBSTONE)).nonzero()[0]
             rebuilt.insert_absent(chunk[live], values[start : start + _REBUILD_CHUNK][live])
             pause()
         return rebuilt
@@ -137,7 +137,7 @@ class BucketTable:
         filled = tags != EMPTY
         assert np.array_equal(filled.sum(axis=1), self._fill), "a bucket's fill is wrong"
         assert not (filled[:, 1:] & ~filled[:, :-1]).any(), "a bucket has a hole"
-        live = np.flatnonzero(filled.reshape(-1) & (tags.reshape(-1) != TOMBSTONE))
+        live = (filled.reshape(-1) & (tags.reshape(-1) != TOMBSTONE)).nonzero()[0]
         every_tag = tags.reshape(-1)[live]
         assert np.unique(every_tag).size == every_tag.size, "a tag is in the table twice"
         found, slots = self.find(every_tag)

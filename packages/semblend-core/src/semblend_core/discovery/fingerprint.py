@@ -86,7 +86,7 @@ def winnow(hashes: Hashes, window: int) -> Positions:
     # A hash is kept when one of the windows around it has it as its minimum: the largest of their minima is then itself.
     padded = np.zeros(window_minimum.size + 2 * (window - 1), np.uint32)
     padded[window - 1 : window - 1 + window_minimum.size] = window_minimum
-    return np.flatnonzero(_sliding(np.maximum, padded, window) == hashes)
+    return (_sliding(np.maximum, padded, window) == hashes).nonzero()[0]
 
 
 def keep_last_repeats(hashes: Hashes, positions: Positions, repeats: int) -> Positions:

@@ -109,7 +109,7 @@ class FingerprintChains:
         self._newer[older] = newer
         self._older[0] = self._newer[0] = 0
 
-        at_head = np.flatnonzero(newer == 0)
+        at_head = (newer == 0).nonzero()[0]
         found, slots = self._table.find(tags[last][at_head])
         successors = older[at_head][found]
         self._table.set_values(slots, successors)
@@ -131,7 +131,7 @@ class FingerprintChains:
         all_entries, queries = [entries], [query]
         for _ in range(depth - 1):
             entries = np.take(self._older, entries)
-            alive = np.flatnonzero(entries)
+            alive = entries.nonzero()[0]
             if not alive.size:
                 break
             entries, query = entries[alive], query[alive]
@@ -150,7 +150,7 @@ class FingerprintChains:
     def check_integrity(self) -> None:
         self._table.check_integrity()
         assert self._older[0] == self._newer[0] == 0, "the end-of-chain entry was written"
-        owned = np.flatnonzero(self._page_owner[: self._pages] >= 0)
+        owned = (self._page_owner[: self._pages] >= 0).nonzero()[0]
         assert owned.size + len(self._free_pages) + 1 == self._pages, "pages are lost or owned twice"
         self._check_links()
 
@@ -166,8 +166,8 @@ class FingerprintChains:
             older = self._older[entries]
             assert (self._newer[older[older > 0]] == entries[older > 0]).all(), "a chain's links disagree"
             entries = older[older > 0]
-        pages = np.unique(np.flatnonzero(seen) >> _PAGE_BITS)
-        owned = np.flatnonzero(self._page_owner[: self._pages] >= 0)
+        pages = np.unique(seen.nonzero()[0] >> _PAGE_BITS)
+        owned = (self._page_owner[: self._pages] >= 0).nonzero()[0]
         assert np.array_equal(pages, owned), "a page is owned and empty"
 
     def _take_pages(self, count: int, donor: int) -> npt.NDArray[np.int32]:
@@ -194,5 +194,5 @@ def _group_ends(tags: Tags) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     """(index of the last, index of the first) item of each run of equal tags."""
     if not tags.size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    edges = np.flatnonzero(tags[1:] != tags[:-1])
+    edges = (tags[1:] != tags[:-1]).nonzero()[0]
     return np.append(edges, tags.size - 1), np.insert(edges + 1, 0, 0)

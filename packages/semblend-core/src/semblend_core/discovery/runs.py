@@ -46,7 +46,7 @@ class Diagonals:
         key = (donor << 32) + (shift + (1 << 31))
         order = np.argsort(key)
         ordered = key[order]
-        starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if key.size else np.empty(0, np.int64)
+        starts = np.append(True, ordered[1:] != ordered[:-1]).nonzero()[0] if key.size else np.empty(0, np.int64)
         by_key = query[order]
         heads = order[starts]
         return cls(
@@ -85,7 +85,7 @@ def run_along(
     high = min(ceiling, int(diagonals.last[i]) + gram + margin)
     base = int(donors.start[donor]) + shift
     equal = query[low:high] == donors.arena[base + low : base + high]
-    edges = (np.flatnonzero(equal[1:] != equal[:-1]) + (low + 1)).tolist()
+    edges = ((equal[1:] != equal[:-1]).nonzero()[0] + (low + 1)).tolist()
     if equal[0]:
         edges.insert(0, low)
     if equal[-1]:
@@ -93,6 +93,8 @@ def run_along(
     serial = int(donors.serial[donor])
     runs: list[Run] = []
     for start, stop in zip(edges[0::2], edges[1::2], strict=True):
+        if stop - start < gram:
+            continue
         if start == low:
             start = _follow_back(query, donors.arena, base, start, floor)
         if stop == high:
@@ -127,23 +129,25 @@ def verified_runs(
     equal = np.take(query, at, mode="clip") == there
     equal[ends - 1] = False
 
-    flips = np.flatnonzero(equal[1:] != equal[:-1]) + 1
+    flips = (equal[1:] != equal[:-1]).nonzero()[0] + 1
     if equal[0]:
         flips = np.insert(flips, 0, 0)
     run_begin, run_end = flips[0::2], flips[1::2]
     which = np.searchsorted(ends, run_begin, side="right")
     start = at[run_begin]
     stop = start + (run_end - run_begin)
-    unbroken = ((start == low[which]) & (start > np.maximum(0, -diagonals.shift[which]))) | (
+    at_edge = ((start == low[which]) & (start > np.maximum(0, -diagonals.shift[which]))) | (
         (stop == high[which]) & (stop < highest[which])
     )
-    for i in np.flatnonzero(unbroken).tolist():
+    # What is shorter than a k-gram at an edge holds no hit: it is chance, not a run cut off.
+    unbroken = at_edge & (stop - start >= gram)
+    for i in unbroken.nonzero()[0].tolist():
         d = int(which[i])
         floor = max(0, -int(diagonals.shift[d]))
         start[i] = _follow_back(query, donors.arena, int(base[d]), int(start[i]), floor)
         stop[i] = _follow_on(query, donors.arena, int(base[d]), int(stop[i]), int(highest[d]))
 
-    kept = np.flatnonzero(stop - start >= min_run)
+    kept = (stop - start >= min_run).nonzero()[0]
     which, start = which[kept], start[kept]
     serial = donors.serial[diagonals.donor[which]]
     columns = (start, stop[kept], serial, start + diagonals.shift[which])
@@ -155,7 +159,7 @@ def _follow_on(query: TokenIds, arena: TokenIds, offset: int, stop: int, limit: 
     stride = 64
     while stop < limit:
         reach = min(limit, stop + stride)
-        unequal = np.flatnonzero(query[stop:reach] != arena[offset + stop : offset + reach])
+        unequal = (query[stop:reach] != arena[offset + stop : offset + reach]).nonzero()[0]
         if unequal.size:
             return stop + int(unequal[0])
         stop, stride = reach, stride * 4
@@ -167,7 +171,7 @@ def _follow_back(query: TokenIds, arena: TokenIds, offset: int, start: int, limi
     stride = 64
     while start > limit:
         reach = max(limit, start - stride)
-        unequal = np.flatnonzero(query[reach:start] != arena[offset + reach : offset + start])
+        unequal = (query[reach:start] != arena[offset + reach : offset + start]).nonzero()[0]
         if unequal.size:
             return reach + int(unequal[-1]) + 1
         start, stride = reach, stride * 4

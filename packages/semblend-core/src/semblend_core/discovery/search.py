@@ -6,6 +6,8 @@ whose hits a verified run already explains keeps the work near that of a single 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,44 +19,52 @@ SINGLY = 6
 
 
 def search_runs(
-    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, *, gram: int, margin: int, min_run: int
+    query: TokenIds,
+    donors: DonorColumns,
+    diagonals: Diagonals,
+    *,
+    gram: int,
+    margin: int,
+    min_run: int,
+    known: Sequence[Run] = (),
 ) -> list[Run]:
-    """Maximal runs of at least ``gram`` tokens along the diagonals, which come strongest first.
+    """Maximal runs of at least ``min_run`` tokens along the diagonals, which come strongest first, after ``known`` ones.
 
-    A diagonal is skipped when all its hits lie inside one run of another: it could add no more than ``margin``
-    tokens at either end of that run. A run below ``min_run``, which the caller will not use, explains nothing:
-    those few tokens may be what makes another long enough.
+    A diagonal is skipped when all its hits lie inside one run of another: it could add no more than ``margin`` tokens at
+    either end of that run. Where those could make a short run long enough, nothing is skipped.
     """
-    runs: list[Run] = []
+    found: list[Run] = [*known]
     limits = {"gram": gram, "margin": margin, "min_run": gram}
-    for i in range(min(SINGLY, diagonals.hits.size)):
-        if not _inside_one(usable(runs, min_run), int(diagonals.first[i]), int(diagonals.last[i]) + gram):
-            runs += run_along(query, donors, diagonals, i, **limits)
+
+    def explaining() -> list[Run]:
+        return [run for run in found if not min_run - 2 * margin <= run.end - run.start < min_run]
+
+    # After a first search what is left is many weak diagonals: all in bulk.
+    singly = 0 if known else min(SINGLY, diagonals.hits.size)
+    for i in range(singly):
+        if not _inside_one(explaining(), int(diagonals.first[i]), int(diagonals.last[i]) + gram):
+            found += run_along(query, donors, diagonals, i, **limits)
     budget = 8 * query.size + 4096
-    rest = diagonals.take(_unexplained(diagonals, SINGLY, usable(runs, min_run), gram))
+    rest = diagonals.take(_unexplained(diagonals, singly, explaining(), gram))
     if rest.hits.size:
         from_strongest = rest.donor == _strongest_donor(rest)
-        runs += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
+        found += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
         others = rest.take(~from_strongest)
-        others = others.take(_unexplained(others, 0, usable(runs, min_run), gram))
-        runs += verified_runs(query, donors, others, **limits, max_compared=budget)
-    return runs
+        others = others.take(_unexplained(others, 0, explaining(), gram))
+        found += verified_runs(query, donors, others, **limits, max_compared=budget)
+    return [run for run in found if run.end - run.start >= min_run]
 
 
-def usable(runs: list[Run], min_run: int) -> list[Run]:
-    return [run for run in runs if run.end - run.start >= min_run]
-
-
-def unexplained_share(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) -> float:
-    """Share of hit positions whose k-gram lies in none of the runs."""
-    if not positions.size or not runs:
-        return float(bool(positions.size))
-    edges = np.array(sorted((run.start, run.end) for run in runs)).reshape(-1, 2)
+def unexplained(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) -> npt.NDArray[np.bool_]:
+    """Which hit positions begin a k-gram that lies in none of the runs."""
+    if not runs:
+        return np.ones(positions.size, np.bool_)
+    edges = np.array(sorted((run.start, run.end) for run in runs))
     # Of the runs that start at or before a position, the farthest end decides.
     farthest = np.maximum.accumulate(edges[:, 1])
     before = np.searchsorted(edges[:, 0], positions, side="right")
-    inside = (before > 0) & (farthest[np.maximum(before, 1) - 1] >= positions + gram)
-    return 1.0 - float(np.count_nonzero(inside)) / positions.size
+    outside: npt.NDArray[np.bool_] = (before == 0) | (farthest[np.maximum(before, 1) - 1] < positions + gram)
+    return outside
 
 
 def _inside_one(runs: list[Run], first: int, end: int) -> bool:
@@ -67,7 +77,7 @@ def _unexplained(diagonals: Diagonals, skip: int, runs: list[Run], gram: int) ->
         return np.arange(skip, skip + first.size)
     bounds = np.array([(run.start, run.end) for run in runs])
     explained = ((first[:, None] >= bounds[:, 0]) & (end[:, None] <= bounds[:, 1])).any(axis=1)
-    return skip + np.flatnonzero(~explained)
+    return skip + (~explained).nonzero()[0]
 
 
 def _strongest_donor(diagonals: Diagonals) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,12 @@ from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hash
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
-from semblend_core.discovery.search import search_runs, unexplained_share, usable
+from semblend_core.discovery.search import search_runs, unexplained
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
-SETTLED_TOKENS, SETTLED_SHARE = 384, 0.05
-"""The newest donors alone will do when each gives this much on average and less than this share of hits is left over."""
+SCATTERED_TOKENS = 384
+"""Tokens per donor, on average, below which a prompt counts as scattered over donors."""
 MAX_ARENA_TOKENS = 2**32 - 1
 """Offsets into the arena are 32-bit."""
 
@@ -164,9 +165,13 @@ class SpanIndex:
             runs = self._runs(query, newest, scope, min_run)
             if deadline is not None and time.perf_counter() > deadline:
                 return None
-            if not self._settled(newest, usable(runs, min_run)):
-                runs = self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
-            return usable(runs, min_run)
+            if not self._chains.have_older(newest):
+                return runs
+            if _scattered(runs):
+                return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
+            # What the newest donors leave over, older ones may hold.
+            left = newest.where(unexplained(newest.query, runs, self.geometry.gram))
+            return self._runs(query, self._chains.with_older(left, self.depth), scope, min_run, known=runs)
         finally:
             self._readers.release()
 
@@ -192,10 +197,9 @@ class SpanIndex:
             wanted = wanted[np.argsort(hashes[wanted])]
             sought = hashes[wanted]
             at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
-            hit = np.flatnonzero(ordered[at] == sought)
+            hit = (ordered[at] == sought).nonzero()[0]
             diagonals = Diagonals.of(wanted[hit], np.full(hit.size, number), order[at[hit]])
-            strongest = diagonals.strongest(4 * self.max_diagonals, self._serial)
-            return usable(self._searched(query, strongest, min_run), min_run)
+            return self._searched(query, diagonals.strongest(4 * self.max_diagonals, self._serial), min_run)
 
     def check_integrity(self) -> None:
         with self._writers, self._readers:
@@ -204,32 +208,26 @@ class SpanIndex:
             assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
-    def _runs(self, query: TokenIds, found: Candidates, scope: int, min_run: int) -> list[Run]:
+    def _runs(
+        self, query: TokenIds, found: Candidates, scope: int, min_run: int, known: Sequence[Run] = ()
+    ) -> list[Run]:
         if not found.query.size:
-            return []
+            return [*known]
         found = found.where(self._scope[found.donor] == scope)
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
-        strongest = diagonals.strongest(self.max_diagonals, self._serial)
-        return self._searched(query, strongest, min_run)
+        return self._searched(query, diagonals.strongest(self.max_diagonals, self._serial), min_run, known)
 
-    def _searched(self, query: TokenIds, diagonals: Diagonals, min_run: int) -> list[Run]:
+    def _searched(
+        self, query: TokenIds, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
+    ) -> list[Run]:
         donors = DonorColumns(self._arena, self._start, self._length, self._serial)
-        limits = {"gram": self.geometry.gram, "margin": self.geometry.window, "min_run": min_run}
-        return search_runs(query, donors, diagonals, **limits)
+        gram, margin = self.geometry.gram, self.geometry.window
+        return search_runs(query, donors, diagonals, gram=gram, margin=margin, min_run=min_run, known=known)
 
-    def _settled(self, newest: Candidates, runs: list[Run]) -> bool:
-        """Whether the newest donor of each fingerprint will do: few donors that explain nearly all of them.
 
-        Otherwise an older donor may hold in one piece what several newer ones hold in parts.
-        """
-        if not self._chains.have_older(newest):
-            return True
-        if not runs:
-            return False
-        per_donor = sum(run.length for run in runs) / len({run.donor for run in runs})
-        return per_donor >= SETTLED_TOKENS and (
-            unexplained_share(newest.query, runs, self.geometry.gram) < SETTLED_SHARE
-        )
+def _scattered(runs: list[Run]) -> bool:
+    """Whether the newest donors hold the prompt in small parts, so that an older one may hold more of it in one piece."""
+    return sum(run.length for run in runs) < SCATTERED_TOKENS * len({run.donor for run in runs})
 
 
 def _scoped(hashes: npt.NDArray[np.uint32], scope: int) -> Tags:
