@@ -41,9 +41,7 @@ def _build(clone: Clone, package: Package) -> Built:
             stale.unlink()
         # The pinned hatchling builds both from the working tree ...
         hatchling = [tool_python(clone), "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel"]
-        call_or_fail(
-            clone, [*hatchling, "-d", clone.dist], f"could not build {package.name}", cwd=package.path
-        )
+        call_or_fail(clone, [*hatchling, "-d", clone.dist], f"could not build {package.name}", cwd=package.path)
         built = Built(clone.dist / f"{stem}-py3-none-any.whl", clone.dist / f"{stem}.tar.gz")
         check_contents(built, package)
         # ... and pip, with the build requirements that the package declares, must agree from the sdist.

@@ -86,14 +86,10 @@ class _Parser:
         command = self._add(
             "test",
             "lint and test everything, or test the named packages",
-            lambda clone, given: test_command.test(
-                clone, given.package, given.passed_on, engines=not given.no_engine
-            ),
+            lambda clone, given: test_command.test(clone, given.package, given.passed_on, engines=not given.no_engine),
         )
         command.epilog = "Arguments after `--` go to pytest: tools/run.py test semblend-core -- -k span -x"
-        command.add_argument(
-            "package", nargs="*", help="packages to test; `tools` is this tooling's own tests"
-        )
+        command.add_argument("package", nargs="*", help="packages to test; `tools` is this tooling's own tests")
         command.add_argument(
             "--no-engine", action="store_true", help="leave out the tests that need an engine environment"
         )
@@ -113,12 +109,8 @@ class _Parser:
             lambda clone, given: bench_command.bench(clone, given.name, given.quick, given.passed_on),
         )
         command.epilog = "Other options go to the benchmark. Its last line of output is one JSON object."
-        command.add_argument(
-            "name", nargs="?", help="a file of packages/*/benchmarks, as NAME or PACKAGE/NAME"
-        )
-        command.add_argument(
-            "--quick", action="store_true", help="a short run: does it work, not how fast it is"
-        )
+        command.add_argument("name", nargs="?", help="a file of packages/*/benchmarks, as NAME or PACKAGE/NAME")
+        command.add_argument("--quick", action="store_true", help="a short run: does it work, not how fast it is")
         command.set_defaults(takes_any_option=True)
 
     def _build(self) -> None:
@@ -127,9 +119,7 @@ class _Parser:
             "build wheels and sdists into dist/, and install and import each wheel alone",
             lambda clone, given: build_command.build(clone, given.package),
         )
-        command.add_argument(
-            "package", nargs="*", help="packages to build (those they need come along); default all"
-        )
+        command.add_argument("package", nargs="*", help="packages to build (those they need come along); default all")
 
     def _minimum_core(self) -> None:
         command = self._add(
@@ -137,9 +127,7 @@ class _Parser:
             "test packages against the oldest semblend-core their pyproject.toml admits",
             lambda clone, given: minimum_core.minimum_core(clone, given.package),
         )
-        command.add_argument(
-            "package", nargs="*", help="packages to check; default all that depend on semblend-core"
-        )
+        command.add_argument("package", nargs="*", help="packages to check; default all that depend on semblend-core")
 
     def _release(self) -> None:
         command = self._add(

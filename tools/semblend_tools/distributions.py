@@ -34,9 +34,7 @@ def check_same_files(wheel: Path, from_sdist: Path) -> None:
     """An sdist that leaves a file out would build another wheel than the one we tested."""
     difference = files_of_wheel(wheel) ^ files_of_wheel(from_sdist)
     if difference:
-        raise ToolError(
-            f"the wheel built from the sdist differs from {wheel.name} in: {', '.join(sorted(difference))}"
-        )
+        raise ToolError(f"the wheel built from the sdist differs from {wheel.name} in: {', '.join(sorted(difference))}")
 
 
 def files_of_wheel(wheel: Path) -> set[str]:

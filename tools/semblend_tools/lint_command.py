@@ -26,9 +26,7 @@ def lint(clone: Clone, *, fix: bool) -> int:
 
 def _ruff(clone: Clone, *arguments: str) -> int:
     say(f"ruff {' '.join(arguments)}")
-    return shared(clone, "lint").run(
-        ["-m", "ruff", *arguments, "--output-format=concise", "packages", "tools"]
-    )
+    return shared(clone, "lint").run(["-m", "ruff", *arguments, "--output-format=concise", "packages", "tools"])
 
 
 def _mypy(clone: Clone, packages: list[Package]) -> int:

@@ -64,10 +64,7 @@ class Package:
     @cached_property
     def extras(self) -> dict[str, list[Requirement]]:
         optional = self.pyproject["project"].get("optional-dependencies", {})
-        return {
-            normalized(extra): [parse_requirement(text) for text in texts]
-            for extra, texts in optional.items()
-        }
+        return {normalized(extra): [parse_requirement(text) for text in texts] for extra, texts in optional.items()}
 
     @property
     def about_file(self) -> Path:
@@ -98,9 +95,7 @@ def refuse_leftover_folders(clone: Clone) -> None:
     for folder in sorted(path for path in clone.packages.iterdir() if path.is_dir()):
         if not (folder / "pyproject.toml").is_file():
             name = clone.relative(folder)
-            raise ToolError(
-                f"{name} has no pyproject.toml: delete it if another branch left it (`rm -r {name}`)"
-            )
+            raise ToolError(f"{name} has no pyproject.toml: delete it if another branch left it (`rm -r {name}`)")
 
 
 def select(packages: Sequence[Package], names: Iterable[str]) -> list[Package]:
@@ -117,9 +112,7 @@ def with_required_siblings(packages: Sequence[Package], chosen: Iterable[Package
     """The chosen packages and all workspace packages they need at run time."""
     needed = list(chosen)
     for package in needed:  # grows while we walk it: dependencies of dependencies
-        needed += [
-            other for other in packages if package.requires(other, with_extras=False) and other not in needed
-        ]
+        needed += [other for other in packages if package.requires(other, with_extras=False) and other not in needed]
     return [package for package in packages if package in needed]
 
 
@@ -127,7 +120,5 @@ def with_dependents(packages: Sequence[Package], touched: Iterable[Package]) -> 
     """The touched packages and all workspace packages that could break with them."""
     affected = list(touched)
     for package in affected:
-        affected += [
-            other for other in packages if other.requires(package, with_extras=True) and other not in affected
-        ]
+        affected += [other for other in packages if other.requires(package, with_extras=True) and other not in affected]
     return [package for package in packages if package in affected]

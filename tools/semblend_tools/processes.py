@@ -46,7 +46,5 @@ def output_of(clone: Clone, command: Sequence[object], *, cwd: Path | None = Non
     )
     if done.returncode:
         words = " ".join(str(part) for part in command)
-        raise ToolError(
-            f"`{words}` failed with exit code {done.returncode}:\n{done.stderr.strip()}", done.returncode
-        )
+        raise ToolError(f"`{words}` failed with exit code {done.returncode}:\n{done.stderr.strip()}", done.returncode)
     return done.stdout

@@ -88,9 +88,7 @@ def _paths(clone: Clone, planned: Release) -> list[str]:
 def _apply(clone: Clone, planned: Release) -> None:
     package = planned.package
     changelog = package.path / "CHANGELOG.md"
-    changelog.write_text(
-        insert_section(changelog.read_text(encoding="utf-8"), planned.section), encoding="utf-8"
-    )
+    changelog.write_text(insert_section(changelog.read_text(encoding="utf-8"), planned.section), encoding="utf-8")
     about = package.about_file.read_text()
     package.about_file.write_text(
         about.replace(f'__version__ = "{package.version}"', f'__version__ = "{planned.version}"')

@@ -32,9 +32,7 @@ class Workspace:
         file.write_text(text)
         return file
 
-    def add(
-        self, name: str, requires: Sequence[str] = (), version: str = "0.1.0", settings: str = ""
-    ) -> Path:
+    def add(self, name: str, requires: Sequence[str] = (), version: str = "0.1.0", settings: str = "") -> Path:
         """A package that builds, with one test that passes and one changelog fragment."""
         folder, module = f"packages/{name}", name.replace("-", "_")
         self.write(f"{folder}/src/{module}/__init__.py", f'"""{name}."""\n')
@@ -51,9 +49,7 @@ class Workspace:
     def git(self, *arguments: str) -> str:
         identity = ["-c", "user.name=Test", "-c", "user.email=test@example.invalid"]
         command = ["git", *identity, *arguments]
-        return subprocess.run(
-            command, cwd=self.clone.root, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return subprocess.run(command, cwd=self.clone.root, capture_output=True, text=True, check=True).stdout.strip()
 
     def commit(self, message: str = "Change") -> str:
         self.git("add", "--all")

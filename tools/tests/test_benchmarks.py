@@ -15,15 +15,11 @@ def ready(workspace: Any, monkeypatch: Any) -> Any:
 
 
 def benchmark(workspace: Any, name: str, body: str, package: str = "semblend-core") -> None:
-    workspace.write(
-        f"packages/{package}/benchmarks/{name}.py", f'"""Measures {name}.\n\nMore.\n"""\n{body}\n'
-    )
+    workspace.write(f"packages/{package}/benchmarks/{name}.py", f'"""Measures {name}.\n\nMore.\n"""\n{body}\n')
 
 
 def test_arguments_reach_the_benchmark_and_its_last_line_is_json(ready: Any, capfd: Any) -> None:
-    benchmark(
-        ready, "lookup", "import json, sys\nprint('warming up')\nprint(json.dumps({'args': sys.argv[1:]}))"
-    )
+    benchmark(ready, "lookup", "import json, sys\nprint('warming up')\nprint(json.dumps({'args': sys.argv[1:]}))")
     assert bench_command.bench(ready.clone, "lookup", True, ["--donors", "10"]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == '{"args": ["--quick", "--donors", "10"]}'
 

@@ -35,9 +35,7 @@ def test_the_next_version_follows_from_the_kinds(current: str, kinds: list[str],
 
 
 def test_a_section_groups_by_kind_with_what_breaks_first() -> None:
-    section = render_section(
-        "0.2.0", "2030-01-02", [fragment("fixed", "A bug."), fragment("removed", "A\nthing.")]
-    )
+    section = render_section("0.2.0", "2030-01-02", [fragment("fixed", "A bug."), fragment("removed", "A\nthing.")])
     assert section == "## 0.2.0 (2030-01-02)\n\n### Removed\n\n- A\n  thing.\n\n### Fixed\n\n- A bug.\n"
 
 

@@ -136,6 +136,4 @@ def test_a_cycle_is_found_and_spelled_out(adapter: Any) -> None:
 
 def test_a_late_import_closes_no_cycle(adapter: Any) -> None:
     adapter("semblend-alpha/src/semblend_alpha/a.py", "from semblend_alpha import b")
-    assert (
-        adapter("semblend-alpha/src/semblend_alpha/b.py", "def f():\n    from semblend_alpha import a") == []
-    )
+    assert adapter("semblend-alpha/src/semblend_alpha/b.py", "def f():\n    from semblend_alpha import a") == []

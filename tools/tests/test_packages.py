@@ -34,9 +34,7 @@ def test_a_folder_left_over_from_another_branch_is_no_package_and_is_to_be_delet
 def test_an_unknown_name_lists_the_known_ones(workspace: Any) -> None:
     workspace.add("semblend-core")
     workspace.add("semblend-alpha")
-    with pytest.raises(
-        ToolError, match=r"no such package: nope. The packages are: semblend-core, semblend-alpha"
-    ):
+    with pytest.raises(ToolError, match=r"no such package: nope. The packages are: semblend-core, semblend-alpha"):
         select(workspace.packages, ["nope"])
 
 

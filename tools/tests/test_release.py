@@ -20,9 +20,7 @@ def test_a_first_release_goes_out_as_it_stands(core: Any) -> None:
     assert core.git("status", "--porcelain") == ""
     assert core.git("log", "-1", "--format=%s") == "Release semblend-core 0.1.0"
     assert "## 0.1.0 (" in (core.clone.root / "packages/semblend-core/CHANGELOG.md").read_text()
-    assert [path.name for path in (core.clone.root / "packages/semblend-core/changelog.d").iterdir()] == [
-        ".gitkeep"
-    ]
+    assert [path.name for path in (core.clone.root / "packages/semblend-core/changelog.d").iterdir()] == [".gitkeep"]
 
 
 def test_the_next_release_counts_on_from_the_fragments(core: Any) -> None:
@@ -64,9 +62,7 @@ def test_without_fragments_there_is_nothing_to_release(core: Any) -> None:
 
 def test_a_floor_that_does_not_exist_is_an_error_that_says_what_to_do(core: Any) -> None:
     core.add("semblend-alpha", ["semblend-core>=0.0.7"])
-    with pytest.raises(
-        ToolError, match=r"neither tagged \(semblend-core-v0.0.7\).*git fetch --tags.*pyproject.toml"
-    ):
+    with pytest.raises(ToolError, match=r"neither tagged \(semblend-core-v0.0.7\).*git fetch --tags.*pyproject.toml"):
         release(core.clone, "semblend-alpha", dry_run=True)
 
 

@@ -69,15 +69,11 @@ def test_a_pytest_that_dies_counts_as_a_failure(ready: Any, capfd: Any) -> None:
 def test_engine_tests_never_run_in_the_shared_environment(ready: Any, capfd: Any) -> None:
     ready.write("packages/semblend-core/tests/engine/test_engine.py", "raise RuntimeError\n")
     assert run_tests(ready.clone, ["semblend-core"], [], engines=False) == 0
-    with pytest.raises(
-        ToolError, match=r"declare \[tool.hatch.envs.engine\] in packages/semblend-core/pyproject.toml"
-    ):
+    with pytest.raises(ToolError, match=r"declare \[tool.hatch.envs.engine\] in packages/semblend-core/pyproject.toml"):
         run_tests(ready.clone, ["semblend-core"], [], engines=True)
 
 
 def test_an_unknown_package_lists_the_known_ones(ready: Any) -> None:
-    with pytest.raises(
-        ToolError, match=r"no such package: nope. The packages are: semblend-core, and tools"
-    ) as caught:
+    with pytest.raises(ToolError, match=r"no such package: nope. The packages are: semblend-core, and tools") as caught:
         run_tests(ready.clone, ["nope"], [], engines=True)
     assert caught.value.exit_code == 2

@@ -137,9 +137,7 @@ def take_over_environments(ours: Clone, copy: Clone) -> None:
     copy.tools.mkdir()
     (copy.tools / "hatch-venv").symlink_to(ours.tools / "hatch-venv")
     (copy.tools / "stamps").mkdir()
-    (copy.tools / "stamps" / "test.json").write_text(
-        stamp.read_text().replace(str(ours.root), str(copy.root))
-    )
+    (copy.tools / "stamps" / "test.json").write_text(stamp.read_text().replace(str(ours.root), str(copy.root)))
     environment = Path(json.loads(stamp.read_text())["path"])
     shutil.copytree(environment, copy.root / environment.relative_to(ours.root), symlinks=True)
 
@@ -177,9 +175,7 @@ def test_it_is_tested_without_its_engine_and_with_it(run: Callable[..., str]) ->
     assert any(line.split()[:3] == [NAME, f"{NAME}:engine", "passed"] for line in lines), output
 
 
-def test_it_is_built_and_installs_with_core_and_without_its_engine(
-    run: Callable[..., str], copy: Path
-) -> None:
+def test_it_is_built_and_installs_with_core_and_without_its_engine(run: Callable[..., str], copy: Path) -> None:
     output = run("build", NAME)
     installs = next(line for line in output.splitlines() if f"{NAME} installs:" in line)
     assert "semblend-core 0." in installs

@@ -24,7 +24,16 @@ import numpy.typing as npt
 from lookup_data.cases import Case, build_cases, oracle_positions
 from lookup_data.documents import default_folder, load_documents
 
-from semblend_core import DonorOffer, LookupRequest, Namespace, Outcome, OutcomeKind, SemBlend, Settings, create_provider
+from semblend_core import (
+    DonorOffer,
+    LookupRequest,
+    Namespace,
+    Outcome,
+    OutcomeKind,
+    SemBlend,
+    Settings,
+    create_provider,
+)
 from semblend_core.reference import load_default_tokenizer
 
 PROMPT_TOKENS = 8192
@@ -33,7 +42,14 @@ DOCUMENT_TOKENS = 7900
 
 Ids = npt.NDArray[np.int32]
 NAMESPACE = Namespace(
-    model="smollm2", revision="1", tokenizer="smollm2", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None
+    model="smollm2",
+    revision="1",
+    tokenizer="smollm2",
+    dtype="float32",
+    kv_layout="nhd",
+    block_size=16,
+    adapter=None,
+    salt=None,
 )
 
 
@@ -46,7 +62,10 @@ class Texts:
         everything = np.concatenate(pool)
         documents = [ids[:DOCUMENT_TOKENS] for ids in pool if ids.size >= DOCUMENT_TOKENS]
         if len(documents) < 8:
-            documents = [everything[i : i + DOCUMENT_TOKENS] for i in range(0, everything.size - DOCUMENT_TOKENS, DOCUMENT_TOKENS)]
+            documents = [
+                everything[i : i + DOCUMENT_TOKENS]
+                for i in range(0, everything.size - DOCUMENT_TOKENS, DOCUMENT_TOKENS)
+            ]
         reused = max(4, min(cases, len(documents) // 2) // 4 * 4)
         self.everything = everything
         self.reused = [self._tokenizer.decode(ids.tolist()) for ids in documents[::2][:reused]]
@@ -262,8 +281,15 @@ def _cache() -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with real text (default: shared/data beside the checkout, else the standard library's sources)")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the donors: for trying the script, not for figures")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=default_folder(),
+        help="folder with real text (default: shared/data beside the checkout, else the standard library's sources)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the donors: for trying the script, not for figures"
+    )
     parser.add_argument("--no-peer", action="store_true", help="leave the public peer out")
     parser.add_argument("--cases", type=int, default=24, help="documents to vary (default 24)")
     parser.add_argument("--peer-donors", type=int, default=500, help="donors the peer is filled with (default 500)")
@@ -271,7 +297,10 @@ def main() -> int:
 
     texts = Texts(options.data, 8 if options.quick else options.cases)
     cases = build_cases(texts.reused)
-    say(f"{len(texts.reused)} documents reused, {len(texts.unseen)} unseen, {len(cases)} cases, text from {options.data or 'the standard library'}")
+    say(
+        f"{len(texts.reused)} documents reused, {len(texts.unseen)} unseen, {len(cases)} cases, "
+        f"text from {options.data or 'the standard library'}"
+    )
     figures = measure_ours(texts, cases, options.quick)
     if not options.no_peer:
         peer_donors = 20 if options.quick else options.peer_donors

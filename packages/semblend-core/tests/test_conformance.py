@@ -152,7 +152,9 @@ BROKEN: list[tuple[int, type[ReferenceProvider], type[TokenEngine]]] = [
 ]
 
 
-@pytest.mark.parametrize(("invariant", "provider", "engine"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("invariant", "provider", "engine"), BROKEN, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_the_suite_catches_the_provider_that_breaks_an_invariant(
     invariant: int, provider: type[ReferenceProvider], engine: type[TokenEngine], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from semblend_core import MissingExtra, require_extra
+from semblend_core import MissingExtraError, require_extra
 
 OPTIONAL = [
     "torch",
@@ -25,14 +25,14 @@ OPTIONAL = [
 
 
 def test_a_missing_extra_is_named_with_what_to_install() -> None:
-    with pytest.raises(MissingExtra, match=r"pip install 'semblend-core\[onnx\]'") as refusal:
+    with pytest.raises(MissingExtraError, match=r"pip install 'semblend-core\[onnx\]'") as refusal:
         require_extra("no_such_module_of_ours", distribution="semblend-core", extra="onnx")
     assert refusal.value.name == "no_such_module_of_ours"
     assert isinstance(refusal.value, ImportError)
 
 
 def test_a_missing_submodule_is_the_extras_too() -> None:
-    with pytest.raises(MissingExtra, match=r"\[gpu\]"):
+    with pytest.raises(MissingExtraError, match=r"\[gpu\]"):
         require_extra("no_such_package.part", distribution="semblend-core", extra="gpu")
 
 
@@ -47,7 +47,7 @@ def test_what_an_installed_module_lacks_is_not_blamed_on_the_extra(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency_of_it") as refusal:
         require_extra("semblend_test_half_installed", distribution="semblend-core", extra="onnx")
-    assert not isinstance(refusal.value, MissingExtra)
+    assert not isinstance(refusal.value, MissingExtraError)
 
 
 @pytest.mark.parametrize("module", ["semblend_core", "semblend_core.testing"])

@@ -87,9 +87,7 @@ def test_a_share_survives_being_shown_and_read_again(share: float) -> None:
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
-    assert (
-        Settings.from_env({"SEMBLEND_MIN_SIMILARITY": "", "SEMBLEND_PREFILL_US_PER_TOKEN": " "}) == Settings()
-    )
+    assert Settings.from_env({"SEMBLEND_MIN_SIMILARITY": "", "SEMBLEND_PREFILL_US_PER_TOKEN": " "}) == Settings()
 
 
 def test_an_optional_figure_is_read_when_it_is_given() -> None:
@@ -193,9 +191,7 @@ def test_variables_that_an_adapter_reads_itself_are_not_unknown(caplog: pytest.L
 def test_the_start_up_line_says_what_differs_from_the_defaults() -> None:
     assert Settings().describe() == "SemBlend settings: all at their defaults"
     line = Settings(donor_index_bytes=16 * GIB, discovery_only=True).describe()
-    assert line == (
-        "SemBlend settings: SEMBLEND_DISCOVERY_ONLY=1 SEMBLEND_DONOR_INDEX_BYTES=16GiB (others default)"
-    )
+    assert line == ("SemBlend settings: SEMBLEND_DISCOVERY_ONLY=1 SEMBLEND_DONOR_INDEX_BYTES=16GiB (others default)")
 
 
 @pytest.mark.skipif(not PAGE.parent.is_dir(), reason="the docs are only in a checkout")

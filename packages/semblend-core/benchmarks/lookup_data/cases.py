@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ SECOND_HEADER = (
 FIRST_TASK = "\n\nQuestion: what was decided, and by whom?\n"
 SECOND_TASK = "\n\nTask: list the open points that are left and who should take them up. Answer:\n"
 TASK_IN_FRONT = (
-    "Task: write a short briefing for someone who was not present. Mention the two most contested points, then say what "
-    "happens next. Use the document below and nothing else.\n\nDocument:\n"
+    "Task: write a short briefing for someone who was not present. Mention the two most contested points, then say "
+    "what happens next. Use the document below and nothing else.\n\nDocument:\n"
 )
 
 
@@ -81,7 +82,7 @@ def _reflow(text: str) -> str:
 def _segments(text: str, count: int) -> list[str]:
     size = len(text) // count
     cuts = [0, *(text.find("\n", size * i) + 1 or size * i for i in range(1, count)), len(text)]
-    return [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(cuts)]
 
 
 def _records(segments: list[str], label: str) -> str:
@@ -99,8 +100,6 @@ def _reorder(document: str, donor_id: str, shuffler: random.Random) -> tuple[dic
 
 
 def _composite(documents: list[str], donor_id: str) -> tuple[dict[str, str], str]:
-    donors = {
-        f"{donor_id}-{number}": FIRST_HEADER + document + FIRST_TASK for number, document in enumerate(documents)
-    }
+    donors = {f"{donor_id}-{number}": FIRST_HEADER + document + FIRST_TASK for number, document in enumerate(documents)}
     quarters = [_segments(document, 4)[number] for number, document in enumerate(documents)]
     return donors, SECOND_HEADER + _records(quarters, "Source") + SECOND_TASK

@@ -1,4 +1,4 @@
-"""Real documents: meetings, technical papers and encyclopedia articles from a folder, or the standard library's own text."""
+"""Real documents: meetings, papers and articles from a folder, or the standard library's own text."""
 
 from __future__ import annotations
 

@@ -197,9 +197,7 @@ def _take_modules() -> dict[str, types.ModuleType]:
     return {name: sys.modules.pop(name) for name in names}
 
 
-def _exact_spans(
-    found: Any, target: Sequence[int], donors: Mapping[str, Sequence[int]]
-) -> tuple[list[Span], int]:
+def _exact_spans(found: Any, target: Sequence[int], donors: Mapping[str, Sequence[int]]) -> tuple[list[Span], int]:
     """Its answer, token by token: spans of equal tokens, and the number of unequal ones."""
     spans: list[Span] = []
     unequal = 0

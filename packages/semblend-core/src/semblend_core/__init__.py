@@ -9,8 +9,8 @@ from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
     Evidence,
-    InvalidPlan,
-    InvalidTokenIds,
+    InvalidPlanError,
+    InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
     Namespace,
@@ -29,7 +29,7 @@ from semblend_core.contract import (
     as_token_ids,
     gap_rows,
 )
-from semblend_core.extras import MissingExtra, require_extra
+from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel, LayerProfile, LayerProfileError
 from semblend_core.provider import SemBlend, create_provider
 from semblend_core.settings import SettingError, Settings
@@ -53,14 +53,14 @@ __all__ = [
     "DonorOffer",
     "ErrorSeen",
     "Evidence",
-    "InvalidPlan",
-    "InvalidTokenIds",
+    "InvalidPlanError",
+    "InvalidTokenIdsError",
     "LayerProfile",
     "LayerProfileError",
     "LoadAdvertised",
     "LookupRequest",
     "LookupResult",
-    "MissingExtra",
+    "MissingExtraError",
     "Namespace",
     "OfferResult",
     "Outcome",

@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 
-class MissingExtra(ImportError):
+class MissingExtraError(ImportError):
     """A feature whose optional dependency is not installed."""
 
 
@@ -17,6 +17,6 @@ def require_extra(module: str, *, distribution: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # The module is there; something that it needs is not.
-        raise MissingExtra(
+        raise MissingExtraError(
             f"{module} is not installed: run `pip install '{distribution}[{extra}]'`", name=module
         ) from error

@@ -65,9 +65,7 @@ def test_equal_fields_are_equal_namespaces() -> None:
 def test_the_digest_is_the_same_in_another_process(hash_seed: str) -> None:
     program = f"from semblend_core.contract import Namespace; print(Namespace(**{FIELDS!r}).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
     assert run.stdout.strip() == build().digest
 
 

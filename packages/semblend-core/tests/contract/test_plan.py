@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import InvalidPlan, Plan, Row, RowKind, Span, gap_rows
+from semblend_core.contract import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows
 
 
 def span(start: int, length: int, donor: str = "d", donor_start: int = 0) -> Span:
@@ -31,7 +31,7 @@ def gap(start: int, length: int) -> Row:
     ],
 )
 def test_an_impossible_span_is_refused(arguments: tuple[int, str, int, int], problem: str) -> None:
-    with pytest.raises(InvalidPlan, match=problem):
+    with pytest.raises(InvalidPlanError, match=problem):
         Span(*arguments)
 
 
@@ -40,7 +40,7 @@ def test_an_impossible_span_is_refused(arguments: tuple[int, str, int, int], pro
     [(0, 0, "at least one token"), (3, -1, "at least one token"), (-1, 4, "positions start at 0")],
 )
 def test_an_impossible_row_is_refused(start: int, length: int, problem: str) -> None:
-    with pytest.raises(InvalidPlan, match=problem):
+    with pytest.raises(InvalidPlanError, match=problem):
         Row(start, length, RowKind.SEAM)
 
 
@@ -68,12 +68,12 @@ def test_an_impossible_row_is_refused(start: int, length: int, problem: str) -> 
 def test_an_impossible_plan_is_refused(
     prompt: int, exact: int, spans: list[Span], rows: list[Row], problem: str
 ) -> None:
-    with pytest.raises(InvalidPlan, match=problem):
+    with pytest.raises(InvalidPlanError, match=problem):
         Plan("r", prompt, exact, tuple(spans), tuple(rows))
 
 
 def test_an_invalid_plan_is_a_value_error() -> None:
-    assert issubclass(InvalidPlan, ValueError)
+    assert issubclass(InvalidPlanError, ValueError)
 
 
 @st.composite

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import MAX_TOKEN_ID, InvalidTokenIds, as_token_ids
+from semblend_core.contract import MAX_TOKEN_ID, InvalidTokenIdsError, as_token_ids
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_ids_of_any_integer_kind_become_read_only_int32(tokens: Any) -> None:
     ],
 )
 def test_what_is_no_token_sequence_is_refused(tokens: Any, problem: str) -> None:
-    with pytest.raises(InvalidTokenIds, match=problem):
+    with pytest.raises(InvalidTokenIdsError, match=problem):
         as_token_ids(tokens)
 
 
 def test_a_read_only_array_with_a_negative_id_is_refused() -> None:
     ids = np.array([1, -1], np.int32)
     ids.flags.writeable = False
-    with pytest.raises(InvalidTokenIds, match="negative"):
+    with pytest.raises(InvalidTokenIdsError, match="negative"):
         as_token_ids(ids)
 
 
 def test_a_refusal_quotes_little_of_a_long_prompt() -> None:
-    with pytest.raises(InvalidTokenIds) as refusal:
+    with pytest.raises(InvalidTokenIdsError) as refusal:
         as_token_ids(np.full(100_000, 0.5).tolist())
     assert len(str(refusal.value)) < 200
 

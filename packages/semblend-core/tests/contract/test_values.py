@@ -12,7 +12,7 @@ from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
     Evidence,
-    InvalidTokenIds,
+    InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
     Namespace,
@@ -80,9 +80,7 @@ def test_an_offer_names_its_donor_and_where_it_becomes_approximate() -> None:
 
 
 @pytest.mark.parametrize(("approximate_from", "exact"), [(None, 3), (0, 0), (2, 2), (3, 3)])
-def test_only_what_lies_before_the_first_approximate_token_is_offered(
-    approximate_from: int | None, exact: int
-) -> None:
+def test_only_what_lies_before_the_first_approximate_token_is_offered(approximate_from: int | None, exact: int) -> None:
     assert (
         DonorOffer("d", NAMESPACE, as_token_ids([1, 2, 3]), approximate_from).exact_token_ids.tolist()
         == [1, 2, 3][:exact]
@@ -132,7 +130,7 @@ def test_a_prefix_result_covers_no_more_than_its_tokens(cached: int) -> None:
 
 
 def test_a_prefix_result_holds_tokens() -> None:
-    with pytest.raises(InvalidTokenIds):
+    with pytest.raises(InvalidTokenIdsError):
         SemanticPrefixResult(np.array([1.5]), 0, True)
     assert SemanticPrefixResult(as_token_ids([]), 0, True).alternate_token_ids.dtype == np.int32
 

@@ -47,18 +47,12 @@ def _common_runs(query: TokenIds, donor: TokenIds, at_least: int) -> set[tuple[i
     return found
 
 
-def _assert_true_runs(
-    runs: Iterable[Run], query: TokenIds, donors: dict[int, TokenIds], min_run: int
-) -> None:
+def _assert_true_runs(runs: Iterable[Run], query: TokenIds, donors: dict[int, TokenIds], min_run: int) -> None:
     """Every run is token-equal, as long as asked for, and cannot be extended."""
     for run in runs:
         donor = donors[run.donor]
         assert run.length >= min_run
-        assert np.array_equal(
-            query[run.start : run.end], donor[run.donor_start : run.donor_start + run.length]
-        )
+        assert np.array_equal(query[run.start : run.end], donor[run.donor_start : run.donor_start + run.length])
         before, after = run.donor_start - 1, run.donor_start + run.length
         assert run.start == 0 or before < 0 or query[run.start - 1] != donor[before], "could start earlier"
-        assert run.end == query.size or after == donor.size or query[run.end] != donor[after], (
-            "could end later"
-        )
+        assert run.end == query.size or after == donor.size or query[run.end] != donor[after], "could end later"

@@ -9,7 +9,7 @@ import pytest
 
 from semblend_core.contract import TokenIds
 from semblend_core.discovery import Geometry, Run, SpanIndex, best_cover
-from semblend_core.discovery.runs import Diagonals
+from semblend_core.discovery.runs import Diagonals, DonorColumns
 
 
 class CountingIndex(SpanIndex):
@@ -19,19 +19,17 @@ class CountingIndex(SpanIndex):
         super().__init__(Geometry())
         self.diagonals = self.hits = 0
 
-    def find(
-        self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None
-    ) -> list[Run] | None:
+    def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> list[Run] | None:
         self.diagonals = self.hits = 0
         return super().find(query, scope, min_run, deadline=deadline)
 
     def _searched(
-        self, query: TokenIds, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
+        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
     ) -> list[Run]:
         assert diagonals.hits.size <= self.max_diagonals
         self.diagonals += int(diagonals.hits.size)
         self.hits += int(diagonals.hits.sum())
-        return super()._searched(query, diagonals, min_run, known)
+        return super()._searched(query, donors, diagonals, min_run, known)
 
 
 def text(seed: int, size: int) -> TokenIds:

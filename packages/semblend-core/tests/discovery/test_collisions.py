@@ -68,9 +68,7 @@ def test_a_tiny_hash_still_finds_what_few_donors_share(
         assert index.find(text, 0, 31) == [Run(0, 80, serial, 0)]
 
 
-def test_namespaces_whose_tags_collide_stay_apart(
-    add: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_namespaces_whose_tags_collide_stay_apart(add: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "semblend_core.discovery.span_index._scoped",
         lambda hashes, scope: np.minimum(np.maximum(hashes, np.uint32(1)), np.uint32(0xFFFFFFFE)),

@@ -85,9 +85,7 @@ def greedy_longest_first(runs: Sequence[Run], start: int, min_span: int) -> list
 
 @settings(deadline=None, max_examples=400)
 @given(st.data(), st.sampled_from([16, 20, 64]), st.integers(0, 100))
-def test_the_cover_is_near_what_the_longest_first_would_get(
-    data: st.DataObject, min_span: int, start: int
-) -> None:
+def test_the_cover_is_near_what_the_longest_first_would_get(data: st.DataObject, min_span: int, start: int) -> None:
     """Slack: per piece of the other's, one piece given up for want of room and one too small to be chased."""
     runs = data.draw(run_sets(min_length=min_span))
     greedy = greedy_longest_first(runs, start, min_span)

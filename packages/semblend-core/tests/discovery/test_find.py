@@ -17,11 +17,7 @@ LARGE_VOCABULARY = 2**31 - 1
 
 
 def random_tokens(seed: int, size: int, vocabulary: int = LARGE_VOCABULARY) -> TokenIds:
-    return (
-        np.random.default_rng(seed)
-        .integers(0, vocabulary, size, dtype=np.int64, endpoint=True)
-        .astype(np.int32)
-    )
+    return np.random.default_rng(seed).integers(0, vocabulary, size, dtype=np.int64, endpoint=True).astype(np.int32)
 
 
 @st.composite

@@ -64,9 +64,7 @@ class IndexMachine(RuleBasedStateMachine):
         for run in runs:
             tokens, owner = self.model[run.donor]
             assert owner == scope
-            assert np.array_equal(
-                query[run.start : run.end], tokens[run.donor_start : run.donor_start + run.length]
-            )
+            assert np.array_equal(query[run.start : run.end], tokens[run.donor_start : run.donor_start + run.length])
         if any(owner == scope and _holds(tokens, query) for tokens, owner in self.model.values()):
             # Of donors with the same text one will do; see test_find for the window at either end.
             window = self.index.geometry.window

@@ -15,9 +15,7 @@ CommonRuns = Callable[[TokenIds, TokenIds, int], set[tuple[int, int, int]]]
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.integers(0, 2**20), st.lists(st.integers(0, 299), min_size=1, max_size=12), st.sampled_from([16, 64])
-)
+@given(st.integers(0, 2**20), st.lists(st.integers(0, 299), min_size=1, max_size=12), st.sampled_from([16, 64]))
 def test_every_island_of_distinct_text_is_found(
     common_runs: CommonRuns,
     add: Callable[..., int],
@@ -56,3 +54,15 @@ def test_a_forgotten_donor_has_no_islands(add: Callable[..., int]) -> None:
     assert index.islands(donor, np.arange(200), serial, ISLAND_GRAM) == []
     short = add(index, donor[:10])
     assert index.islands(donor, np.arange(200), short, ISLAND_GRAM) == []
+
+
+def test_a_range_of_the_donor_bounds_the_search(add: Callable[..., int]) -> None:
+    index = SpanIndex(Geometry())
+    donor = np.random.default_rng(5).integers(0, 50_000, 4000).astype(np.int32)
+    serial = add(index, donor)
+    query = np.concatenate([donor[100:140], donor[3000:3040]])
+    wanted = np.arange(query.size)
+    everywhere = index.islands(query, wanted, serial, ISLAND_GRAM)
+    assert {run.donor_start for run in everywhere} == {100, 3000}
+    near_the_end = index.islands(query, wanted, serial, ISLAND_GRAM, range(2900, 3500))
+    assert [(run.start, run.end, run.donor_start) for run in near_the_end] == [(40, 80, 3000)]

@@ -63,9 +63,7 @@ def test_every_answer_is_right_while_donors_register_and_leave(add: Callable[...
     assert len(index) == 8 + 500 - len([seed for seed in range(100, 600) if seed % 3 == 0])
 
 
-def test_a_lookup_does_not_wait_while_the_index_grows(
-    add: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lookup_does_not_wait_while_the_index_grows(add: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A rebuild pauses between chunks under the writers' lock alone; a lookup started there goes through."""
     index = SpanIndex(Geometry())
     known = add(index, text(1))

@@ -44,9 +44,7 @@ def keep(registry: DonorRegistry, *donor_ids: str, size: int = 100) -> list[str]
 class RegistryMachine(RuleBasedStateMachine):
     """Any mix of registering, pinning, unpinning and forgetting keeps budgets, pins and answers right."""
 
-    @initialize(
-        budget=st.integers(8_000, 200_000), most=st.integers(1, 12), eviction=st.sampled_from(["lru", "lfu"])
-    )
+    @initialize(budget=st.integers(8_000, 200_000), most=st.integers(1, 12), eviction=st.sampled_from(["lru", "lfu"]))
     def start(self, budget: int, most: int, eviction: str) -> None:
         self.registry = DonorRegistry(
             geometry=Geometry.for_min_span(16), max_bytes=budget, max_donors=most, eviction=eviction

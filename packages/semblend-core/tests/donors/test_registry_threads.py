@@ -60,9 +60,7 @@ def test_registering_finding_pinning_and_forgetting_at_once(eviction: str) -> No
     def look_up(worker: int) -> None:
         source = np.random.default_rng(worker)
         while not done.is_set():
-            query = np.concatenate(
-                [texts[int(source.integers(150))][20:200], texts[int(source.integers(150))]]
-            )
+            query = np.concatenate([texts[int(source.integers(150))][20:200], texts[int(source.integers(150))]])
             for run in registry.find("a", query, 64, None) or ():
                 records = registry.pin([run.donor])
                 if records is None:

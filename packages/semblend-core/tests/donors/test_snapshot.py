@@ -146,9 +146,7 @@ while True:
 def test_a_process_killed_while_saving_leaves_a_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "donors"
     for number in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SAVE_FOR_EVER, str(path)], stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([sys.executable, "-c", SAVE_FOR_EVER, str(path)], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         for _ in range(2 + number):
             assert process.stdout.readline() == "saved\n"

@@ -19,9 +19,7 @@ def cosine(embedder: JaccardEmbedder, left: np.ndarray, right: np.ndarray) -> fl
 
 
 def true_jaccard(left: np.ndarray, right: np.ndarray, size: int) -> float:
-    a, b = (
-        {tuple(t[i : i + size]) for i in range(len(t) - size + 1)} for t in (left.tolist(), right.tolist())
-    )
+    a, b = ({tuple(t[i : i + size]) for i in range(len(t) - size + 1)} for t in (left.tolist(), right.tolist()))
     return len(a & b) / len(a | b)
 
 
@@ -34,13 +32,9 @@ def test_it_is_an_embedder_of_unit_vectors() -> None:
     np.testing.assert_allclose(np.abs(vectors), 1 / 8)
 
 
-@given(
-    shared=st.integers(0, 400), own=st.integers(1, 400), seed=st.integers(0, 2**16), shingle=st.integers(1, 4)
-)
+@given(shared=st.integers(0, 400), own=st.integers(1, 400), seed=st.integers(0, 2**16), shingle=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
-def test_the_estimate_is_within_its_statistical_tolerance(
-    shared: int, own: int, seed: int, shingle: int
-) -> None:
+def test_the_estimate_is_within_its_statistical_tolerance(shared: int, own: int, seed: int, shingle: int) -> None:
     rng = np.random.default_rng(seed)
     body = rng.integers(0, 50_000, shared, dtype=np.int32)
     left, right = (np.concatenate([rng.integers(0, 50_000, own + 4, dtype=np.int32), body]) for _ in range(2))
@@ -87,9 +81,7 @@ def test_vectors_are_equal_in_every_process() -> None:
         "import numpy as np; from semblend_core.evidence import Document, JaccardEmbedder; "
         "print(JaccardEmbedder().embed(Document(np.arange(99, dtype=np.int32))).tobytes().hex())"
     )
-    elsewhere = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
+    elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     here = JaccardEmbedder().embed(Document(np.arange(99, dtype=np.int32))).tobytes().hex()
     assert elsewhere.strip() == here
 

@@ -85,12 +85,8 @@ def test_a_paraphrase_is_nearer_than_unrelated_text(
 
 def test_text_that_differs_only_after_6000_characters_has_other_vectors(minilm: MiniLMEmbedder) -> None:
     common = (FILLER * 40)[:6500]
-    left = minilm.embed(
-        Document(NO_TOKENS, text=common + " A recipe for bread with rye flour and caraway seeds." * 6)
-    )
-    right = minilm.embed(
-        Document(NO_TOKENS, text=common + " The goalkeeper saved two penalties in the cup final." * 6)
-    )
+    left = minilm.embed(Document(NO_TOKENS, text=common + " A recipe for bread with rye flour and caraway seeds." * 6))
+    right = minilm.embed(Document(NO_TOKENS, text=common + " The goalkeeper saved two penalties in the cup final." * 6))
     np.testing.assert_allclose(left[0], right[0], atol=1e-4)
     assert float(left[-1] @ right[-1]) < 0.9
 

@@ -107,9 +107,7 @@ actions = st.lists(st.tuples(st.sampled_from("aar"), st.integers(0, 14), st.inte
 @pytest.mark.parametrize("threshold", [1000, pytest.param(4, marks=needs_usearch)])
 @given(steps=actions)
 @settings(max_examples=40, deadline=None)
-def test_any_history_leaves_exactly_the_living_donors(
-    threshold: int, steps: list[tuple[str, int, int]]
-) -> None:
+def test_any_history_leaves_exactly_the_living_donors(threshold: int, steps: list[tuple[str, int, int]]) -> None:
     space = Namespace(
         model="m",
         revision="r",

@@ -61,9 +61,7 @@ def gated(embedder: GatedEmbedder) -> Iterator[EvidenceWorker]:
     assert worker.close(LONG)
 
 
-def test_an_offered_donor_is_evidence_for_a_like_request(
-    worker: EvidenceWorker, namespace: Namespace
-) -> None:
+def test_an_offered_donor_is_evidence_for_a_like_request(worker: EvidenceWorker, namespace: Namespace) -> None:
     assert worker.offer(namespace, "like", document(1))
     assert worker.offer(namespace, "unlike", document(2))
     assert worker.wait_idle(LONG)
@@ -79,9 +77,7 @@ def test_an_offered_donor_is_evidence_for_a_like_request(
     assert stats.index_bytes >= 2 * 256 * 4
 
 
-def test_other_tenants_find_nothing(
-    worker: EvidenceWorker, make_namespace: Callable[[str | None], Namespace]
-) -> None:
+def test_other_tenants_find_nothing(worker: EvidenceWorker, make_namespace: Callable[[str | None], Namespace]) -> None:
     worker.offer(make_namespace("mine"), "d", document(1))
     worker.wait_idle(LONG)
     worker.ask("r", make_namespace("theirs"), document(1))
@@ -105,9 +101,7 @@ def test_no_call_waits_while_the_embedder_is_busy(
     assert len(embedder.threads) == 1
 
 
-def test_a_full_queue_drops_and_counts(
-    gated: EvidenceWorker, embedder: GatedEmbedder, namespace: Namespace
-) -> None:
+def test_a_full_queue_drops_and_counts(gated: EvidenceWorker, embedder: GatedEmbedder, namespace: Namespace) -> None:
     gated.offer(namespace, "busy", document(0))
     assert embedder.entered.acquire(timeout=LONG)
     taken = [gated.offer(namespace, f"d{i}", document(i)) for i in range(3)]
@@ -171,9 +165,7 @@ def test_a_donor_forgotten_while_it_is_queued_is_never_embedded(
     assert gated.stats().indexed == 1
 
 
-def test_forgetting_withdraws_a_donor_from_answers_already_given(
-    worker: EvidenceWorker, namespace: Namespace
-) -> None:
+def test_forgetting_withdraws_a_donor_from_answers_already_given(worker: EvidenceWorker, namespace: Namespace) -> None:
     worker.offer(namespace, "d", document(1))
     worker.wait_idle(LONG)
     worker.ask("r", namespace, document(1))

@@ -55,9 +55,7 @@ def test_noise_never_makes_a_cost_negative() -> None:
         ([(100, 1.0), (200, 2.0)], [(100, 1.0), (100, 1.0), (100, 1.0)]),
     ],
 )
-def test_one_length_cannot_calibrate(
-    prefills: list[tuple[int, float]], copies: list[tuple[int, float]]
-) -> None:
+def test_one_length_cannot_calibrate(prefills: list[tuple[int, float]], copies: list[tuple[int, float]]) -> None:
     with pytest.raises(ValueError, match="two prefills and two copies of different lengths"):
         CostModel.fit(prefills, copies)
 

@@ -28,9 +28,7 @@ def text(seed: int, size: int) -> TokenIds:
 class Bench:
     """A planner over a registry, asked as the provider asks it."""
 
-    def __init__(
-        self, cost: CostModel | None = None, profile: LayerProfile | None = None, **changed: Any
-    ) -> None:
+    def __init__(self, cost: CostModel | None = None, profile: LayerProfile | None = None, **changed: Any) -> None:
         self.settings = Settings(**changed)
         self.registry = DonorRegistry(geometry=Geometry.for_min_span(self.settings.min_span_tokens))
         self.planner = Planner(self.settings, self.registry, cost, profile)
@@ -43,9 +41,7 @@ class Bench:
         assert record is not None
         return record.serial
 
-    def choose(
-        self, prompt: TokenIds, exact: int = 0, alignment: int = 1, hinted: Sequence[int] = ()
-    ) -> list[Run]:
+    def choose(self, prompt: TokenIds, exact: int = 0, alignment: int = 1, hinted: Sequence[int] = ()) -> list[Run]:
         request = LookupRequest("r", NAMESPACE, as_token_ids(prompt), exact, alignment)
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         runs = self.registry.find(NAMESPACE.digest, prompt[exact:], shortest, None)

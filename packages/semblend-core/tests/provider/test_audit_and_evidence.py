@@ -45,9 +45,7 @@ def test_a_whole_life_is_on_record(
     provider.offer_donor(offer("short", text(0, 10)))
     provider.offer_donor(offer("d", text(1, 300)))
     provider.lookup(request_for("r", np.concatenate([text(2, 20), text(1, 300)])))
-    provider.report_outcome(
-        Outcome("r", OutcomeKind.MATERIALIZED, confirmed_tokens=299, confirmed_bytes=4096)
-    )
+    provider.report_outcome(Outcome("r", OutcomeKind.MATERIALIZED, confirmed_tokens=299, confirmed_bytes=4096))
     provider.lookup(request_for("miss", text(9, 300)))
     provider.report_outcome(Outcome("miss", OutcomeKind.DECLINED, reason=DeclineReason.NO_SPANS))
     provider.lookup(request_for("lost", np.concatenate([text(2, 20), text(1, 300)])))
@@ -177,9 +175,7 @@ def test_a_forgotten_donor_is_no_evidence(
     assert provider.lookup(request_for("r", text(1, 300))).evidence == ()
 
 
-def test_without_an_embedder_there_is_nothing_to_prefetch(
-    provider: SemBlend, namespace: Namespace, text: Text
-) -> None:
+def test_without_an_embedder_there_is_nothing_to_prefetch(provider: SemBlend, namespace: Namespace, text: Text) -> None:
     assert provider.prefetch_evidence("r", namespace, text(1, 300)) is False
 
 

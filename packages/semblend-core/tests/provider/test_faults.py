@@ -70,9 +70,7 @@ def test_a_fault_after_pinning_releases_the_pins(
     prompt = np.concatenate([text(2, 20), text(1, 300)])
     assert provider.lookup(request_for("r", prompt)).reason is DeclineReason.INTERNAL_ERROR
     assert provider.stats().pinned_requests == 0
-    assert provider.offer_donor(offer("e", text(3, 300))).registered_tokens == 300, (
-        "the donor is still pinned"
-    )
+    assert provider.offer_donor(offer("e", text(3, 300))).registered_tokens == 300, "the donor is still pinned"
 
 
 def test_a_declined_plan_releases_the_pins(

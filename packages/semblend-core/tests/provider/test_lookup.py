@@ -119,9 +119,7 @@ def test_a_donor_without_enough_exact_tokens_is_declined(
     assert provider.stats().donors == 0
 
 
-def test_only_the_exact_part_of_a_donor_is_kept(
-    provider: SemBlend, text: Text, offer: Offer, request_for: Ask
-) -> None:
+def test_only_the_exact_part_of_a_donor_is_kept(provider: SemBlend, text: Text, offer: Offer, request_for: Ask) -> None:
     assert provider.offer_donor(offer("d", text(1, 400), approximate_from=200)).registered_tokens == 200
     result = provider.lookup(request_for("r", joined(text(2, 30), text(1, 400))))
     assert result.plan is not None

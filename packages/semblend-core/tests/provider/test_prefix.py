@@ -66,9 +66,7 @@ def test_a_span_moved_to_the_front_is_no_prefix(prefixes: SemBlend, text: Text) 
     assert result.num_cached_tokens == 0
 
 
-@pytest.mark.parametrize(
-    "tokens", [[-1] * 100, [0.5] * 100, [[1, 2], [3]], [2**31] * 100, None, "text", object()]
-)
+@pytest.mark.parametrize("tokens", [[-1] * 100, [0.5] * 100, [[1, 2], [3]], [2**31] * 100, None, "text", object()])
 def test_invalid_tokens_are_no_prefix_and_no_donor(prefixes: SemBlend, tokens: Any) -> None:
     assert prefixes.on_prefix_miss("r", tokens) is None
     prefixes.on_request_cached("d", tokens)

@@ -66,9 +66,7 @@ def test_close_writes_what_is_queued_and_later_events_are_dropped_and_counted(tm
 
 def test_eight_threads_lose_and_tear_nothing(tmp_path: Path) -> None:
     threads, each = 8, 2000
-    log = AuditLog(
-        tmp_path / "audit.jsonl", "vllm", queue_size=threads * each, max_bytes=200_000, backups=100
-    )
+    log = AuditLog(tmp_path / "audit.jsonl", "vllm", queue_size=threads * each, max_bytes=200_000, backups=100)
     start = threading.Barrier(threads)
 
     def work(thread: int) -> None:
@@ -186,9 +184,7 @@ def test_settings_decide_whether_there_is_a_stream(tmp_path: Path) -> None:
     assert nothing.close()
     assert nothing.counters().dropped == 0
 
-    log = open_audit(
-        Settings(audit_path=str(tmp_path / "a.jsonl"), audit_max_bytes=4096, audit_backups=1), "vllm"
-    )
+    log = open_audit(Settings(audit_path=str(tmp_path / "a.jsonl"), audit_max_bytes=4096, audit_backups=1), "vllm")
     for number in range(200):
         log.emit(event(number))
     assert log.close(LONG)

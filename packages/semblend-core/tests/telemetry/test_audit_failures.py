@@ -34,9 +34,7 @@ def emit(log: AuditLog, numbers: range) -> AuditCounters:
     return log.counters()
 
 
-def run_python(
-    code: str, *arguments: str, launcher: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [*launcher, sys.executable, "-c", textwrap.dedent(code), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
@@ -153,9 +151,7 @@ def test_a_file_system_that_fills_up_and_is_freed(tmp_path: Path) -> None:
     assert (len(reading.records), reading.torn) == (free, ())
 
 
-def test_a_directory_that_is_missing_removed_and_made_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_that_is_missing_removed_and_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "logs"
     log = AuditLog(folder / "audit.jsonl", "vllm")
     with caplog.at_level(logging.WARNING, logger="semblend_core.telemetry"):

@@ -117,10 +117,7 @@ def test_a_namespace_is_recorded_as_its_digest_and_the_salt_never() -> None:
 
 
 def test_a_digest_stands_for_its_namespace() -> None:
-    assert (
-        DonorRegistered(request_id="r", donor_id="d", namespace=NAMESPACE.digest).namespace
-        == NAMESPACE.digest
-    )
+    assert DonorRegistered(request_id="r", donor_id="d", namespace=NAMESPACE.digest).namespace == NAMESPACE.digest
 
 
 def test_any_other_text_as_namespace_is_refused_and_not_repeated() -> None:
@@ -139,9 +136,7 @@ def test_a_lookup_that_found_a_plan_has_its_spans_and_no_reason() -> None:
 
 def test_a_lookup_that_found_nothing_has_its_reason_and_no_similarity() -> None:
     request = LookupRequest("r1", NAMESPACE, np.arange(400, dtype=np.int32))
-    record = as_record(
-        LookupDone.of(request, LookupResult(None, DeclineReason.NO_SPANS)), engine="sglang", time=1.0
-    )
+    record = as_record(LookupDone.of(request, LookupResult(None, DeclineReason.NO_SPANS)), engine="sglang", time=1.0)
     assert json.loads(json.dumps(record))["reason"] == "no_spans"
     assert (record["spans"], record["similarity"], record["microseconds"]) == (0, None, None)
 
@@ -149,14 +144,10 @@ def test_a_lookup_that_found_nothing_has_its_reason_and_no_similarity() -> None:
 def test_a_plan_can_be_rebuilt_from_its_record() -> None:
     record = as_record(PlanMade.of(PLAN, materialize=True, namespace=NAMESPACE), engine="vllm", time=1.0)
     read = json.loads(json.dumps(record))
-    spans = tuple(
-        Span(target, read["donors"][donor], start, n) for target, donor, start, n in read["span_list"]
-    )
+    spans = tuple(Span(target, read["donors"][donor], start, n) for target, donor, start, n in read["span_list"])
     assert spans == PLAN.spans
     assert read["spans"] == 3
-    assert (
-        read["reused_tokens"] + read["computed_tokens"] + read["exact_prefix_tokens"] == read["prompt_tokens"]
-    )
+    assert read["reused_tokens"] + read["computed_tokens"] + read["exact_prefix_tokens"] == read["prompt_tokens"]
 
 
 def test_materialized_tells_what_the_backend_confirmed() -> None:

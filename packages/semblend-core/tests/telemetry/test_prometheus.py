@@ -84,9 +84,7 @@ def test_labels_are_on_every_series(scrape: Scrape) -> None:
         ProviderStats, lookup_seconds=LatencyHistogram(), labels={"engine": "vllm", "rank": "0"}
     )
     samples = scrape(collector)
-    assert (
-        samples["semblend_declines_total", (("engine", "vllm"), ("rank", "0"), ("reason", "disabled"))] == 0
-    )
+    assert samples["semblend_declines_total", (("engine", "vllm"), ("rank", "0"), ("reason", "disabled"))] == 0
     assert all({"engine", "rank"} <= {name for name, _ in labels} for _, labels in samples)
 
 

@@ -20,8 +20,8 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 small {{ color: #5a6675 }} @media print {{ .bar {{ print-color-adjust: exact; -webkit-print-color-adjust: exact }} }}
 </style></head><body>
 <h1>What is computed again?</h1>
-<p>Each prompt is served by an engine with prefix caching alone (upper bar) and with SemBlend (lower bar). The engine model
-runs the real provider and contract and no neural network: these are tokens, not milliseconds.</p>
+<p>Each prompt is served by an engine with prefix caching alone (upper bar) and with SemBlend (lower bar). The engine
+model runs the real provider and contract and no neural network: these are tokens, not milliseconds.</p>
 <p class="key"><span class="exact"></span>exact prefix <span class="reused"></span>reused, confirmed
 <span class="computed"></span>computed</p>
 {rows}</body></html>
@@ -47,8 +47,12 @@ def _row(row: DemoRow) -> str:
 
 def _bar(total: int, exact: int, reused: int, computed: int) -> str:
     parts = (("exact", exact), ("reused", reused), ("computed", computed))
-    return '<div class="bar">' + "".join(
-        f'<div class="{name}" style="width:{100 * count / total:.2f}%" title="{name} {count}"></div>'
-        for name, count in parts
-        if count
-    ) + "</div>"
+    return (
+        '<div class="bar">'
+        + "".join(
+            f'<div class="{name}" style="width:{100 * count / total:.2f}%" title="{name} {count}"></div>'
+            for name, count in parts
+            if count
+        )
+        + "</div>"
+    )

@@ -12,11 +12,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from semblend_core import OutcomeKind, Settings, create_provider
-from semblend_core.testing import TokenEngine
 
 from sembench.demo.report import write_report
 from sembench.demo.text import Prompt, donor_prompts, recipient_prompts
+from semblend_core import OutcomeKind, Settings, create_provider
+from semblend_core.testing import TokenEngine
 
 _WORD_OR_SPACE = re.compile(r"\w+|\s|[^\w\s]")
 

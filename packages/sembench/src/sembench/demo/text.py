@@ -7,8 +7,21 @@ from dataclasses import dataclass
 
 _PRODUCTS = ("gateway", "billing service", "mobile app", "search cluster", "mail relay", "export job", "login page")
 _SYMPTOMS = ("returns errors", "is slow", "drops connections", "shows stale data", "rejects valid input", "restarts")
-_CAUSES = ("an expired certificate", "a full disk", "a wrong time zone", "a missing index", "a changed limit", "a proxy")
-_ACTIONS = ("rolled back the release", "raised the limit", "added an index", "renewed the certificate", "moved the data")
+_CAUSES = (
+    "an expired certificate",
+    "a full disk",
+    "a wrong time zone",
+    "a missing index",
+    "a changed limit",
+    "a proxy",
+)
+_ACTIONS = (
+    "rolled back the release",
+    "raised the limit",
+    "added an index",
+    "renewed the certificate",
+    "moved the data",
+)
 _PEOPLE = ("Amara", "Boris", "Chen", "Dalia", "Emeka", "Freya", "Goran", "Hana", "Ines", "Jonas")
 
 FIRST_INSTRUCTION = "You are a support engineer. Read the ticket and state the cause. Cite the line you rely on."

@@ -15,17 +15,17 @@ from semblend_core.contract.lookup import (
 )
 from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
-from semblend_core.contract.plan import InvalidPlan, Plan, Row, RowKind, Span, gap_rows
+from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
-from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIds, TokenIds, as_token_ids
+from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIdsError, TokenIds, as_token_ids
 
 __all__ = [
     "MAX_TOKEN_ID",
     "DeclineReason",
     "DonorOffer",
     "Evidence",
-    "InvalidPlan",
-    "InvalidTokenIds",
+    "InvalidPlanError",
+    "InvalidTokenIdsError",
     "LookupRequest",
     "LookupResult",
     "Namespace",

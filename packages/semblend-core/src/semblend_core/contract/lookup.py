@@ -31,7 +31,9 @@ class LookupRequest:
             raise ValueError("request_id must not be empty")
         object.__setattr__(self, "token_ids", as_token_ids(self.token_ids))
         if not 0 <= self.exact_prefix_tokens <= self.token_ids.size:
-            raise ValueError(f"exact_prefix_tokens {self.exact_prefix_tokens} is outside the prompt of {self.token_ids.size}")
+            raise ValueError(
+                f"exact_prefix_tokens {self.exact_prefix_tokens} is outside the prompt of {self.token_ids.size}"
+            )
         if self.span_alignment < 1:
             raise ValueError(f"span_alignment must be at least 1, got {self.span_alignment}")
 
@@ -60,7 +62,7 @@ class LookupResult:
     plan: Plan | None
     reason: DeclineReason | None
     materialize: bool = True
-    """False: the plan is a finding only (discovery-only mode); the engine must prefill normally and report DISCOVERY_ONLY."""
+    """False: a finding only (discovery-only mode): the engine prefills normally and reports DISCOVERY_ONLY."""
     evidence: tuple[Evidence, ...] = ()
     elapsed_us: float | None = None
     """Time spent in the lookup, in microseconds; None when not measured."""
@@ -92,7 +94,9 @@ class DonorOffer:
             raise ValueError("donor_id must not be empty")
         object.__setattr__(self, "token_ids", as_token_ids(self.token_ids))
         if self.approximate_from is not None and not 0 <= self.approximate_from <= self.token_ids.size:
-            raise ValueError(f"approximate_from {self.approximate_from} is outside the donor's {self.token_ids.size} tokens")
+            raise ValueError(
+                f"approximate_from {self.approximate_from} is outside the donor's {self.token_ids.size} tokens"
+            )
 
     @property
     def exact_token_ids(self) -> TokenIds:
@@ -165,7 +169,7 @@ class SemanticLookupProvider(ABC):
     def restrict_to_discovery(self, reason: str) -> None:
         """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
 
-    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:
+    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:  # noqa: B027 - optional
         """Tell whether a donor's KV is in the engine's fastest tier, to be preferred there. May be ignored."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class InvalidPlan(ValueError):
+class InvalidPlanError(ValueError):
     """A span, row or plan that no engine could carry out correctly."""
 
 
@@ -28,11 +28,11 @@ class Span:
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise InvalidPlan(f"a span needs at least one token, got length {self.length}")
+            raise InvalidPlanError(f"a span needs at least one token, got length {self.length}")
         if self.target_start < 0 or self.donor_start < 0:
-            raise InvalidPlan(f"span positions start at 0, got {self}")
+            raise InvalidPlanError(f"span positions start at 0, got {self}")
         if not self.donor_id:
-            raise InvalidPlan("a span names its donor: donor_id must not be empty")
+            raise InvalidPlanError("a span names its donor: donor_id must not be empty")
 
     @property
     def target_end(self) -> int:
@@ -69,9 +69,9 @@ class Row:
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise InvalidPlan(f"a row needs at least one token, got length {self.length}")
+            raise InvalidPlanError(f"a row needs at least one token, got length {self.length}")
         if self.start < 0:
-            raise InvalidPlan(f"row positions start at 0, got {self.start}")
+            raise InvalidPlanError(f"row positions start at 0, got {self.start}")
 
     @property
     def end(self) -> int:
@@ -99,22 +99,23 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not 0 <= self.exact_prefix_tokens < self.prompt_tokens:
-            raise InvalidPlan(
-                f"exact prefix of {self.exact_prefix_tokens} tokens leaves nothing to plan in a prompt of {self.prompt_tokens}"
+            raise InvalidPlanError(
+                f"exact prefix of {self.exact_prefix_tokens} tokens leaves nothing to plan "
+                f"in a prompt of {self.prompt_tokens}"
             )
         if not self.spans:
-            raise InvalidPlan("a plan without spans reuses nothing: decline instead")
+            raise InvalidPlanError("a plan without spans reuses nothing: decline instead")
         if not self.rows:
-            raise InvalidPlan("a plan must leave at least the last prompt token to compute")
+            raise InvalidPlanError("a plan must leave at least the last prompt token to compute")
         _check_order("spans", [(s.target_start, s.target_end) for s in self.spans], self)
         _check_order("rows", [(r.start, r.end) for r in self.rows], self)
         if self.rows[-1].end != self.prompt_tokens:
-            raise InvalidPlan(
+            raise InvalidPlanError(
                 f"the last prompt token ({self.prompt_tokens - 1}) must be computed: the engine samples from its logits"
             )
         uncovered = self._first_uncovered()
         if uncovered is not None:
-            raise InvalidPlan(f"position {uncovered} is in no span and in no row")
+            raise InvalidPlanError(f"position {uncovered} is in no span and in no row")
 
     @classmethod
     def over(
@@ -187,9 +188,10 @@ def _check_order(what: str, runs: list[tuple[int, int]], plan: Plan) -> None:
     previous_end = plan.exact_prefix_tokens
     for start, end in runs:
         if start < plan.exact_prefix_tokens:
-            raise InvalidPlan(f"{what} start at {start}, inside the exact prefix of {plan.exact_prefix_tokens} tokens")
+            exact = plan.exact_prefix_tokens
+            raise InvalidPlanError(f"{what} start at {start}, inside the exact prefix of {exact} tokens")
         if start < previous_end:
-            raise InvalidPlan(f"{what} overlap or are out of order at position {start}")
+            raise InvalidPlanError(f"{what} overlap or are out of order at position {start}")
         if end > plan.prompt_tokens:
-            raise InvalidPlan(f"{what} reach {end}, beyond the prompt of {plan.prompt_tokens} tokens")
+            raise InvalidPlanError(f"{what} reach {end}, beyond the prompt of {plan.prompt_tokens} tokens")
         previous_end = end

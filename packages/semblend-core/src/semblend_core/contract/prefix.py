@@ -1,4 +1,4 @@
-"""The prefix contract, in the shape proposed for SGLang (sgl-project/sglang#20806): one alternate prefix per request."""
+"""The prefix contract, in the shape proposed for SGLang (sgl-project/sglang#20806): one prefix per request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class SemanticPrefixResult:
         object.__setattr__(self, "alternate_token_ids", as_token_ids(self.alternate_token_ids))
         if not 0 <= self.num_cached_tokens <= self.alternate_token_ids.size:
             raise ValueError(
-                f"num_cached_tokens {self.num_cached_tokens} is outside the {self.alternate_token_ids.size} alternate tokens"
+                f"num_cached_tokens {self.num_cached_tokens} is outside the "
+                f"{self.alternate_token_ids.size} alternate tokens"
             )
 
 
@@ -46,7 +47,7 @@ class SemanticPrefixProvider(ABC):
 
     @abstractmethod
     def on_request_cached(self, rid: str, token_ids: Sequence[int]) -> None:
-        """The KV of ``token_ids`` is in the engine's exact cache. Called once per request, never for an approximate one."""
+        """The KV of ``token_ids`` is in the engine's exact cache. Once per request, never for an approximate one."""
 
     @abstractmethod
     def on_shutdown(self) -> None:

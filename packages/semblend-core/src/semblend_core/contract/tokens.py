@@ -14,7 +14,7 @@ TokenIds: TypeAlias = npt.NDArray[np.int32]
 MAX_TOKEN_ID = 2**31 - 1
 
 
-class InvalidTokenIds(ValueError):
+class InvalidTokenIdsError(ValueError):
     """Token ids that no tokenizer produces: negative, non-integer, too large or not a flat sequence."""
 
 
@@ -29,15 +29,15 @@ def as_token_ids(tokens: Sequence[int] | npt.NDArray[np.integer]) -> TokenIds:
     try:
         array = np.asarray(tokens)
     except (ValueError, TypeError) as error:  # Ragged lists, tensors on a device.
-        raise InvalidTokenIds(f"token ids must be one flat sequence of integers: {_preview(tokens)}") from error
+        raise InvalidTokenIdsError(f"token ids must be one flat sequence of integers: {_preview(tokens)}") from error
     if array.size == 0:
         array = array.astype(np.int32)
     if array.dtype == np.bool_ or not np.issubdtype(array.dtype, np.integer):
-        raise InvalidTokenIds(f"token ids must be integers, got {array.dtype}: {_preview(tokens)}")
+        raise InvalidTokenIdsError(f"token ids must be integers, got {array.dtype}: {_preview(tokens)}")
     if array.ndim == 1 and array.size and int(array.max()) > MAX_TOKEN_ID:
-        raise InvalidTokenIds(f"token id {int(array.max())} is above the largest allowed, {MAX_TOKEN_ID}")
+        raise InvalidTokenIdsError(f"token id {int(array.max())} is above the largest allowed, {MAX_TOKEN_ID}")
     if array.ndim == 1 and array.size and int(array.min()) < 0:
-        raise InvalidTokenIds(f"token ids must not be negative, got {int(array.min())}")
+        raise InvalidTokenIdsError(f"token ids must not be negative, got {int(array.min())}")
     owned = np.array(array, dtype=np.int32, order="C", copy=True)
     owned.flags.writeable = False
     return _checked(owned)
@@ -45,9 +45,9 @@ def as_token_ids(tokens: Sequence[int] | npt.NDArray[np.integer]) -> TokenIds:
 
 def _checked(array: TokenIds) -> TokenIds:
     if array.ndim != 1:
-        raise InvalidTokenIds(f"token ids must be one flat sequence, got shape {array.shape}")
+        raise InvalidTokenIdsError(f"token ids must be one flat sequence, got shape {array.shape}")
     if array.size and int(array.min()) < 0:
-        raise InvalidTokenIds(f"token ids must not be negative, got {int(array.min())}")
+        raise InvalidTokenIdsError(f"token ids must not be negative, got {int(array.min())}")
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
         array.flags.writeable = False

@@ -1,8 +1,8 @@
 """A hash table from 32-bit tags to 32-bit values in two flat numpy arrays: no Python object per entry.
 
-Open addressing in buckets of sixteen: the tags of one are a cache line, so a vector of lookups is a single gather, and a
-second gather for the few keys whose bucket is full. Buckets fill from the left and are never compacted in place, so a
-bucket is full exactly when its last slot is taken; removed entries leave a tombstone until the next rebuild.
+Open addressing in buckets of sixteen: the tags of one are a cache line, so a vector of lookups is a single gather,
+and a second gather for the few keys whose bucket is full. Buckets fill from the left and are never compacted in
+place, so a bucket is full exactly when its last slot is taken; removed entries leave a tombstone until the next rebuild.
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ class BucketTable:
             self._fill[buckets[fits]] = columns[fits] + 1
             tags, values = tags[~fits], values[~fits]
             buckets = (buckets[~fits] + 1) & ((1 << self._bits) - 1)
-            if tags.size and buckets[0] > buckets[-1]:  # Some wrapped around: groups must stay contiguous.
-                order = np.argsort(buckets, kind="stable")
-                tags, values, buckets = tags[order], values[order], buckets[order]
+            # Those that wrap around stay behind the others, so equal buckets stay together.
 
     def check_integrity(self) -> None:
         tags = self._tags
@@ -141,7 +139,8 @@ class BucketTable:
         every_tag = tags.reshape(-1)[live]
         assert np.unique(every_tag).size == every_tag.size, "a tag is in the table twice"
         found, slots = self.find(every_tag)
-        assert found.size == live.size and np.array_equal(np.sort(slots), live), "an entry cannot be found"
+        assert found.size == live.size, "an entry cannot be found"
+        assert np.array_equal(np.sort(slots), live), "an entry is found in a wrong place"
 
     def _fits(self, count: int) -> bool:
         return self._used + count <= MAX_LOAD * self._tags.size

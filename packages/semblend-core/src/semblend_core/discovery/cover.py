@@ -102,9 +102,7 @@ def _long_enough(swept: list[tuple[int, Run]], min_span: int, lowest: int) -> li
     return kept
 
 
-def _aligned(
-    pieces: list[tuple[int, int, Run]], alignment: int, min_span: int, lowest: int
-) -> list[Run]:
+def _aligned(pieces: list[tuple[int, int, Run]], alignment: int, min_span: int, lowest: int) -> list[Run]:
     aligned: list[Run] = []
     taken = lowest
     for first, end, run in pieces:

@@ -83,10 +83,11 @@ def winnow(hashes: Hashes, window: int) -> Positions:
     if window <= 1:
         return np.arange(hashes.size)
     window_minimum = _sliding(np.minimum, hashes, window)
-    # A hash is kept when one of the windows around it has it as its minimum: the largest of their minima is then itself.
+    # A hash is kept when it is the minimum of a window around it: the largest of those minima is then itself.
     padded = np.zeros(window_minimum.size + 2 * (window - 1), np.uint32)
     padded[window - 1 : window - 1 + window_minimum.size] = window_minimum
-    return (_sliding(np.maximum, padded, window) == hashes).nonzero()[0]
+    kept: npt.NDArray[np.bool_] = _sliding(np.maximum, padded, window) == hashes
+    return kept.nonzero()[0]
 
 
 def keep_last_repeats(hashes: Hashes, positions: Positions, repeats: int) -> Positions:

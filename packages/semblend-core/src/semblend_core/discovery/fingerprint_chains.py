@@ -100,7 +100,7 @@ class FingerprintChains:
         return pages
 
     def remove(self, tags: Tags, pages: npt.NDArray[np.int32]) -> None:
-        """Take out what ``insert`` put in with the same (sorted) tags. A donor's entries are neighbours in their chain."""
+        """Take out what ``insert`` put in with the same (sorted) tags: neighbours in their chains, one donor's."""
         entries = _entries(pages, tags.size)
         last, first = _group_ends(tags)
         newer, older = self._newer[entries[last]], self._older[entries[first]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class ExtentAllocator:
         free = sum(self._length_by_start.values())
         assert self.used + free == self.end, "free and used runs do not add up"
         edges = sorted((start, start + length) for start, length in self._length_by_start.items())
-        assert all(end < start for (_, end), (start, _) in zip(edges, edges[1:], strict=False)), "free runs touch"
+        assert all(end < start for (_, end), (start, _) in pairwise(edges)), "free runs touch"
 
     def _list(self, start: int, length: int) -> None:
         self._length_by_start[start] = length

@@ -57,9 +57,10 @@ class Diagonals:
             hits=np.diff(np.append(starts, key.size)),
         )
 
-    def strongest(self, count: int, recency: Ints) -> Diagonals:
-        """The ``count`` diagonals with most hits, newer donors first among equals."""
-        return self.take(np.lexsort((-recency[self.donor], -self.hits))[:count])
+    def strongest(self, count: int, weight: Ints, recency: Ints) -> Diagonals:
+        """The ``count`` diagonals with most hits times their donor's weight, newer donors first among equals."""
+        strength = self.hits * weight[self.donor]
+        return self.take(np.lexsort((-recency[self.donor], -strength))[:count])
 
     def take(self, which: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Diagonals:
         return Diagonals(self.donor[which], self.shift[which], self.first[which], self.last[which], self.hits[which])
@@ -105,7 +106,14 @@ def run_along(
 
 
 def verified_runs(
-    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, *, gram: int, margin: int, min_run: int, max_compared: int
+    query: TokenIds,
+    donors: DonorColumns,
+    diagonals: Diagonals,
+    *,
+    gram: int,
+    margin: int,
+    min_run: int,
+    max_compared: int,
 ) -> list[Run]:
     """Maximal runs of at least ``min_run`` equal tokens along the diagonals, compared token by token.
 

@@ -28,10 +28,11 @@ def search_runs(
     min_run: int,
     known: Sequence[Run] = (),
 ) -> list[Run]:
-    """Maximal runs of at least ``min_run`` tokens along the diagonals, which come strongest first, after ``known`` ones.
+    """Maximal runs of at least ``min_run`` tokens along the diagonals, which come strongest first.
 
-    A diagonal is skipped when all its hits lie inside one run of another: it could add no more than ``margin`` tokens at
-    either end of that run. Where those could make a short run long enough, nothing is skipped.
+    ``known`` runs were found before and are part of the answer. A diagonal is skipped when all its hits lie inside one
+    run of another: it could add no more than ``margin`` tokens at either end of that run. Where those could make a
+    short run long enough, nothing is skipped.
     """
     found: list[Run] = [*known]
     limits = {"gram": gram, "margin": margin, "min_run": gram}
@@ -76,8 +77,9 @@ def _unexplained(diagonals: Diagonals, skip: int, runs: list[Run], gram: int) ->
     if not first.size or not runs:
         return np.arange(skip, skip + first.size)
     bounds = np.array([(run.start, run.end) for run in runs])
-    explained = ((first[:, None] >= bounds[:, 0]) & (end[:, None] <= bounds[:, 1])).any(axis=1)
-    return skip + (~explained).nonzero()[0]
+    inside: npt.NDArray[np.bool_] = (first[:, None] >= bounds[:, 0]) & (end[:, None] <= bounds[:, 1])
+    explained = np.logical_or.reduce(inside, axis=1)
+    return skip + np.logical_not(explained).nonzero()[0]
 
 
 def _strongest_donor(diagonals: Diagonals) -> int:

@@ -28,8 +28,12 @@ from semblend_core.discovery.search import search_runs, unexplained
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
+RESIDENT_WEIGHT = 2
+"""How much a hit counts in a donor whose KV is in the fastest tier, against one whose is not."""
 SCATTERED_TOKENS = 384
 """Tokens per donor, on average, below which a prompt counts as scattered over donors."""
+MAX_ISLAND_WINDOW = 32_768
+"""Most donor tokens that one call of ``islands`` searches: it must stay within a lookup's time."""
 MAX_ARENA_TOKENS = 2**32 - 1
 """Offsets into the arena are 32-bit."""
 
@@ -61,6 +65,7 @@ class SpanIndex:
         self._length: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._scope: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._serial: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._weight: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         # Columns are addressed by number, which is reused; the outside knows serials only, so that an answer
         # can never be taken for a donor that came later to the same number.
         self._numbers: dict[int, int] = {}
@@ -119,14 +124,17 @@ class SpanIndex:
         # Whatever may run out of memory comes first; from the readers' lock on nothing fails.
         arena = grown(self._arena, end)
         put_chains_in_place = self._chains.prepare(donor.tags.size, _yield_to_other_threads)
-        columns = [grown(c, number + 1) for c in (self._start, self._length, self._scope, self._serial)]
+        columns = [
+            grown(column, number + 1) for column in (self._start, self._length, self._scope, self._serial, self._weight)
+        ]
         with self._readers:
             self._arena = arena
-            self._start, self._length, self._scope, self._serial = columns
+            self._start, self._length, self._scope, self._serial, self._weight = columns
             put_chains_in_place()
             arena[start:end] = donor.tokens
             self._start[number], self._length[number] = start, donor.tokens.size
             self._scope[number], self._serial[number] = donor.scope, serial
+            self._weight[number] = RESIDENT_WEIGHT
             self._pages[number] = self._chains.insert(donor.tags, start + donor.positions, number)
             self._numbers[serial] = number
             if self._free_numbers:
@@ -145,6 +153,13 @@ class SpanIndex:
                 self._free_numbers.append(number)
                 del self._numbers[serial]
 
+    def set_resident(self, serial: int, resident: bool) -> None:
+        """Prefer a donor whose KV is at hand to one whose is not, where both hold the same. Unknown: ignored."""
+        with self._readers:
+            number = self._numbers.get(serial)
+            if number is not None:
+                self._weight[number] = RESIDENT_WEIGHT if resident else 1
+
     def tokens_of(self, serial: int) -> TokenIds:
         """A copy of a donor's tokens."""
         with self._readers:
@@ -152,9 +167,7 @@ class SpanIndex:
             start = int(self._start[number])
             return self._arena[start : start + int(self._length[number])].copy()
 
-    def find(
-        self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None
-    ) -> list[Run] | None:
+    def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> list[Run] | None:
         """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
         positions, hashes = fingerprint(query, self.geometry)
         tags = _scoped(hashes, scope)
@@ -167,7 +180,7 @@ class SpanIndex:
                 return None
             if not self._chains.have_older(newest):
                 return runs
-            if _scattered(runs):
+            if _scattered(runs) or not self._all_resident(runs):
                 return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
             # What the newest donors leave over, older ones may hold.
             left = newest.where(unexplained(newest.query, runs, self.geometry.gram))
@@ -175,31 +188,44 @@ class SpanIndex:
         finally:
             self._readers.release()
 
-    def islands(self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int) -> list[Run]:
+    def islands(
+        self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int, within: range | None = None
+    ) -> list[Run]:
         """Runs of one donor around the ``wanted`` query positions, found without thinning.
 
         Where text was edited, what is left between edits is often too short to be sure of a kept fingerprint. With the
-        donor known, all of its k-grams can be compared.
+        donor known, all of its k-grams can be compared; ``within`` narrows that to a range of its positions.
         """
         hashes = gram_hashes(query, ISLAND_GRAM)
         wanted = wanted[wanted < hashes.size]
+        window, offset = self._window(serial, within)
+        donor_hashes = gram_hashes(window, ISLAND_GRAM)
+        if not donor_hashes.size or not wanted.size:
+            return []
+        order = np.argsort(donor_hashes)
+        ordered = donor_hashes[order]
+        # Sorted needles make the binary searches walk the haystack in order, several times faster.
+        wanted = wanted[np.argsort(hashes[wanted])]
+        sought = hashes[wanted]
+        at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
+        hit = (ordered[at] == sought).nonzero()[0]
+        diagonals = Diagonals.of(wanted[hit], np.zeros(hit.size, np.int64), order[at[hit]])
+        one = np.array([serial])
+        strongest = diagonals.strongest(4 * self.max_diagonals, np.ones(1, np.int64), one)
+        alone = DonorColumns(window, np.zeros(1, np.int64), np.array([window.size]), one)
+        runs = self._searched(query, alone, strongest, min_run)
+        return [run._replace(donor_start=run.donor_start + offset) for run in runs]
+
+    def _window(self, serial: int, within: range | None) -> tuple[TokenIds, int]:
+        """A copy of part of a donor, so that no lock is held while it is searched, and where that part begins."""
         with self._readers:
             number = self._numbers.get(serial)
-            if number is None or not wanted.size:
-                return []
-            start = int(self._start[number])
-            donor_hashes = gram_hashes(self._arena[start : start + int(self._length[number])], ISLAND_GRAM)
-            if not donor_hashes.size:
-                return []
-            order = np.argsort(donor_hashes)
-            ordered = donor_hashes[order]
-            # Sorted needles make the binary searches walk the haystack in order, several times faster.
-            wanted = wanted[np.argsort(hashes[wanted])]
-            sought = hashes[wanted]
-            at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
-            hit = (ordered[at] == sought).nonzero()[0]
-            diagonals = Diagonals.of(wanted[hit], np.full(hit.size, number), order[at[hit]])
-            return self._searched(query, diagonals.strongest(4 * self.max_diagonals, self._serial), min_run)
+            if number is None:
+                return np.empty(0, np.int32), 0
+            start, length = int(self._start[number]), int(self._length[number])
+            low, high = (0, length) if within is None else (max(0, within.start), min(length, within.stop))
+            high = min(high, low + MAX_ISLAND_WINDOW)
+            return self._arena[start + low : start + high].copy(), low
 
     def check_integrity(self) -> None:
         with self._writers, self._readers:
@@ -215,18 +241,22 @@ class SpanIndex:
             return [*known]
         found = found.where(self._scope[found.donor] == scope)
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
-        return self._searched(query, diagonals.strongest(self.max_diagonals, self._serial), min_run, known)
+        strongest = diagonals.strongest(self.max_diagonals, self._weight, self._serial)
+        donors = DonorColumns(self._arena, self._start, self._length, self._serial)
+        return self._searched(query, donors, strongest, min_run, known)
 
     def _searched(
-        self, query: TokenIds, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
+        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
     ) -> list[Run]:
-        donors = DonorColumns(self._arena, self._start, self._length, self._serial)
         gram, margin = self.geometry.gram, self.geometry.window
         return search_runs(query, donors, diagonals, gram=gram, margin=margin, min_run=min_run, known=known)
 
+    def _all_resident(self, runs: list[Run]) -> bool:
+        return all(self._weight[self._numbers[serial]] > 1 for serial in {run.donor for run in runs})
+
 
 def _scattered(runs: list[Run]) -> bool:
-    """Whether the newest donors hold the prompt in small parts, so that an older one may hold more of it in one piece."""
+    """Whether the newest donors hold the prompt in small parts; an older one may then hold more of it in one piece."""
     return sum(run.length for run in runs) < SCATTERED_TOKENS * len({run.donor for run in runs})
 
 

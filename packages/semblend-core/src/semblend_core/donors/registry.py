@@ -113,8 +113,10 @@ class DonorRegistry:
         scope = self._scopes.get(namespace)
         return [] if scope is None else self._index.find(query, scope.number, min_run, deadline=deadline)
 
-    def islands(self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int) -> list[Run]:
-        return self._index.islands(query, wanted, serial, min_run)
+    def islands(
+        self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int, within: range | None = None
+    ) -> list[Run]:
+        return self._index.islands(query, wanted, serial, min_run, within)
 
     def preference(self, serial: int) -> tuple[int, int]:
         """(resident, recency): larger is better. A donor that is gone ranks last."""
@@ -152,6 +154,7 @@ class DonorRegistry:
         record = self._by_id.get((namespace, donor_id))
         if record is not None:
             record.resident = resident
+            self._index.set_resident(record.serial, resident)
 
     def export(self) -> list[tuple[DonorRecord, TokenIds]]:
         """All donors with their tokens, the next victim first."""

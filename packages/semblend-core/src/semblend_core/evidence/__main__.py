@@ -17,9 +17,7 @@ from semblend_core.evidence.document import Document
 from semblend_core.evidence.donor_rows import mean_of_best
 from semblend_core.evidence.embedder import Embedder, Vectors, embedder_builder
 
-INSTRUCTION = (
-    "Answer the question with the text below and nothing else. Quote the passage that you rely on.\n"
-)
+INSTRUCTION = "Answer the question with the text below and nothing else. Quote the passage that you rely on.\n"
 
 
 def main() -> None:
@@ -48,9 +46,7 @@ def _report(embedder: Embedder, texts: list[str], whole: list[Vectors]) -> None:
     everything = range(len(texts))
     _line("halves swapped", [_similarity(moved[i], whole[i]) for i in everything])
     _line("half and half", [_similarity(tails[i], heads[i]) for i in everything])
-    _line(
-        "other documents", [_similarity(moved[i], whole[j]) for i in everything for j in everything if i != j]
-    )
+    _line("other documents", [_similarity(moved[i], whole[j]) for i in everything for j in everything if i != j])
     first = [int(np.argmax([_similarity(query, donor) for donor in whole])) for query in moved]
     print(f"own donor first   {np.mean([found == i for i, found in enumerate(first)]):8.2f} of documents")
 
@@ -77,9 +73,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--embedder", choices=["minilm", "jaccard"], default="minilm")
     parser.add_argument("--model", help="as SEMBLEND_EMBED_MODEL")
     parser.add_argument("--provider", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument(
-        "--characters", type=int, default=36_000, help="cut each file to so many; about 8K tokens"
-    )
+    parser.add_argument("--characters", type=int, default=36_000, help="cut each file to so many; about 8K tokens")
     return parser.parse_args()
 
 

@@ -79,9 +79,7 @@ class DonorRows:
         scores = mean_of_best(self._matrix[: self._used], np.asarray(self._starts), query)
         return [owner for owner in self._ids if owner is not None], scores[alive]
 
-    def score_some(
-        self, donor_ids: Iterable[str], query: Vectors
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def score_some(self, donor_ids: Iterable[str], query: Vectors) -> tuple[list[str], npt.NDArray[np.float32]]:
         """The same for the donors named."""
         chosen = list(donor_ids)
         if not chosen:
@@ -108,9 +106,7 @@ class DonorRows:
         return self._starts[slot], end
 
     def _grow(self, needed: int) -> None:
-        grown = np.zeros(
-            (max(needed, self._matrix.shape[0] * 3 // 2), self._matrix.shape[1]), dtype=np.float32
-        )
+        grown = np.zeros((max(needed, self._matrix.shape[0] * 3 // 2), self._matrix.shape[1]), dtype=np.float32)
         grown[: self._used] = self._matrix[: self._used]
         self._matrix = grown
 

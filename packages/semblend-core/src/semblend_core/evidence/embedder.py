@@ -34,9 +34,7 @@ class Embedder(Protocol):
         """One vector per window, covering the whole document; no rows for an empty one."""
 
 
-def embedder_builder(
-    kind: str, *, model: str | None = None, provider: str = "auto"
-) -> Callable[[], Embedder] | None:
+def embedder_builder(kind: str, *, model: str | None = None, provider: str = "auto") -> Callable[[], Embedder] | None:
     """How to build the embedder ``kind``, or None for ``"none"``. Checks the words only, loads nothing.
 
     ``kind`` is SEMBLEND_EMBEDDER, ``model`` SEMBLEND_EMBED_MODEL and ``provider`` SEMBLEND_EMBED_PROVIDER.

@@ -41,9 +41,7 @@ class MiniLMEmbedder:
         threads: int = 2,
     ) -> None:
         if window < 8 or batch_size < 1 or threads < 1:
-            raise ValueError(
-                f"need window >= 8, batch_size >= 1, threads >= 1, got {window}, {batch_size}, {threads}"
-            )
+            raise ValueError(f"need window >= 8, batch_size >= 1, threads >= 1, got {window}, {batch_size}, {threads}")
         files = find_model(model)
         self._pieces = WordPieces(files.tokenizer)
         self._session = _open_session(files.model, provider, threads)
@@ -82,9 +80,7 @@ def _open_session(model: Path, provider: str, threads: int) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise EvidenceError(
-            "the minilm embedder needs onnxruntime: pip install 'semblend-core[onnx]'"
-        ) from error
+        raise EvidenceError("the minilm embedder needs onnxruntime: pip install 'semblend-core[onnx]'") from error
     wanted = _providers(onnxruntime, provider)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -123,6 +119,4 @@ def _hidden_states(session: Any, model: Path) -> tuple[str, int]:
     for output in session.get_outputs():
         if output.type == "tensor(float)" and len(output.shape) == 3 and isinstance(output.shape[2], int):
             return output.name, output.shape[2]
-    raise EvidenceError(
-        f"SEMBLEND_EMBED_MODEL: {model} has no float output of shape [batch, sequence, dimension]"
-    )
+    raise EvidenceError(f"SEMBLEND_EMBED_MODEL: {model} has no float output of shape [batch, sequence, dimension]")

@@ -178,9 +178,7 @@ class _Shelf:
             self._graph = WindowGraph(self._dimension)
         except EvidenceError as error:
             self._graph_missing = True
-            logger.warning(
-                "more than SEMBLEND_ANN_THRESHOLD=%d donors, searching exactly: %s", self._threshold, error
-            )
+            logger.warning("more than SEMBLEND_ANN_THRESHOLD=%d donors, searching exactly: %s", self._threshold, error)
             return
         self._backlog = deque(self._rows.ids())
 

@@ -26,9 +26,7 @@ class WindowGraph:
     """
 
     def __init__(self, dimension: int) -> None:
-        self._index = _usearch().Index(
-            ndim=dimension, metric="cos", dtype="f16", expansion_add=64, expansion_search=64
-        )
+        self._index = _usearch().Index(ndim=dimension, metric="cos", dtype="f16", expansion_add=64, expansion_search=64)
         self._serials = itertools.count()
         self._donors: dict[int, tuple[str, int]] = {}
         """Serial to donor and its number of windows."""
@@ -81,9 +79,7 @@ class WindowGraph:
         assert sum(windows for _, windows in self._donors.values()) == len(self._index)
 
 
-def _best_per_donor(
-    keys: npt.NDArray[np.uint64], distances: npt.NDArray[np.float32]
-) -> list[tuple[int, float]]:
+def _best_per_donor(keys: npt.NDArray[np.uint64], distances: npt.NDArray[np.float32]) -> list[tuple[int, float]]:
     # Nearest first, so the first window seen of a donor is its best.
     serials, first = np.unique(keys >> np.uint64(_WINDOW_BITS), return_index=True)
     return [(int(serial), 1.0 - float(distances[at])) for serial, at in zip(serials, first, strict=True)]

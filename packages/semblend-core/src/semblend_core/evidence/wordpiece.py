@@ -30,9 +30,7 @@ class WordPieces:
     def _special(self, piece: str) -> int:
         found = self._tokenizer.token_to_id(piece)
         if found is None:
-            raise EvidenceError(
-                f"the tokenizer of SEMBLEND_EMBED_MODEL has no {piece}: it is not a BERT tokenizer"
-            )
+            raise EvidenceError(f"the tokenizer of SEMBLEND_EMBED_MODEL has no {piece}: it is not a BERT tokenizer")
         return int(found)
 
 
@@ -40,9 +38,7 @@ def _load(tokenizer_json: Path | None) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise EvidenceError(
-            "the minilm embedder needs tokenizers: pip install 'semblend-core[onnx]'"
-        ) from error
+        raise EvidenceError("the minilm embedder needs tokenizers: pip install 'semblend-core[onnx]'") from error
     if tokenizer_json is not None:
         return tokenizers.Tokenizer.from_file(str(tokenizer_json))
     model = tokenizers.models.WordPiece(bundled_vocabulary(), unk_token="[UNK]")
@@ -54,7 +50,5 @@ def _load(tokenizer_json: Path | None) -> Any:
 
 def bundled_vocabulary() -> dict[str, int]:
     """Uncased BERT: piece to id."""
-    packed = (
-        resources.files("semblend_core.evidence").joinpath("data", "bert-uncased-vocab.txt.gz").read_bytes()
-    )
+    packed = resources.files("semblend_core.evidence").joinpath("data", "bert-uncased-vocab.txt.gz").read_bytes()
     return {piece: index for index, piece in enumerate(gzip.decompress(packed).decode().splitlines())}

@@ -126,9 +126,7 @@ class EvidenceWorker:
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or under way. For tests and tools. False after ``timeout_s``."""
         with self._wake:
-            return self._wake.wait_for(
-                lambda: not (self._busy or self._removals or len(self._inbox)), timeout_s
-            )
+            return self._wake.wait_for(lambda: not (self._busy or self._removals or len(self._inbox)), timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Drop what waits, end the thread. False: the embedder still ran after ``timeout_s``. Idempotent."""
@@ -149,9 +147,7 @@ class EvidenceWorker:
         return self._closing or self._counts.disabled is not None
 
     def _count(self, **added: int) -> None:
-        self._counts = replace(
-            self._counts, **{name: getattr(self._counts, name) + n for name, n in added.items()}
-        )
+        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in added.items()})
 
     def _notify(self) -> None:
         if self._thread is None:  # started by the first task, so that an engine may fork before it
@@ -166,9 +162,7 @@ class EvidenceWorker:
             with self._wake:
                 if self._index is not None:
                     # Read here, where no search holds the index's lock: stats() must not wait for one.
-                    self._counts = replace(
-                        self._counts, donors=len(self._index), index_bytes=self._index.nbytes
-                    )
+                    self._counts = replace(self._counts, donors=len(self._index), index_bytes=self._index.nbytes)
                 self._busy = False
                 self._wake.notify_all()
                 self._wake.wait_for(lambda: self._closing or self._removals or len(self._inbox))
@@ -239,9 +233,7 @@ class EvidenceWorker:
         vectors = embedder.embed(ask.document)
         found = index.search(ask.namespace, vectors, self._matches)
         findings = tuple(
-            Finding(
-                Evidence(match.donor_id, min(1.0, match.similarity), embedder.name), key, self._indexed[key]
-            )
+            Finding(Evidence(match.donor_id, min(1.0, match.similarity), embedder.name), key, self._indexed[key])
             for match in found
             if match.similarity >= self._min_similarity
             for key in [(ask.namespace.digest, match.donor_id)]

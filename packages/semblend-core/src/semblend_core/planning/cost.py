@@ -65,9 +65,9 @@ class CostModel:
 
     def prefill_us(self, start: int, end: int) -> float:
         """Predicted time to compute positions [start, end)."""
-        return self.prefill_us_per_token * (end - start) + self.prefill_us_per_token_and_position * (
-            end**2 - start**2
-        ) / 2
+        return (
+            self.prefill_us_per_token * (end - start) + self.prefill_us_per_token_and_position * (end**2 - start**2) / 2
+        )
 
     def gain_us(self, plan: Plan, recomputed_layers: float = 1.0) -> float:
         """Predicted time saved by ``plan``; negative where reuse costs more than it saves.

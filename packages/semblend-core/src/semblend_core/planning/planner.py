@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,10 +37,17 @@ class Planner:
         self.cost = cost if cost is not None else CostModel.from_settings(settings)
         self.profile = profile
 
-    def choose_runs(self, request: LookupRequest, runs: list[Run], hinted: Sequence[int] = ()) -> list[Run]:
+    def choose_runs(
+        self,
+        request: LookupRequest,
+        runs: list[Run],
+        hinted: Sequence[int] = (),
+        deadline: float = math.inf,
+    ) -> list[Run]:
         """The cover of the prompt behind its exact prefix; with fuzzy chunks on, islands between edits included.
 
-        ``hinted``: serials of donors that evidence names; searched for islands where no run named a donor.
+        ``hinted``: serials of donors that evidence names, searched for islands too. ``deadline``: no donor is searched
+        after it (``time.perf_counter``).
         """
         min_span = self._settings.min_span_tokens
         if not self._settings.fuzzy_chunks:
@@ -49,8 +58,11 @@ class Planner:
         cover = self._cover(request, candidates, ISLAND_GRAM)
         for serial in _donors_to_search(cover, hinted):
             wanted = _gaps_to_search(request, cover, serial)
+            if time.perf_counter() > deadline:
+                break
             if wanted.size:
-                candidates += self._registry.islands(request.token_ids, wanted, serial, ISLAND_GRAM)
+                within = _donor_range(cover, serial)
+                candidates += self._registry.islands(request.token_ids, wanted, serial, ISLAND_GRAM, within)
                 cover = self._cover(request, candidates, ISLAND_GRAM)
         return cover
 
@@ -65,16 +77,17 @@ class Planner:
             request.exact_prefix_tokens,
             [Span(run.start, names[run.donor], run.donor_start, run.length) for run in chosen],
         )
-        return self._refuse(plan) or plan
+        return self._refuse(plan, request.namespace.model) or plan
 
-    def _refuse(self, plan: Plan) -> DeclineReason | None:
+    def _refuse(self, plan: Plan, model: str) -> DeclineReason | None:
         settings = self._settings
         if plan.reused_tokens < settings.min_saved_tokens:
             return DeclineReason.TOO_FEW_TOKENS_SAVED
         if plan.reused_tokens < settings.min_reuse_ratio * (plan.prompt_tokens - plan.exact_prefix_tokens):
             return DeclineReason.REUSE_RATIO_TOO_LOW
         if settings.cost_gate and self.cost is not None:
-            layers = 1.0 if self.profile is None else self.profile.recomputed_layers(LAYER_TOLERANCE)
+            profile = self.profile if self.profile is not None and self.profile.model == model else None
+            layers = 1.0 if profile is None else profile.recomputed_layers(LAYER_TOLERANCE)
             if self.cost.gain_us(plan, layers) <= settings.min_gain_us:
                 return DeclineReason.DOES_NOT_PAY
         return None
@@ -106,6 +119,16 @@ def _donors_to_search(cover: list[Run], hinted: Sequence[int]) -> list[int]:
         covered[run.donor] = covered.get(run.donor, 0) + run.length
     ranked = sorted(covered, key=lambda serial: -covered[serial])
     return list(dict.fromkeys([*ranked, *hinted]))[:ISLAND_DONORS]
+
+
+def _donor_range(cover: list[Run], serial: int) -> range | None:
+    """The donor's positions around those it already gave; None, all of them, where it gave none."""
+    own = [run for run in cover if run.donor == serial]
+    if not own:
+        return None
+    low = min(run.donor_start for run in own)
+    high = max(run.donor_start + run.length for run in own)
+    return range(max(0, low - ISLAND_REACH), high + ISLAND_REACH)
 
 
 def _gaps_to_search(request: LookupRequest, cover: list[Run], serial: int) -> npt.NDArray[np.int64]:

@@ -24,9 +24,9 @@ def create_provider(
 ) -> SemBlend:
     """The provider as the settings (by default the environment's) describe it.
 
-    ``engine`` names the caller in the audit stream. ``detokenize`` gives the text that the ``minilm`` embedder reads, on
-    its own thread; without it that embedder stays off and spans are found by tokens alone. ``namespace`` is needed for
-    the prefix contract only.
+    ``engine`` names the caller in the audit stream. ``detokenize`` gives the text that the ``minilm`` embedder reads,
+    on its own thread; without it that embedder stays off and spans are found by tokens alone. ``namespace`` is needed
+    for the prefix contract only.
     """
     settings = settings or Settings.from_env()
     return SemBlend(
@@ -40,14 +40,10 @@ def create_provider(
     )
 
 
-def _evidence_worker(
-    settings: Settings, detokenize: Callable[[TokenIds], str] | None
-) -> EvidenceWorker | None:
+def _evidence_worker(settings: Settings, detokenize: Callable[[TokenIds], str] | None) -> EvidenceWorker | None:
     if settings.embedder == "minilm" and detokenize is None:
         return None
-    build = embedder_builder(
-        settings.embedder, model=settings.embed_model or None, provider=settings.embed_provider
-    )
+    build = embedder_builder(settings.embedder, model=settings.embed_model or None, provider=settings.embed_provider)
     if build is None or not settings.enabled:
         return None
     return EvidenceWorker(

@@ -40,7 +40,7 @@ class OpenRequests:
         with self._lock:
             self._reported.pop(request_id, None)
             self._release(request_id)
-            self._release_expired()
+        self.release_expired()
 
     def hold(self, request_id: str, namespace: str, donors: list[DonorRecord]) -> None:
         """Keep ``donors``, pinned by the caller, until the outcome is reported."""
@@ -58,6 +58,13 @@ class OpenRequests:
                 self._reported.popitem(last=False)
             return first, namespace
 
+    def release_expired(self) -> None:
+        """Release the pins of plans whose outcome is overdue."""
+        now = self._clock()
+        with self._lock:
+            while self._pinned and next(iter(self._pinned.values())).expires <= now:
+                self._release(next(iter(self._pinned)))
+
     def clear(self) -> None:
         with self._lock:
             for request_id in list(self._pinned):
@@ -69,8 +76,3 @@ class OpenRequests:
             return None
         self._registry.unpin(held.donors)
         return held.namespace
-
-    def _release_expired(self) -> None:
-        now = self._clock()
-        while self._pinned and next(iter(self._pinned.values())).expires <= now:
-            self._release(next(iter(self._pinned)))

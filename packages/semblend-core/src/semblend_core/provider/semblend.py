@@ -11,7 +11,7 @@ from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
     Evidence,
-    InvalidTokenIds,
+    InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
     Namespace,
@@ -102,9 +102,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self._counters.count_lookup(result)
         self._audit.emit(LookupDone.of(request, result))
         if result.plan is not None:
-            self._audit.emit(
-                PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace)
-            )
+            self._audit.emit(PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace))
         return result
 
     def offer_donor(self, offer: DonorOffer) -> OfferResult:
@@ -152,9 +150,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         elif outcome.kind is OutcomeKind.DECLINED and outcome.reason is not None:
             stage: Stage = "lookup" if namespace is None else "load"
             self._audit.emit(
-                Declined(
-                    request_id=outcome.request_id, namespace=namespace, reason=outcome.reason, stage=stage
-                )
+                Declined(request_id=outcome.request_id, namespace=namespace, reason=outcome.reason, stage=stage)
             )
 
     def restrict_to_discovery(self, reason: str) -> None:
@@ -182,7 +178,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
 
     # Evidence, asked for ahead of the lookup and picked up by it if it is ready.
 
-    def prefetch_evidence(self, request_id: str, namespace: Namespace, token_ids: TokenIds, text: str | None = None) -> bool:
+    def prefetch_evidence(
+        self, request_id: str, namespace: Namespace, token_ids: TokenIds, text: str | None = None
+    ) -> bool:
         """Start comparing the request with the donors in the background, such as when it arrives. Never waits."""
         if self._evidence is None:
             return False
@@ -233,7 +231,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if runs is None:
             return LookupResult(None, DeclineReason.LOOKUP_TIMEOUT)
         evidence = self._polled_evidence(request)
-        chosen = self._planner.choose_runs(request, runs, self._serials(request, evidence))
+        chosen = self._planner.choose_runs(request, runs, self._serials(request, evidence), deadline)
         donors = self.registry.pin(run.donor for run in chosen)
         if donors is None:
             return LookupResult(None, DeclineReason.DONOR_EVICTED, evidence=evidence)
@@ -291,9 +289,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return OfferResult(0, DeclineReason.DISABLED)
         if tokens.size < self.settings.min_span_tokens:
             too_short = offer.approximate_from is None
-            return OfferResult(
-                0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE
-            )
+            return OfferResult(0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE)
+        self._open.release_expired()
         # Known before the donor is: another thread may evict it at once.
         self._namespaces[offer.namespace.digest] = offer.namespace
         reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
@@ -317,9 +314,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
                 self._evidence.forget(namespace, record.donor_id)
             self._drop_unused_namespace(record.namespace)
             self._audit.emit(
-                Evicted(
-                    namespace=record.namespace, donor_id=record.donor_id, tokens=record.tokens, cause="budget"
-                )
+                Evicted(namespace=record.namespace, donor_id=record.donor_id, tokens=record.tokens, cause="budget")
             )
 
     def _drop_unused_namespace(self, digest: str) -> None:
@@ -335,7 +330,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         event = ErrorSeen.of(error, where, request_id=request_id, namespace=namespace)
         logger.error("SemBlend %s failed (%s at %s); prefilling normally", where, event.error, event.location)
         self._audit.emit(event)
-        if isinstance(error, InvalidTokenIds):
+        if isinstance(error, InvalidTokenIdsError):
             return DeclineReason.INVALID_TOKENS
         return DeclineReason.INTERNAL_ERROR
 

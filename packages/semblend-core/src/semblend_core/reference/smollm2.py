@@ -68,7 +68,9 @@ def _build_tokenizer(tokenizers: Any) -> Tokenizer:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
     split = tokenizers.pre_tokenizers
     # As the model was trained: every digit alone, then GPT-2's words in bytes.
-    tokenizer.pre_tokenizer = split.Sequence([split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = split.Sequence(
+        [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     control = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind == _CONTROL_TOKEN]
     tokenizer.add_special_tokens(control)
@@ -78,7 +80,9 @@ def _build_tokenizer(tokenizers: Any) -> Tokenizer:
 def _checked(tokenizer: Tokenizer, vocabulary: int) -> Tokenizer:
     sample = "Tokens in 2026:\n  tabs\tand accents, naïve.\n"
     if tokenizer.get_vocab_size() != vocabulary or tokenizer.decode(tokenizer.encode(sample).ids) != sample:
-        raise RuntimeError(f"the tokenizer in {default_model_file()} does not round-trip; delete the file to fetch it anew")
+        raise RuntimeError(
+            f"the tokenizer in {default_model_file()} does not round-trip; delete the file to fetch it anew"
+        )
     return tokenizer
 
 

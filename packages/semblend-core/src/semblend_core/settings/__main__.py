@@ -12,9 +12,7 @@ from semblend_core.settings.page import settings_page
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m semblend_core.settings", description="Show SemBlend's settings."
-    )
+    parser = argparse.ArgumentParser(prog="python -m semblend_core.settings", description="Show SemBlend's settings.")
     parser.add_argument("--markdown", action="store_true", help="print the settings reference instead")
     if parser.parse_args().markdown:
         sys.stdout.write(settings_page())

@@ -51,9 +51,7 @@ class Settings:
         Flag(),
         "Look for reusable spans at all; off, every request is served as if SemBlend were absent.",
     )
-    discovery_only: bool = _setting(
-        "switches", False, Flag(), "Find and report reusable spans, load none of them."
-    )
+    discovery_only: bool = _setting("switches", False, Flag(), "Find and report reusable spans, load none of them.")
     strict_prefix_boundary: bool = _setting(
         "switches",
         True,
@@ -114,9 +112,7 @@ class Settings:
         "How much of a span is computed afresh: its seams, also what the question attends to, "
         "or that plus declining what cannot be held to it.",
     )
-    min_span_tokens: int = _setting(
-        "planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens"
-    )
+    min_span_tokens: int = _setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
     min_reuse_ratio: float = _setting(
         "planning", 0.10, Number(0, 1), "Least share of the prompt that a plan must reuse."
     )
@@ -181,12 +177,9 @@ class Settings:
         "cost",
         None,
         Unset(Number(0, 1)),
-        "Share of the reused tokens that a recompute policy will compute after all; "
-        "unset: left out of the estimate.",
+        "Share of the reused tokens that a recompute policy will compute after all; unset: left out of the estimate.",
     )
-    min_gain_us: float = _setting(
-        "cost", 0.0, Number(0), "A plan must be estimated to save more than this.", unit="us"
-    )
+    min_gain_us: float = _setting("cost", 0.0, Number(0), "A plan must be estimated to save more than this.", unit="us")
 
     audit_path: str = _setting(
         "audit",
@@ -194,9 +187,7 @@ class Settings:
         Text("file path, in which `{pid}` stands for the process id"),
         "Where the audit stream is written; empty: nowhere.",
     )
-    audit_max_bytes: int = _setting(
-        "audit", 64 * 1024**2, ByteSize(4096), "Size at which the audit file is rotated."
-    )
+    audit_max_bytes: int = _setting("audit", 64 * 1024**2, ByteSize(4096), "Size at which the audit file is rotated.")
     audit_backups: int = _setting(
         "audit", 3, Whole(0, 100), "Rotated audit files kept beside the current one.", unit="files"
     )
@@ -220,9 +211,7 @@ class Settings:
             raise SettingError(wrong)
 
     @classmethod
-    def from_env(
-        cls, environ: Mapping[str, str] = os.environ, *, also_known: Collection[str] = ()
-    ) -> Settings:
+    def from_env(cls, environ: Mapping[str, str] = os.environ, *, also_known: Collection[str] = ()) -> Settings:
         """Read the ``SEMBLEND_*`` variables of ``environ``; an empty one counts as unset.
 
         All wrong values are named in one SettingError. An unknown ``SEMBLEND_*`` variable is logged with the
@@ -232,16 +221,12 @@ class Settings:
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults, by field name."""
-        return {
-            d.field: getattr(self, d.field) for d in declarations() if getattr(self, d.field) != d.default
-        }
+        return {d.field: getattr(self, d.field) for d in declarations() if getattr(self, d.field) != d.default}
 
     def describe(self) -> str:
         """One line for the start-up log: what differs from the defaults."""
         changed = self.changed()
-        shown = [
-            f"{d.variable}={d.kind.show(changed[d.field])}" for d in declarations() if d.field in changed
-        ]
+        shown = [f"{d.variable}={d.kind.show(changed[d.field])}" for d in declarations() if d.field in changed]
         return f"SemBlend settings: {' '.join(shown) or 'all at their defaults'}" + (
             " (others default)" if shown else ""
         )

@@ -50,7 +50,5 @@ def _warn_of_unknown(environ: Mapping[str, str], known: set[str]) -> None:
 def _nearest(variable: str, known: set[str]) -> str | None:
     # Compared without the common prefix, which would make every name look alike.
     names = {name: name.removeprefix(PREFIX) for name in sorted(known)}
-    found = process.extractOne(
-        variable.removeprefix(PREFIX), names, scorer=fuzz.ratio, score_cutoff=_NEAR_ENOUGH
-    )
+    found = process.extractOne(variable.removeprefix(PREFIX), names, scorer=fuzz.ratio, score_cutoff=_NEAR_ENOUGH)
     return None if found is None else str(found[2])

@@ -20,9 +20,7 @@ class WrongSetting:
         shown = repr(self.value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         sentence = f"{self.variable}={shown} is not allowed"
-        return (
-            f"{sentence}: {self.why}" if self.why else f"{sentence}; allowed: {self.allowed.replace('`', '')}"
-        )
+        return f"{sentence}: {self.why}" if self.why else f"{sentence}; allowed: {self.allowed.replace('`', '')}"
 
 
 class SettingError(ValueError):
@@ -31,9 +29,7 @@ class SettingError(ValueError):
     def __init__(self, wrong: Sequence[WrongSetting]) -> None:
         self.wrong = tuple(wrong)
         lines = "\n  ".join(str(each) for each in self.wrong)
-        super().__init__(
-            lines if len(self.wrong) == 1 else f"{len(self.wrong)} settings are wrong:\n  {lines}"
-        )
+        super().__init__(lines if len(self.wrong) == 1 else f"{len(self.wrong)} settings are wrong:\n  {lines}")
 
     def __reduce__(self) -> tuple[type[SettingError], tuple[tuple[WrongSetting, ...]]]:
         # Engines start workers in other processes and carry their errors home pickled.

@@ -77,9 +77,7 @@ def settings_page() -> str:
 def _section(name: str, members: tuple[Declaration, ...]) -> str:
     title, intro = _GROUPS[name]
     rows = "\n".join(_row(member) for member in members)
-    return (
-        f"\n## {title}\n\n{intro}\n\n| variable | default | allowed | meaning |\n|---|---|---|---|\n{rows}\n"
-    )
+    return f"\n## {title}\n\n{intro}\n\n| variable | default | allowed | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
 def _row(declaration: Declaration) -> str:

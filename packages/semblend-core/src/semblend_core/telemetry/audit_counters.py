@@ -57,9 +57,7 @@ class AuditAlarm:
         now = time.monotonic()
         if self._told_at is None or now - self._told_at >= WARN_EVERY_S:
             cause = error if error is not None else "see the counts"
-            logger.warning(
-                "SemBlend's audit log %s loses records: %s; %s", self._path, cause, _losses(counters)
-            )
+            logger.warning("SemBlend's audit log %s loses records: %s; %s", self._path, cause, _losses(counters))
             self._told, self._told_at, self._failing = counters.dropped, now, error is not None
 
 

@@ -122,16 +122,12 @@ class SemblendCollector(Collector):
             "semblend_lookup_seconds", "Time spent in a lookup.", labels=tuple(self._labels), unit="seconds"
         )
         bounds = [*(repr(bound) for bound in latency.bounds), "+Inf"]
-        metric.add_metric(
-            tuple(self._labels.values()), list(zip(bounds, latency.cumulative, strict=True)), latency.sum
-        )
+        metric.add_metric(tuple(self._labels.values()), list(zip(bounds, latency.cumulative, strict=True)), latency.sum)
         return metric
 
     def _errors_metric(self) -> Metric:
         with self._lock:
-            return self._counter(
-                "scrape_errors", "Scrapes in which counters could not be read.", self._errors
-            )
+            return self._counter("scrape_errors", "Scrapes in which counters could not be read.", self._errors)
 
     def _counter(self, name: str, doc: str, value: int) -> Metric:
         metric = CounterMetricFamily(f"semblend_{name}", doc, labels=tuple(self._labels))

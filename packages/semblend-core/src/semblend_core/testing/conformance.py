@@ -284,4 +284,3 @@ def _materialized(subject: Subject, served: Served) -> Plan:
 def _assert_right_tokens(served: Served) -> None:
     if served.kv_token_ids is not None:
         assert served.kv_token_ids == served.prompt, "a slot holds the KV of another token"
-

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-FORBIDDEN_EVENTS = ("open", "socket.", "subprocess.", "os.system", "os.posix_spawn", "os.fork", "os.exec", "shutil.", "urllib.")
+FORBIDDEN_EVENTS = (
+    "open",
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.posix_spawn",
+    "os.fork",
+    "os.exec",
+    "shutil.",
+    "urllib.",
+)
 
 _guarded = threading.local()
 _installed = threading.Lock()

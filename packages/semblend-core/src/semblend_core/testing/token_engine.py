@@ -82,7 +82,12 @@ class TokenEngine(Subject):
         self._capture(_Capture(DonorOffer(request_id, namespace, tokens, approximate_from), fault))
         final_kv = kv if isinstance(kv, np.ndarray) else tokens
         return Served(
-            request_id, tuple(tokens.tolist()), outcome, exact, result.plan if result else None, tuple(final_kv.tolist())
+            request_id,
+            tuple(tokens.tolist()),
+            outcome,
+            exact,
+            result.plan if result else None,
+            tuple(final_kv.tolist()),
         )
 
     def settle(self) -> None:
