@@ -162,7 +162,7 @@ def test_a_short_prompt_or_donor_is_no_trouble(add: Callable[..., int], size: in
 
 def test_a_run_may_fill_query_or_donor_to_either_end(add: Callable[..., int]) -> None:
     donor = random_tokens(1, 500)
-    index = SpanIndex(Geometry())
+    index = SpanIndex(Geometry.for_min_span(31))
     serial = add(index, donor)
     for start, end in [(0, 500), (0, 31), (469, 500), (100, 400)]:
         assert index.find(donor[start:end], 0, 31) == [Run(0, end - start, serial, start)]

@@ -67,4 +67,4 @@ def test_fingerprinting_reads_its_tokens_only(size: int) -> None:
     positions, hashes = fingerprint(tokens, Geometry())
     assert positions.size == hashes.size
     assert (np.diff(positions) > 0).all()
-    assert size < 5000 or 0.09 < positions.size / size < 0.14, "about one k-gram in eight and a half is kept"
+    assert size < 5000 or 0.045 < positions.size / size < 0.075, "about one k-gram in sixteen and a half is kept"

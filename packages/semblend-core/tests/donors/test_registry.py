@@ -165,7 +165,7 @@ def test_an_offer_is_declined_when_everything_is_pinned() -> None:
 
 def test_an_offer_that_cannot_fit_beside_the_pinned_costs_nobody_their_place() -> None:
     registry = DonorRegistry(max_bytes=100_000)
-    keep(registry, "big", "bigger", size=5_000)
+    keep(registry, "big", "bigger", size=6_000)
     keep(registry, *"abcdef")
     assert registry.pin([serial_of(registry, "big"), serial_of(registry, "bigger")])
     assert registry.register("a", "huge", text(1, 5_800)) == (DeclineReason.DONOR_TOO_LARGE, [])

@@ -30,7 +30,7 @@ class Geometry:
 
     gram: int = 16
     """Tokens per k-gram: a power of two, so that hashes are built by doubling."""
-    window: int = 16
+    window: int = 32
     """Consecutive k-grams of which one is kept."""
     repeats: int = 4
     """Most occurrences of one k-gram kept per sequence, the last ones: repetition must not flood the index."""
@@ -51,8 +51,10 @@ class Geometry:
 
         Sparser ones exist for long spans; they would miss the short anchors by which edited text is recognised.
         """
-        if min_span_tokens >= 31:
+        if min_span_tokens >= 47:
             return cls()
+        if min_span_tokens >= 31:
+            return cls(window=16)
         if min_span_tokens >= 16:
             return cls(gram=8, window=min(16, min_span_tokens - 7))
         raise ValueError(f"runs shorter than 16 tokens are not indexed, got min_span_tokens={min_span_tokens}")

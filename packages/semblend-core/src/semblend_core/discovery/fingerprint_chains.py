@@ -25,7 +25,7 @@ _PAGE_BITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Places where the query's fingerprints occur: parallel arrays, one item per (query position, donor position)."""
+    """Places where the query's fingerprints occur, by ascending query position: parallel arrays, one item per (query position, donor position)."""
 
     query: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
@@ -120,7 +120,8 @@ class FingerprintChains:
     def newest(self, tags: Tags, positions: npt.NDArray[np.int64]) -> Candidates:
         """The newest occurrence of each tag; ``positions`` are the tags' places in the query."""
         found, slots = self._table.find(tags)
-        return self._at(self._table.values_at(slots), positions[found])
+        by_query = found.argsort()  # The table answers in the order of its probes.
+        return self._at(self._table.values_at(slots[by_query]), positions[found[by_query]])
 
     def have_older(self, newest: Candidates) -> bool:
         return bool(np.take(self._older, newest.entry).any())
@@ -137,7 +138,9 @@ class FingerprintChains:
             entries, query = entries[alive], query[alive]
             all_entries.append(entries)
             queries.append(query)
-        return self._at(np.concatenate(all_entries), np.concatenate(queries))
+        joined = np.concatenate(queries)
+        by_query = joined.argsort(kind="stable")
+        return self._at(np.concatenate(all_entries)[by_query], joined[by_query])
 
     def _at(self, entries: Links, query: npt.NDArray[np.int64]) -> Candidates:
         return Candidates(

@@ -13,6 +13,10 @@ from semblend_core.contract import TokenIds
 Ints = npt.NDArray[np.int64]
 
 
+WIDEST_SPACE = 256
+"""Most tokens between two hits of one diagonal."""
+
+
 class Run(NamedTuple):
     """Recipient tokens [start, end) equal the donor's from ``donor_start`` on. ``donor`` is the index's serial."""
 
@@ -28,7 +32,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Diagonals:
-    """Lines in the recipient x donor plane on which fingerprints agree: donor position = query position + ``shift``."""
+    """Parts of lines on which fingerprints agree: donor position = query position + ``shift``."""
 
     donor: Ints
     shift: Ints
@@ -40,22 +44,24 @@ class Diagonals:
 
     @classmethod
     def of(cls, query: Ints, donor: Ints, donor_position: Ints) -> Diagonals:
-        """Group hits by donor and shift."""
+        """Group hits, at least one, by donor and shift; ``query`` ascends. Hits far apart are diagonals of their own.
+
+        Inside a run hits follow each other closely, so a wide space between two is most likely no part of one; comparing
+        it would be wasted on donors that share only islands with the prompt.
+        """
         shift = donor_position - query
         # One sortable word: 31 bits of donor above 32 of shift (positions are below 2**31, so shifts fit).
         key = (donor << 32) + (shift + (1 << 31))
-        order = np.argsort(key)
-        ordered = key[order]
-        starts = np.append(True, ordered[1:] != ordered[:-1]).nonzero()[0] if key.size else np.empty(0, np.int64)
-        by_key = query[order]
+        order = key.argsort(kind="stable")
+        ordered, by_key = key[order], query[order]
+        first = np.empty(key.size, np.bool_)
+        first[0] = True
+        first[1:] = (ordered[1:] != ordered[:-1]) | (by_key[1:] - by_key[:-1] > WIDEST_SPACE)
+        starts = first.nonzero()[0]
+        ends = np.empty_like(starts)
+        ends[:-1], ends[-1] = starts[1:], key.size
         heads = order[starts]
-        return cls(
-            donor=donor[heads],
-            shift=shift[heads],
-            first=np.minimum.reduceat(by_key, starts) if starts.size else starts,
-            last=np.maximum.reduceat(by_key, starts) if starts.size else starts,
-            hits=np.diff(np.append(starts, key.size)),
-        )
+        return cls(donor[heads], shift[heads], by_key[starts], by_key[ends - 1], ends - starts)
 
     def strongest(self, count: int, weight: Ints, recency: Ints) -> Diagonals:
         """The ``count`` diagonals with most hits times their donor's weight, newer donors first among equals."""
@@ -86,16 +92,13 @@ def run_along(
     high = min(ceiling, int(diagonals.last[i]) + gram + margin)
     base = int(donors.start[donor]) + shift
     equal = query[low:high] == donors.arena[base + low : base + high]
-    edges = ((equal[1:] != equal[:-1]).nonzero()[0] + (low + 1)).tolist()
-    if equal[0]:
-        edges.insert(0, low)
-    if equal[-1]:
-        edges.append(high)
+    flips = (equal[1:] != equal[:-1]).nonzero()[0] + (low + 1)
+    edges = np.concatenate([[low][: int(equal[0])], flips, [high][: int(equal[-1])]]).astype(np.int64)
+    long_enough = edges[1::2] - edges[0::2] >= gram
+    begins, ends = edges[0::2][long_enough].tolist(), edges[1::2][long_enough].tolist()
     serial = int(donors.serial[donor])
     runs: list[Run] = []
-    for start, stop in zip(edges[0::2], edges[1::2], strict=True):
-        if stop - start < gram:
-            continue
+    for start, stop in zip(begins, ends, strict=True):
         if start == low:
             start = _follow_back(query, donors.arena, base, start, floor)
         if stop == high:

@@ -40,20 +40,24 @@ def search_runs(
     def explaining() -> list[Run]:
         return [run for run in found if not min_run - 2 * margin <= run.end - run.start < min_run]
 
-    # After a first search what is left is many weak diagonals: all in bulk.
-    singly = 0 if known else min(SINGLY, diagonals.hits.size)
-    for i in range(singly):
-        if not _inside_one(explaining(), int(diagonals.first[i]), int(diagonals.last[i]) + gram):
-            found += run_along(query, donors, diagonals, i, **limits)
     budget = 8 * query.size + 4096
-    rest = diagonals.take(_unexplained(diagonals, singly, explaining(), gram))
-    if rest.hits.size:
-        from_strongest = rest.donor == _strongest_donor(rest)
-        found += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
-        others = rest.take(~from_strongest)
-        others = others.take(_unexplained(others, 0, explaining(), gram))
-        found += verified_runs(query, donors, others, **limits, max_compared=budget)
-    return [run for run in found if run.end - run.start >= min_run]
+    if known:  # After a first search what is left is many weak diagonals.
+        rest = diagonals.take(_unexplained(diagonals, 0, explaining(), gram))
+        found += verified_runs(query, donors, rest, **limits, max_compared=budget)
+    else:
+        singly = min(SINGLY, diagonals.hits.size)
+        for i in range(singly):
+            if not _inside_one(explaining(), int(diagonals.first[i]), int(diagonals.last[i]) + gram):
+                found += run_along(query, donors, diagonals, i, **limits)
+        rest = diagonals.take(_unexplained(diagonals, singly, explaining(), gram))
+        if rest.hits.size:
+            from_strongest = rest.donor == _strongest_donor(rest)
+            found += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
+            others = rest.take(~from_strongest)
+            others = others.take(_unexplained(others, 0, explaining(), gram))
+            found += verified_runs(query, donors, others, **limits, max_compared=budget)
+    # Two diagonals on one line may lead to the same run.
+    return [run for run in dict.fromkeys(found) if run.end - run.start >= min_run]
 
 
 def unexplained(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) -> npt.NDArray[np.bool_]:
@@ -78,8 +82,8 @@ def _unexplained(diagonals: Diagonals, skip: int, runs: list[Run], gram: int) ->
         return np.arange(skip, skip + first.size)
     bounds = np.array([(run.start, run.end) for run in runs])
     inside: npt.NDArray[np.bool_] = (first[:, None] >= bounds[:, 0]) & (end[:, None] <= bounds[:, 1])
-    explained = np.logical_or.reduce(inside, axis=1)
-    return skip + np.logical_not(explained).nonzero()[0]
+    open_: npt.NDArray[np.bool_] = np.logical_not(np.logical_or.reduce(inside, axis=1))
+    return skip + open_.nonzero()[0]
 
 
 def _strongest_donor(diagonals: Diagonals) -> int:

@@ -184,6 +184,8 @@ class SpanIndex:
                 return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
             # What the newest donors leave over, older ones may hold.
             left = newest.where(unexplained(newest.query, runs, self.geometry.gram))
+            if not left.query.size:
+                return runs
             return self._runs(query, self._chains.with_older(left, self.depth), scope, min_run, known=runs)
         finally:
             self._readers.release()
@@ -209,6 +211,9 @@ class SpanIndex:
         sought = hashes[wanted]
         at = np.minimum(np.searchsorted(ordered, sought), ordered.size - 1)
         hit = (ordered[at] == sought).nonzero()[0]
+        if not hit.size:
+            return []
+        hit = hit[np.argsort(wanted[hit])]
         diagonals = Diagonals.of(wanted[hit], np.zeros(hit.size, np.int64), order[at[hit]])
         one = np.array([serial])
         strongest = diagonals.strongest(4 * self.max_diagonals, np.ones(1, np.int64), one)
@@ -240,6 +245,8 @@ class SpanIndex:
         if not found.query.size:
             return [*known]
         found = found.where(self._scope[found.donor] == scope)
+        if not found.query.size:
+            return [*known]
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
         strongest = diagonals.strongest(self.max_diagonals, self._weight, self._serial)
         donors = DonorColumns(self._arena, self._start, self._length, self._serial)
