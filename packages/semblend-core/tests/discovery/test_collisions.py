@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import TokenIds
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run, SpanIndex, fingerprint
 
 HASH_FUNCTIONS: dict[str, Callable[[int], npt.NDArray[np.uint32]]] = {
@@ -23,11 +22,16 @@ HASH_FUNCTIONS: dict[str, Callable[[int], npt.NDArray[np.uint32]]] = {
 
 @pytest.fixture(params=HASH_FUNCTIONS)
 def poor_hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    def poor(tokens: TokenIds, gram: int) -> npt.NDArray[np.uint32]:
-        return HASH_FUNCTIONS[request.param](max(0, tokens.size - gram + 1))
+    hash_of = HASH_FUNCTIONS[request.param]
 
-    monkeypatch.setattr("semblend_core.discovery.fingerprint.gram_hashes", poor)
-    monkeypatch.setattr("semblend_core.discovery.span_index.gram_hashes", poor)
+    def joined(halves: npt.NDArray[np.uint32], half: int) -> npt.NDArray[np.uint32]:
+        return hash_of(max(0, halves.size - half))
+
+    def tags(halves: npt.NDArray[np.uint32], half: int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+        return hash_of(max(0, halves.size - half))[positions]
+
+    monkeypatch.setattr(fingerprint, "_joined", joined)
+    monkeypatch.setattr(fingerprint, "_tags", tags)
     return str(request.param)
 
 
@@ -59,8 +63,9 @@ def test_wrong_spans_never_come_out_of_a_poor_hash(
 def test_a_tiny_hash_still_finds_what_few_donors_share(
     add: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = fingerprint.gram_hashes
-    monkeypatch.setattr(fingerprint, "gram_hashes", lambda tokens, gram: real(tokens, gram) % np.uint32(64))
+    joined, tags = fingerprint._joined, fingerprint._tags
+    monkeypatch.setattr(fingerprint, "_joined", lambda *given: joined(*given) % np.uint32(64))
+    monkeypatch.setattr(fingerprint, "_tags", lambda *given: tags(*given) % np.uint32(64))
     index = SpanIndex(Geometry(), depth=64)
     texts = [np.random.default_rng(seed).integers(0, 2**31 - 1, 80).astype(np.int32) for seed in range(4)]
     serials = [add(index, text) for text in texts]

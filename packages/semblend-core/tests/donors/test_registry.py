@@ -165,10 +165,10 @@ def test_an_offer_is_declined_when_everything_is_pinned() -> None:
 
 def test_an_offer_that_cannot_fit_beside_the_pinned_costs_nobody_their_place() -> None:
     registry = DonorRegistry(max_bytes=100_000)
-    keep(registry, "big", "bigger", size=6_000)
+    keep(registry, "big", "bigger", size=6_400)
     keep(registry, *"abcdef")
     assert registry.pin([serial_of(registry, "big"), serial_of(registry, "bigger")])
-    assert registry.register("a", "huge", text(1, 5_800)) == (DeclineReason.DONOR_TOO_LARGE, [])
+    assert registry.register("a", "huge", text(1, 7_000)) == (DeclineReason.DONOR_TOO_LARGE, [])
     assert len(registry) == 8
     registry.check_integrity()
 
@@ -187,7 +187,7 @@ def test_a_large_donor_still_fits_after_many_small_ones() -> None:
     registry = DonorRegistry(geometry=Geometry(gram=2, window=1), max_bytes=400_000)
     for number in range(400):
         registry.register("a", str(number), text(number, 60))
-    reason, _ = registry.register("a", "large", text(1, 4_500))
+    reason, _ = registry.register("a", "large", text(1, 3_000))
     assert reason is None
     registry.check_integrity()
 

@@ -22,7 +22,7 @@ _SLOT_BITS = 4
 _SLOT_MASK = 15
 EMPTY = np.uint32(0)
 TOMBSTONE = np.uint32(0xFFFFFFFF)
-MAX_LOAD = 0.62
+MAX_LOAD = 0.5
 MIN_LOAD = 0.10
 _SMALLEST_BITS = 4
 _REBUILD_CHUNK = 1 << 17
@@ -54,24 +54,35 @@ class BucketTable:
 
     def find(self, tags: Tags) -> tuple[npt.NDArray[np.int64], Slots]:
         """Which of ``tags`` are present: (indices into ``tags``, their slots)."""
+        buckets = (tags >> self._shift).astype(np.int64)
+        rows = self._tags.take(buckets, axis=0)
+        hits = (rows == tags[:, None]).ravel().nonzero()[0]
+        found = hits >> _SLOT_BITS
+        slots = (buckets[found] << _SLOT_BITS) + (hits & _SLOT_MASK)
+        overflowing = rows[:, -1] != EMPTY
+        overflowing[found] = False
+        pending = overflowing.nonzero()[0]
+        if not pending.size:
+            return found, slots
+        later, later_slots = self._find_behind(tags[pending], buckets[pending])
+        return np.concatenate([found, pending[later]]), np.concatenate([slots, later_slots])
+
+    def _find_behind(self, tags: Tags, buckets: Slots) -> tuple[npt.NDArray[np.int64], Slots]:
+        """``find`` for tags that are not in ``buckets``, which are full, but may be in one of those behind."""
         found: list[npt.NDArray[np.int64]] = []
         slots: list[Slots] = []
         pending = np.arange(tags.size)
-        buckets = (tags >> self._shift).astype(np.int64)
-        wanted = tags
         while pending.size:
-            rows = np.take(self._tags, buckets, axis=0)
-            hits = (rows == wanted[:, None]).ravel().nonzero()[0]
+            buckets = (buckets + 1) & ((1 << self._bits) - 1)
+            rows = self._tags.take(buckets, axis=0)
+            hits = (rows == tags[pending, None]).ravel().nonzero()[0]
             hit_rows = hits >> _SLOT_BITS
             found.append(pending[hit_rows])
             slots.append((buckets[hit_rows] << _SLOT_BITS) + (hits & _SLOT_MASK))
             onward = rows[:, -1] != EMPTY
             onward[hit_rows] = False
-            pending, wanted = pending[onward], wanted[onward]
-            buckets = (buckets[onward] + 1) & ((1 << self._bits) - 1)
-        if len(found) == 1:
-            return found[0], slots[0]
-        return _concatenate(found), _concatenate(slots)
+            pending, buckets = pending[onward], buckets[onward]
+        return np.concatenate(found), np.concatenate(slots)
 
     def values_at(self, slots: Slots) -> Values:
         return np.take(self._values.reshape(-1), slots)
@@ -152,7 +163,7 @@ class BucketTable:
             return self._bits
         # Tombstones go with a rebuild; leave headroom so that the next one is far away.
         bits = _SMALLEST_BITS
-        while (self._live + count) > 0.58 * (SLOTS_PER_BUCKET << bits):
+        while (self._live + count) > 0.45 * (SLOTS_PER_BUCKET << bits):
             bits += 1
         return bits
 
@@ -163,7 +174,3 @@ def _rank_in_group(grouped: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     first = np.ones(grouped.size, np.bool_)
     first[1:] = grouped[1:] != grouped[:-1]
     return index - np.maximum.accumulate(np.where(first, index, 0))
-
-
-def _concatenate(parts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -20,6 +20,9 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 _GRAM_MULTIPLIER = 0x85EBCA6B
 _FINAL_MULTIPLIER = np.uint32(0xC2B2AE35)
+_JOINING_MULTIPLIER = np.uint32(0x27D4EB2F)
+_TAG_MULTIPLIER = np.uint32(0x9E3779B1)
+_TAG_SEED = np.uint32(0x165667B1)
 _HALF = np.uint32(16)
 _FINAL_SHIFT = np.uint32(13)
 
@@ -62,21 +65,48 @@ class Geometry:
 
 def gram_hashes(tokens: TokenIds, gram: int) -> Hashes:
     """The hash of every k-gram; empty when the sequence is shorter than one."""
-    if tokens.size < gram:
-        return np.empty(0, np.uint32)
+    return _joined(_half_hashes(tokens, gram), gram // 2)
+
+
+def _half_hashes(tokens: TokenIds, gram: int) -> Hashes:
+    """The polynomial of every half k-gram, each built of two halves of its own."""
     hashes = tokens.view(np.uint32)
     span, multiplier = 1, _GRAM_MULTIPLIER
-    while span < gram:
+    while span < gram // 2 and hashes.size > span:
         left = hashes[:-span] * np.uint32(multiplier)
         left += hashes[span:]
         hashes = left
         multiplier = multiplier * multiplier & 0xFFFFFFFF
         span *= 2
-    # The polynomial is linear in the ids; mixing makes the winnowing's order independent of their sizes.
+    return hashes
+
+
+def _joined(halves: Hashes, half: int) -> Hashes:
+    """One hash for every two halves, for the order of winnowing."""
+    if halves.size <= half:
+        return np.empty(0, np.uint32)
+    hashes = halves[:-half] * _JOINING_MULTIPLIER
+    hashes += halves[half:]
+    # The polynomial is linear in the ids; mixing makes the order independent of their sizes.
     hashes ^= hashes >> _HALF
     hashes *= _FINAL_MULTIPLIER
     hashes ^= hashes >> _FINAL_SHIFT
     return hashes
+
+
+def _tags(halves: Hashes, half: int, positions: Positions) -> Hashes:
+    """A second hash for the chosen k-grams, from both halves and not from the first hash.
+
+    The chosen have small first hashes, so few of their bits tell them apart: as tags, those would collide ten times as
+    often as they should.
+    """
+    tags = halves[positions] ^ _TAG_SEED
+    tags *= _TAG_MULTIPLIER
+    tags ^= tags >> _FINAL_SHIFT
+    tags += halves[positions + half]
+    tags *= _FINAL_MULTIPLIER
+    tags ^= tags >> _HALF
+    return tags
 
 
 def winnow(hashes: Hashes, window: int) -> Positions:
@@ -106,10 +136,12 @@ def keep_last_repeats(hashes: Hashes, positions: Positions, repeats: int) -> Pos
 
 
 def fingerprint(tokens: TokenIds, geometry: Geometry) -> tuple[Positions, Hashes]:
-    """Positions of the kept k-grams, ascending, and their hashes."""
-    hashes = gram_hashes(tokens, geometry.gram)
+    """Positions of the kept k-grams, ascending, and the tags by which to find them."""
+    half = geometry.gram // 2
+    halves = _half_hashes(tokens, geometry.gram)
+    hashes = _joined(halves, half)
     positions = keep_last_repeats(hashes, winnow(hashes, geometry.window), geometry.repeats)
-    return positions, hashes[positions]
+    return positions, _tags(halves, half, positions)
 
 
 def _sliding(reduce: np.ufunc, values: Hashes, window: int) -> Hashes:

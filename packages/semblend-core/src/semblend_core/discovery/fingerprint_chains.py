@@ -197,5 +197,8 @@ def _group_ends(tags: Tags) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     """(index of the last, index of the first) item of each run of equal tags."""
     if not tags.size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    edges = (tags[1:] != tags[:-1]).nonzero()[0]
-    return np.append(edges, tags.size - 1), np.insert(edges + 1, 0, 0)
+    last = np.ones(tags.size, np.bool_)
+    last[:-1] = tags[1:] != tags[:-1]
+    first = np.ones(tags.size, np.bool_)
+    first[1:] = last[:-1]
+    return last.nonzero()[0], first.nonzero()[0]

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 GROWTH = 1.5
-"""The unused tail is zero pages that the system has not committed; copying is off the lookup's path."""
+"""The system commits an unused tail late; copying is off the lookup's path."""
 
 
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """``array`` if it holds ``size`` items, else a larger copy."""
+    """``array`` if it holds ``size`` items, else a larger copy whose tail is not set."""
     if size <= array.size:
         return array
-    larger = np.zeros(max(size, int(array.size * GROWTH)), array.dtype)
+    larger = np.empty(max(size, int(array.size * GROWTH)), array.dtype)
     larger[: array.size] = array
     return larger
 

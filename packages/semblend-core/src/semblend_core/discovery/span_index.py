@@ -175,6 +175,8 @@ class SpanIndex:
             return None
         try:
             newest = self._chains.newest(tags, positions)
+            if not newest.query.size:
+                return []
             runs = self._runs(query, newest, scope, min_run)
             if deadline is not None and time.perf_counter() > deadline:
                 return None

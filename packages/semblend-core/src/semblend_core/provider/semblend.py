@@ -79,6 +79,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self._namespace = namespace
         self._namespaces: dict[str, Namespace] = {}
         self._audit = audit or NoAudit()
+        self._auditing = not isinstance(self._audit, NoAudit)  # Spares the hot path events that nobody reads.
         self._evidence = evidence
         self._detokenize = detokenize
         self._counters = ProviderCounters()
@@ -100,9 +101,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         result = replace(result, elapsed_us=elapsed * 1e6)
         self.lookup_latency.observe(elapsed)
         self._counters.count_lookup(result)
-        self._audit.emit(LookupDone.of(request, result))
-        if result.plan is not None:
-            self._audit.emit(PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace))
+        if self._auditing:
+            self._audit_lookup(request, result)
         return result
 
     def offer_donor(self, offer: DonorOffer) -> OfferResult:
@@ -222,6 +222,11 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self.close()
 
     # Steps.
+
+    def _audit_lookup(self, request: LookupRequest, result: LookupResult) -> None:
+        self._audit.emit(LookupDone.of(request, result))
+        if result.plan is not None:
+            self._audit.emit(PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace))
 
     def _look_up(self, request: LookupRequest, deadline: float) -> LookupResult:
         reason = self._refuse_early(request)
