@@ -1,8 +1,8 @@
 """A hash table from 32-bit tags to 32-bit values in two flat numpy arrays: no Python object per entry.
 
 Open addressing in buckets of sixteen: the tags of one are a cache line, so a vector of lookups is a single gather,
-and a second gather for the few keys whose bucket is full. Buckets fill from the left and are never compacted in
-place, so a bucket is full exactly when its last slot is taken; removed entries leave a tombstone until the next rebuild.
+and a second one for the few keys whose bucket is full. Buckets fill from the left and are never compacted in place,
+so a bucket is full exactly when its last slot is taken; removed entries leave a tombstone until the next rebuild.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _PAGE_BITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Places where the query's fingerprints occur, by ascending query position: parallel arrays, one item per (query position, donor position)."""
+    """Places where the query's fingerprints occur: parallel arrays by ascending query position."""
 
     query: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]

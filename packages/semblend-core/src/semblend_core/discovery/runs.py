@@ -46,8 +46,8 @@ class Diagonals:
     def of(cls, query: Ints, donor: Ints, donor_position: Ints) -> Diagonals:
         """Group hits, at least one, by donor and shift; ``query`` ascends. Hits far apart are diagonals of their own.
 
-        Inside a run hits follow each other closely, so a wide space between two is most likely no part of one; comparing
-        it would be wasted on donors that share only islands with the prompt.
+        Inside a run hits follow each other closely, so a wide space between two is most likely no part of one;
+        comparing it would be wasted on donors that share only islands with the prompt.
         """
         shift = donor_position - query
         # One sortable word: 31 bits of donor above 32 of shift (positions are below 2**31, so shifts fit).
@@ -88,17 +88,17 @@ def run_along(
     """What ``verified_runs`` gives for one diagonal, compared as plain slices."""
     donor, shift = int(diagonals.donor[i]), int(diagonals.shift[i])
     floor, ceiling = max(0, -shift), min(int(query.size), int(donors.length[donor]) - shift)
-    low = max(floor, int(diagonals.first[i]) - margin)
-    high = min(ceiling, int(diagonals.last[i]) + gram + margin)
+    first, hits_end = int(diagonals.first[i]), int(diagonals.last[i]) + gram
+    low, high = max(floor, first - margin), min(ceiling, hits_end + margin)
     base = int(donors.start[donor]) + shift
     equal = query[low:high] == donors.arena[base + low : base + high]
     flips = (equal[1:] != equal[:-1]).nonzero()[0] + (low + 1)
     edges = np.concatenate([[low][: int(equal[0])], flips, [high][: int(equal[-1])]]).astype(np.int64)
-    long_enough = edges[1::2] - edges[0::2] >= gram
-    begins, ends = edges[0::2][long_enough].tolist(), edges[1::2][long_enough].tolist()
+    begins, ends = edges[0::2], edges[1::2]
+    with_hit = (ends - begins >= gram) & (ends > first) & (begins < hits_end)
     serial = int(donors.serial[donor])
     runs: list[Run] = []
-    for start, stop in zip(begins, ends, strict=True):
+    for start, stop in zip(begins[with_hit].tolist(), ends[with_hit].tolist(), strict=True):
         if start == low:
             start = _follow_back(query, donors.arena, base, start, floor)
         if stop == high:
@@ -121,7 +121,8 @@ def verified_runs(
     """Maximal runs of at least ``min_run`` equal tokens along the diagonals, compared token by token.
 
     Each diagonal is compared from ``margin`` before its first hit to ``margin`` after its last; a run still unbroken
-    there is followed further. All are compared in one pass, in their order, as far as ``max_compared`` tokens go.
+    there is followed further, and one without a hit is left out: it is chance, or found by hits of its own. All are
+    compared in one pass, in their order, as far as ``max_compared`` tokens go.
     """
     low = np.maximum(np.maximum(diagonals.first - margin, -diagonals.shift), 0)
     highest = np.minimum(query.size, donors.length[diagonals.donor] - diagonals.shift)
@@ -143,15 +144,16 @@ def verified_runs(
     flips = (equal[1:] != equal[:-1]).nonzero()[0] + 1
     if equal[0]:
         flips = np.insert(flips, 0, 0)
-    run_begin, run_end = flips[0::2], flips[1::2]
+    long_enough = flips[1::2] - flips[0::2] >= gram
+    run_begin, run_end = flips[0::2][long_enough], flips[1::2][long_enough]
     which = np.searchsorted(ends, run_begin, side="right")
     start = at[run_begin]
     stop = start + (run_end - run_begin)
-    at_edge = ((start == low[which]) & (start > np.maximum(0, -diagonals.shift[which]))) | (
+    with_hit = (stop > diagonals.first[which]) & (start < diagonals.last[which] + gram)
+    which, start, stop = which[with_hit], start[with_hit], stop[with_hit]
+    unbroken = ((start == low[which]) & (start > np.maximum(0, -diagonals.shift[which]))) | (
         (stop == high[which]) & (stop < highest[which])
     )
-    # What is shorter than a k-gram at an edge holds no hit: it is chance, not a run cut off.
-    unbroken = at_edge & (stop - start >= gram)
     for i in unbroken.nonzero()[0].tolist():
         d = int(which[i])
         floor = max(0, -int(diagonals.shift[d]))

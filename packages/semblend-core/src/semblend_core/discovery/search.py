@@ -64,6 +64,8 @@ def unexplained(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) ->
     """Which hit positions begin a k-gram that lies in none of the runs."""
     if not runs:
         return np.ones(positions.size, np.bool_)
+    if len(runs) == 1:
+        return np.asarray((positions < runs[0].start) | (positions > runs[0].end - gram))
     edges = np.array(sorted((run.start, run.end) for run in runs))
     # Of the runs that start at or before a position, the farthest end decides.
     farthest = np.maximum.accumulate(edges[:, 1])
