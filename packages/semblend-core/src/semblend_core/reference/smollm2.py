@@ -67,7 +67,8 @@ def _build_tokenizer(tokenizers: Any) -> Tokenizer:
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
     split = tokenizers.pre_tokenizers
-    # As the model was trained: every digit alone, then GPT-2's words in bytes.
+    # As the model was trained: every digit alone, then GPT-2's words in bytes. (The conversion in transformers leaves
+    # the first step out, so blanks before numbers come out otherwise there.)
     tokenizer.pre_tokenizer = split.Sequence(
         [split.Digits(individual_digits=True), split.ByteLevel(add_prefix_space=False)]
     )
