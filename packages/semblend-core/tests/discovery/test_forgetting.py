@@ -110,7 +110,8 @@ class TableMachine(RuleBasedStateMachine):
         new = [tag for tag in wanted if tag not in self.model]
         bound = self.table.bytes_after_inserting(len(new))
         self.table = self.table.rebuilt_for(len(new))
-        self.table.insert_absent(np.array(new, np.uint32), np.array(new, np.uint32) // 2)
+        tags = np.sort(np.array(new, np.uint32))
+        self.table.insert_absent(tags, tags // 2)
         assert self.table.nbytes <= bound
         self.model.update({tag: tag // 2 for tag in new})
         return multiple(*new)

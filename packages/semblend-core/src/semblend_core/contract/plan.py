@@ -107,13 +107,16 @@ class Plan:
             raise InvalidPlanError("a plan without spans reuses nothing: decline instead")
         if not self.rows:
             raise InvalidPlanError("a plan must leave at least the last prompt token to compute")
-        _check_order("spans", [(s.target_start, s.target_end) for s in self.spans], self)
-        _check_order("rows", [(r.start, r.end) for r in self.rows], self)
+        # Plain tuples: a plan is checked on the scheduler's thread and may have hundreds of spans.
+        spans = [(span.target_start, span.target_start + span.length) for span in self.spans]
+        rows = [(row.start, row.start + row.length) for row in self.rows]
+        _check_order("spans", spans, self)
+        _check_order("rows", rows, self)
         if self.rows[-1].end != self.prompt_tokens:
             raise InvalidPlanError(
                 f"the last prompt token ({self.prompt_tokens - 1}) must be computed: the engine samples from its logits"
             )
-        uncovered = self._first_uncovered()
+        uncovered = _first_uncovered(sorted(spans + rows), self.exact_prefix_tokens, self.prompt_tokens)
         if uncovered is not None:
             raise InvalidPlanError(f"position {uncovered} is in no span and in no row")
 
@@ -161,37 +164,38 @@ class Plan:
         """Donors in the order in which the prompt first uses them."""
         return tuple(dict.fromkeys(span.donor_id for span in self.spans))
 
-    def _first_uncovered(self) -> int | None:
-        position = self.exact_prefix_tokens
-        runs = sorted([(s.target_start, s.target_end) for s in self.spans] + [(r.start, r.end) for r in self.rows])
-        for start, end in runs:
-            if start > position:
-                return position
-            position = max(position, end)
-        return None if position >= self.prompt_tokens else position
-
 
 def gap_rows(prompt_tokens: int, exact_prefix_tokens: int, spans: Iterable[Span]) -> tuple[Row, ...]:
     """The rows for positions that neither the exact prefix nor any of the (sorted) ``spans`` covers."""
     rows: list[Row] = []
     position = exact_prefix_tokens
     for span in spans:
-        if span.target_start > position:
-            rows.append(Row(position, span.target_start - position, RowKind.GAP))
-        position = max(position, span.target_end)
+        start = span.target_start
+        if start > position:
+            rows.append(Row(position, start - position, RowKind.GAP))
+        position = max(position, start + span.length)
     if position < prompt_tokens:
         rows.append(Row(position, prompt_tokens - position, RowKind.GAP))
     return tuple(rows)
 
 
-def _check_order(what: str, runs: list[tuple[int, int]], plan: Plan) -> None:
-    previous_end = plan.exact_prefix_tokens
+def _first_uncovered(runs: list[tuple[int, int]], position: int, end_of_prompt: int) -> int | None:
     for start, end in runs:
-        if start < plan.exact_prefix_tokens:
-            exact = plan.exact_prefix_tokens
+        if start > position:
+            return position
+        if end > position:
+            position = end
+    return None if position >= end_of_prompt else position
+
+
+def _check_order(what: str, runs: list[tuple[int, int]], plan: Plan) -> None:
+    exact, prompt = plan.exact_prefix_tokens, plan.prompt_tokens
+    previous_end = exact
+    for start, end in runs:
+        if start < exact:
             raise InvalidPlanError(f"{what} start at {start}, inside the exact prefix of {exact} tokens")
         if start < previous_end:
             raise InvalidPlanError(f"{what} overlap or are out of order at position {start}")
-        if end > plan.prompt_tokens:
-            raise InvalidPlanError(f"{what} reach {end}, beyond the prompt of {plan.prompt_tokens} tokens")
+        if end > prompt:
+            raise InvalidPlanError(f"{what} reach {end}, beyond the prompt of {prompt} tokens")
         previous_end = end

@@ -116,28 +116,33 @@ class BucketTable:
         for start in range(0, tags.size, _REBUILD_CHUNK):
             chunk = tags[start : start + _REBUILD_CHUNK]
             live = ((chunk != EMPTY) & (chunk != TOMBSTONE)).nonzero()[0]
+            live = live[np.argsort(chunk[live])]
             rebuilt.insert_absent(chunk[live], values[start : start + _REBUILD_CHUNK][live])
             pause()
         return rebuilt
 
     def insert_absent(self, tags: Tags, values: Values) -> None:
-        """Insert distinct tags that are not in the table. The caller has made room with ``rebuilt_for``."""
-        order = np.argsort(tags)
-        tags, values = tags[order], values[order]
+        """Insert distinct, sorted tags that are not in the table. The caller made room with ``rebuilt_for``."""
         self._used += tags.size
         self._live += tags.size
         buckets = (tags >> self._shift).astype(np.int64)
         while tags.size:
             columns = self._fill[buckets] + _rank_in_group(buckets)
+            slots = (buckets << _SLOT_BITS) + columns
             fits = columns < SLOTS_PER_BUCKET
-            slots = (buckets[fits] << _SLOT_BITS) + columns[fits]
-            self._tags.reshape(-1)[slots] = tags[fits]
-            self._values.reshape(-1)[slots] = values[fits]
-            # Ranks ascend within a bucket, and of several writes to one place the last stays.
-            self._fill[buckets[fits]] = columns[fits] + 1
+            if fits.all():
+                self._put(slots, columns, tags, values, buckets)
+                return
+            self._put(slots[fits], columns[fits], tags[fits], values[fits], buckets[fits])
+            # Those that wrap around stay behind the others, so equal buckets stay together.
             tags, values = tags[~fits], values[~fits]
             buckets = (buckets[~fits] + 1) & ((1 << self._bits) - 1)
-            # Those that wrap around stay behind the others, so equal buckets stay together.
+
+    def _put(self, slots: Slots, columns: npt.NDArray[np.int64], tags: Tags, values: Values, buckets: Slots) -> None:
+        self._tags.reshape(-1)[slots] = tags
+        self._values.reshape(-1)[slots] = values
+        # Ranks ascend within a bucket, and of several writes to one place the last stays.
+        self._fill[buckets] = columns + 1
 
     def check_integrity(self) -> None:
         tags = self._tags

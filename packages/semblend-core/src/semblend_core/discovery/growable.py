@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-GROWTH = 1.5
+GROWTH = 2.0
 """The system commits an unused tail late; copying is off the lookup's path."""
 
 

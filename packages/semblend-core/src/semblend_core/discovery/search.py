@@ -1,7 +1,7 @@
 """The order in which diagonals are compared: enough to find every run, and no more.
 
 Documents that many donors share give every donor the same diagonals. Comparing the strongest first and skipping those
-whose hits a verified run already explains keeps the work near that of a single donor.
+that could add nothing to the runs already verified keeps the work near that of a single donor.
 """
 
 from __future__ import annotations
@@ -25,42 +25,37 @@ def search_runs(
     *,
     gram: int,
     margin: int,
-    min_run: int,
     known: Sequence[Run] = (),
 ) -> list[Run]:
-    """Maximal runs of at least ``min_run`` tokens along the diagonals, which come strongest first.
+    """Maximal runs of at least ``gram`` tokens along the diagonals, which come strongest first.
 
-    ``known`` runs were found before and are part of the answer. A diagonal is skipped when all its hits lie inside one
-    run of another: it could add no more than ``margin`` tokens at either end of that run. Where those could make a
-    short run long enough, nothing is skipped.
+    ``known`` runs were found before and are part of the answer.
     """
     found: list[Run] = [*known]
     limits = {"gram": gram, "margin": margin, "min_run": gram}
-
-    def explaining() -> list[Run]:
-        return [run for run in found if not min_run - 2 * margin <= run.end - run.start < min_run]
-
     budget = 8 * query.size + 4096
     if known:  # After a first search what is left is many weak diagonals.
-        rest = diagonals.take(_unexplained(diagonals, 0, explaining(), gram))
+        rest = diagonals.take(_unexplained(query, donors, diagonals, found, gram))
         found += verified_runs(query, donors, rest, **limits, max_compared=budget)
     else:
         singly = min(SINGLY, diagonals.hits.size)
         for i in range(singly):
-            if not _inside_one(explaining(), int(diagonals.first[i]), int(diagonals.last[i]) + gram):
+            first, end = int(diagonals.first[i]), int(diagonals.last[i]) + gram
+            inside = any(run.start <= first and end <= run.end for run in found)
+            if not inside or _unexplained(query, donors, diagonals.take(np.array([i])), found, gram).size:
                 found += run_along(query, donors, diagonals, i, **limits)
-        rest = diagonals.take(_unexplained(diagonals, singly, explaining(), gram))
+        rest = diagonals.take(np.arange(singly, diagonals.hits.size))
+        rest = rest.take(_unexplained(query, donors, rest, found, gram))
         if rest.hits.size:
             from_strongest = rest.donor == _strongest_donor(rest)
             found += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
             others = rest.take(~from_strongest)
-            others = others.take(_unexplained(others, 0, explaining(), gram))
+            others = others.take(_unexplained(query, donors, others, found, gram))
             found += verified_runs(query, donors, others, **limits, max_compared=budget)
-    # Two diagonals on one line may lead to the same run.
-    return [run for run in dict.fromkeys(found) if run.end - run.start >= min_run]
+    return [*dict.fromkeys(found)]  # Two diagonals on one line may lead to the same run.
 
 
-def unexplained(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) -> npt.NDArray[np.bool_]:
+def outside(positions: npt.NDArray[np.int64], runs: Sequence[Run], gram: int) -> npt.NDArray[np.bool_]:
     """Which hit positions begin a k-gram that lies in none of the runs."""
     if not runs:
         return np.ones(positions.size, np.bool_)
@@ -70,22 +65,37 @@ def unexplained(positions: npt.NDArray[np.int64], runs: list[Run], gram: int) ->
     # Of the runs that start at or before a position, the farthest end decides.
     farthest = np.maximum.accumulate(edges[:, 1])
     before = np.searchsorted(edges[:, 0], positions, side="right")
-    outside: npt.NDArray[np.bool_] = (before == 0) | (farthest[np.maximum(before, 1) - 1] < positions + gram)
-    return outside
+    return np.asarray((before == 0) | (farthest[np.maximum(before, 1) - 1] < positions + gram))
 
 
-def _inside_one(runs: list[Run], first: int, end: int) -> bool:
-    return any(run.start <= first and end <= run.end for run in runs)
+def _unexplained(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, runs: list[Run], gram: int
+) -> npt.NDArray[np.int64]:
+    """Which diagonals may hold a run that reaches beyond those found.
 
-
-def _unexplained(diagonals: Diagonals, skip: int, runs: list[Run], gram: int) -> npt.NDArray[np.int64]:
-    first, end = diagonals.first[skip:], diagonals.last[skip:] + gram
-    if not first.size or not runs:
-        return np.arange(skip, skip + first.size)
+    One whose hits all lie inside a run, and whose donor differs from the query right before and right after that run,
+    can hold nothing more there.
+    """
+    if not diagonals.hits.size or not runs:
+        return np.arange(diagonals.hits.size)
     bounds = np.array([(run.start, run.end) for run in runs])
-    inside: npt.NDArray[np.bool_] = (first[:, None] >= bounds[:, 0]) & (end[:, None] <= bounds[:, 1])
-    open_: npt.NDArray[np.bool_] = np.logical_not(np.logical_or.reduce(inside, axis=1))
-    return skip + open_.nonzero()[0]
+    inside: npt.NDArray[np.bool_] = (diagonals.first[:, None] >= bounds[:, 0]) & (
+        diagonals.last[:, None] + gram <= bounds[:, 1]
+    )
+    around = bounds[inside.argmax(axis=1)]
+    ends_there = _differs(query, donors, diagonals, around[:, 0] - 1) & _differs(query, donors, diagonals, around[:, 1])
+    explained = np.logical_or.reduce(inside, axis=1) & ends_there
+    return np.asarray(np.logical_not(explained).nonzero()[0])
+
+
+def _differs(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Whether query and donor differ at one position of each diagonal; beyond an end of either they do."""
+    there = positions + diagonals.shift
+    beyond = (positions < 0) | (positions >= query.size) | (there < 0) | (there >= donors.length[diagonals.donor])
+    theirs = donors.arena.take(donors.start[diagonals.donor] + there, mode="clip")
+    return np.asarray(beyond | (query.take(positions, mode="clip") != theirs))
 
 
 def _strongest_donor(diagonals: Diagonals) -> int:

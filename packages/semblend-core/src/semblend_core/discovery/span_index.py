@@ -24,7 +24,7 @@ from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hash
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
-from semblend_core.discovery.search import search_runs, unexplained
+from semblend_core.discovery.search import outside, search_runs
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
@@ -177,18 +177,12 @@ class SpanIndex:
             newest = self._chains.newest(tags, positions)
             if not newest.query.size:
                 return []
-            runs = self._runs(query, newest, scope, min_run)
+            runs = self._runs(query, newest, scope)
             if deadline is not None and time.perf_counter() > deadline:
                 return None
-            if not self._chains.have_older(newest):
-                return runs
-            if _scattered(runs) or not self._all_resident(runs):
-                return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
-            # What the newest donors leave over, older ones may hold.
-            left = newest.where(unexplained(newest.query, runs, self.geometry.gram))
-            if not left.query.size:
-                return runs
-            return self._runs(query, self._chains.with_older(left, self.depth), scope, min_run, known=runs)
+            if self._chains.have_older(newest):
+                runs = self._with_older_donors(query, newest, scope, min_run, runs)
+            return _long(runs, min_run)
         finally:
             self._readers.release()
 
@@ -220,8 +214,8 @@ class SpanIndex:
         one = np.array([serial])
         strongest = diagonals.strongest(4 * self.max_diagonals, np.ones(1, np.int64), one)
         alone = DonorColumns(window, np.zeros(1, np.int64), np.array([window.size]), one)
-        runs = self._searched(query, alone, strongest, min_run)
-        return [run._replace(donor_start=run.donor_start + offset) for run in runs]
+        runs = self._searched(query, alone, strongest)
+        return [run._replace(donor_start=run.donor_start + offset) for run in _long(runs, min_run)]
 
     def _window(self, serial: int, within: range | None) -> tuple[TokenIds, int]:
         """A copy of part of a donor, so that no lock is held while it is searched, and where that part begins."""
@@ -241,27 +235,39 @@ class SpanIndex:
             assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
-    def _runs(
-        self, query: TokenIds, found: Candidates, scope: int, min_run: int, known: Sequence[Run] = ()
+    def _with_older_donors(
+        self, query: TokenIds, newest: Candidates, scope: int, min_run: int, runs: list[Run]
     ) -> list[Run]:
-        if not found.query.size:
-            return [*known]
+        """``runs`` of the newest donors, and what older ones add to them."""
+        if _scattered(runs) or not self._all_resident(runs):
+            return self._runs(query, self._chains.with_older(newest, self.depth), scope)
+        # Where the newest hold nothing of use, older ones may.
+        left = newest.where(outside(newest.query, _long(runs, min_run), self.geometry.gram))
+        if not left.query.size:
+            return runs
+        return self._runs(query, self._chains.with_older(left, self.depth), scope, known=runs)
+
+    def _runs(self, query: TokenIds, found: Candidates, scope: int, known: Sequence[Run] = ()) -> list[Run]:
         found = found.where(self._scope[found.donor] == scope)
         if not found.query.size:
             return [*known]
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
         strongest = diagonals.strongest(self.max_diagonals, self._weight, self._serial)
         donors = DonorColumns(self._arena, self._start, self._length, self._serial)
-        return self._searched(query, donors, strongest, min_run, known)
+        return self._searched(query, donors, strongest, known)
 
     def _searched(
-        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
+        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, known: Sequence[Run] = ()
     ) -> list[Run]:
         gram, margin = self.geometry.gram, self.geometry.window
-        return search_runs(query, donors, diagonals, gram=gram, margin=margin, min_run=min_run, known=known)
+        return search_runs(query, donors, diagonals, gram=gram, margin=margin, known=known)
 
     def _all_resident(self, runs: list[Run]) -> bool:
         return all(self._weight[self._numbers[serial]] > 1 for serial in {run.donor for run in runs})
+
+
+def _long(runs: Sequence[Run], min_run: int) -> list[Run]:
+    return [run for run in runs if run.end - run.start >= min_run]
 
 
 def _scattered(runs: list[Run]) -> bool:
