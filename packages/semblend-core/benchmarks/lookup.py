@@ -121,7 +121,7 @@ def look_up(provider: SemBlend, ids: Ids) -> tuple[float, Any]:
 
 
 def timed(provider: SemBlend, queries: list[Ids], rounds: int) -> list[float]:
-    """Milliseconds per lookup over ``rounds`` lookups, queries in turn, after a warm-up."""
+    """Milliseconds of wall time per lookup over ``rounds`` lookups, queries in turn, after a warm-up."""
     for ids in queries[:20]:
         look_up(provider, ids)
     gc.collect()

@@ -37,10 +37,10 @@ class MiniLMEmbedder:
         provider: str = "auto",
         window: int = 256,
         overlap: int = 32,
-        batch_size: int = 4,
+        batch_size: int | None = None,
         threads: int = 2,
     ) -> None:
-        if window < 8 or batch_size < 1 or threads < 1:
+        if window < 8 or (batch_size is not None and batch_size < 1) or threads < 1:
             raise ValueError(f"need window >= 8, batch_size >= 1, threads >= 1, got {window}, {batch_size}, {threads}")
         files = find_model(model)
         self._pieces = WordPieces(files.tokenizer)
@@ -49,7 +49,8 @@ class MiniLMEmbedder:
         self._output, self.dimension = _hidden_states(self._session, files.model)
         self._window = window - 2  # room for the start and end pieces
         self._overlap = overlap
-        self._batch_size = batch_size
+        # A few windows fill a CPU's caches; a GPU wants more at once.
+        self._batch_size = batch_size or (16 if self.provider == "cuda" else 4)
 
     @property
     def provider(self) -> str:
