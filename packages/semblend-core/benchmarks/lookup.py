@@ -11,6 +11,7 @@ import argparse
 import gc
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -204,18 +205,22 @@ def measure_ours(texts: Texts, cases: list[Case], quick: bool) -> dict[str, Any]
 def _hits_and_recall(provider: SemBlend, texts: Texts, cases: list[Case], rounds: int) -> dict[str, Any]:
     offer_cases(provider, cases, texts)
     recall = recall_of(cases, texts, our_answer(provider))
-    by_kind: dict[str, dict[str, float] | None] = {}
-    everything: list[float] = []
-    for kind in recall:
-        queries = [np.array(texts.encode(case.recipient), np.int32) for case in cases if case.kind == kind]
-        queries = [ids for ids in queries if look_up(provider, ids)[1].plan is not None]
-        if not queries:
-            by_kind[kind] = None  # Nothing is found at these settings, so there is no hit to time.
-            continue
-        milliseconds = timed(provider, queries, max(100, rounds // len(recall)))
-        everything += milliseconds
-        by_kind[kind] = dict(zip(("p50_ms", "p99_ms"), (round(x, 4) for x in percentiles(milliseconds)), strict=True))
-    return _named("hit", percentiles(everything)) | {"hit_by_kind": by_kind, "recall": recall}
+    hits = [
+        (case.kind, ids)
+        for case in cases
+        for ids in [np.array(texts.encode(case.recipient), np.int32)]
+        if look_up(provider, ids)[1].plan is not None  # Without a plan there is no hit to time.
+    ]
+    random.Random(5).shuffle(hits)
+    rounds = -(-rounds // len(hits)) * len(hits)
+    milliseconds = timed(provider, [ids for _, ids in hits], rounds)
+    by_kind: dict[str, list[float]] = {kind: [] for kind in recall}
+    for number, elapsed in enumerate(milliseconds):
+        by_kind[hits[number % len(hits)][0]].append(elapsed)
+    return _named("hit", percentiles(milliseconds)) | {
+        "hit_by_kind": {kind: _named(kind, percentiles(times)) for kind, times in by_kind.items() if times},
+        "recall": recall,
+    }
 
 
 def _named(name: str, figures: tuple[float, float]) -> dict[str, float]:

@@ -32,8 +32,8 @@ class Candidates:
     donor: npt.NDArray[np.int64]
     entry: Links
 
-    def where(self, wanted: npt.NDArray[np.bool_]) -> Candidates:
-        if wanted.all():
+    def where(self, wanted: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Candidates:
+        if wanted.dtype == np.bool_ and wanted.all():
             return self
         return Candidates(self.query[wanted], self.offset[wanted], self.donor[wanted], self.entry[wanted])
 

@@ -63,6 +63,11 @@ class Diagonals:
         heads = order[starts]
         return cls(donor[heads], shift[heads], by_key[starts], by_key[ends - 1], ends - starts)
 
+    @classmethod
+    def of_single_hits(cls, query: Ints, donor: Ints, donor_position: Ints) -> Diagonals:
+        """Each hit as a diagonal of its own."""
+        return cls(donor, donor_position - query, query, query, np.ones_like(query))
+
     def strongest(self, count: int, weight: Ints, recency: Ints) -> Diagonals:
         """The ``count`` diagonals with most hits times their donor's weight, newer donors first among equals."""
         strength = self.hits * weight[self.donor]
@@ -91,10 +96,10 @@ def run_along(
     first, hits_end = int(diagonals.first[i]), int(diagonals.last[i]) + gram
     low, high = max(floor, first - margin), min(ceiling, hits_end + margin)
     base = int(donors.start[donor]) + shift
-    equal = query[low:high] == donors.arena[base + low : base + high]
-    flips = (equal[1:] != equal[:-1]).nonzero()[0] + (low + 1)
-    edges = np.concatenate([[low][: int(equal[0])], flips, [high][: int(equal[-1])]]).astype(np.int64)
-    begins, ends = edges[0::2], edges[1::2]
+    equal = np.zeros(high - low + 2, np.bool_)  # Unequal before and after, so that runs begin and end inside.
+    np.equal(query[low:high], donors.arena[base + low : base + high], out=equal[1:-1])
+    flips = (equal[1:] != equal[:-1]).nonzero()[0] + low
+    begins, ends = flips[0::2], flips[1::2]
     with_hit = (ends - begins >= gram) & (ends > first) & (begins < hits_end)
     serial = int(donors.serial[donor])
     runs: list[Run] = []
@@ -137,13 +142,12 @@ def verified_runs(
     begins = ends - sizes
     at = np.arange(ends[-1]) + np.repeat(low - begins, sizes)
     base = donors.start[diagonals.donor[:within]] + diagonals.shift[:within]
-    there = np.take(donors.arena, at + np.repeat(base, sizes), mode="clip")
-    equal = np.take(query, at, mode="clip") == there
-    equal[ends - 1] = False
+    there = donors.arena.take(at + np.repeat(base, sizes), mode="clip")
+    equal = np.zeros(at.size + 1, np.bool_)
+    np.equal(query.take(at, mode="clip"), there, out=equal[1:])
+    equal[ends] = False
 
-    flips = (equal[1:] != equal[:-1]).nonzero()[0] + 1
-    if equal[0]:
-        flips = np.insert(flips, 0, 0)
+    flips = (equal[1:] != equal[:-1]).nonzero()[0]
     long_enough = flips[1::2] - flips[0::2] >= gram
     run_begin, run_end = flips[0::2][long_enough], flips[1::2][long_enough]
     which = np.searchsorted(ends, run_begin, side="right")

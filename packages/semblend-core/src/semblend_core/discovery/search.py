@@ -16,6 +16,8 @@ from semblend_core.discovery.runs import Diagonals, DonorColumns, Run, run_along
 
 SINGLY = 6
 """Diagonals compared one by one, as plain slices, before the rest is compared in bulk."""
+FEW = 32
+"""Diagonals that are cheaper compared than thought about."""
 
 
 def search_runs(
@@ -35,23 +37,23 @@ def search_runs(
     limits = {"gram": gram, "margin": margin, "min_run": gram}
     budget = 8 * query.size + 4096
     if known:  # After a first search what is left is many weak diagonals.
-        rest = diagonals.take(_unexplained(query, donors, diagonals, found, gram))
-        found += verified_runs(query, donors, rest, **limits, max_compared=budget)
+        found += verified_runs(query, donors, diagonals, **limits, max_compared=budget)
     else:
         singly = min(SINGLY, diagonals.hits.size)
         for i in range(singly):
             first, end = int(diagonals.first[i]), int(diagonals.last[i]) + gram
             inside = any(run.start <= first and end <= run.end for run in found)
-            if not inside or _unexplained(query, donors, diagonals.take(np.array([i])), found, gram).size:
+            if not inside or unexplained(query, donors, diagonals.take(np.array([i])), found, gram).size:
                 found += run_along(query, donors, diagonals, i, **limits)
         rest = diagonals.take(np.arange(singly, diagonals.hits.size))
-        rest = rest.take(_unexplained(query, donors, rest, found, gram))
-        if rest.hits.size:
+        rest = rest.take(unexplained(query, donors, rest, found, gram))
+        if rest.hits.size > FEW:
+            # Many at once mean text shared by several donors: one of them may explain the others.
             from_strongest = rest.donor == _strongest_donor(rest)
             found += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
-            others = rest.take(~from_strongest)
-            others = others.take(_unexplained(query, donors, others, found, gram))
-            found += verified_runs(query, donors, others, **limits, max_compared=budget)
+            rest = rest.take(~from_strongest)
+            rest = rest.take(unexplained(query, donors, rest, found, gram))
+        found += verified_runs(query, donors, rest, **limits, max_compared=budget)
     return [*dict.fromkeys(found)]  # Two diagonals on one line may lead to the same run.
 
 
@@ -68,8 +70,8 @@ def outside(positions: npt.NDArray[np.int64], runs: Sequence[Run], gram: int) ->
     return np.asarray((before == 0) | (farthest[np.maximum(before, 1) - 1] < positions + gram))
 
 
-def _unexplained(
-    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, runs: list[Run], gram: int
+def unexplained(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, runs: Sequence[Run], gram: int
 ) -> npt.NDArray[np.int64]:
     """Which diagonals may hold a run that reaches beyond those found.
 

@@ -24,7 +24,7 @@ from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hash
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
-from semblend_core.discovery.search import outside, search_runs
+from semblend_core.discovery.search import outside, search_runs, unexplained
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
@@ -249,11 +249,14 @@ class SpanIndex:
 
     def _runs(self, query: TokenIds, found: Candidates, scope: int, known: Sequence[Run] = ()) -> list[Run]:
         found = found.where(self._scope[found.donor] == scope)
+        donors = DonorColumns(self._arena, self._start, self._length, self._serial)
+        if known and found.query.size:
+            hits = Diagonals.of_single_hits(found.query, found.donor, found.offset - self._start[found.donor])
+            found = found.where(unexplained(query, donors, hits, known, self.geometry.gram))
         if not found.query.size:
             return [*known]
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
         strongest = diagonals.strongest(self.max_diagonals, self._weight, self._serial)
-        donors = DonorColumns(self._arena, self._start, self._length, self._serial)
         return self._searched(query, donors, strongest, known)
 
     def _searched(
