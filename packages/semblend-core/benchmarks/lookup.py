@@ -218,7 +218,7 @@ def _hits_and_recall(provider: SemBlend, texts: Texts, cases: list[Case], rounds
     for number, elapsed in enumerate(milliseconds):
         by_kind[hits[number % len(hits)][0]].append(elapsed)
     return _named("hit", percentiles(milliseconds)) | {
-        "hit_by_kind": {kind: _named(kind, percentiles(times)) for kind, times in by_kind.items() if times},
+        "hit_by_kind": {kind: _named("hit", percentiles(times)) for kind, times in by_kind.items() if times},
         "recall": recall,
     }
 
