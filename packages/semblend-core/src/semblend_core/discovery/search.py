@@ -27,13 +27,16 @@ def search_runs(
     *,
     gram: int,
     margin: int,
+    min_run: int,
     known: Sequence[Run] = (),
 ) -> list[Run]:
-    """Maximal runs of at least ``gram`` tokens along the diagonals, which come strongest first.
+    """Maximal runs along the diagonals, which come strongest first: all of at least ``min_run``, some shorter.
 
     ``known`` runs were found before and are part of the answer.
     """
     found: list[Run] = [*known]
+    if diagonals.hits.size > SINGLY:
+        diagonals = diagonals.take(_may_reach(query, donors, diagonals, gram, min_run))
     limits = {"gram": gram, "margin": margin, "min_run": gram}
     budget = 8 * query.size + 4096
     if known:  # After a first search what is left is many weak diagonals.
@@ -55,6 +58,24 @@ def search_runs(
             rest = rest.take(unexplained(query, donors, rest, found, gram))
         found += verified_runs(query, donors, rest, **limits, max_compared=budget)
     return [*dict.fromkeys(found)]  # Two diagonals on one line may lead to the same run.
+
+
+def _may_reach(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, gram: int, min_run: int
+) -> npt.NDArray[np.bool_]:
+    """Which diagonals may hold a run of ``min_run`` tokens, judged by four tokens of each.
+
+    What such a run has beyond the hits lies to one side by half at least: there, query and donor agree both right
+    beside the hits and that far away.
+    """
+    end = diagonals.last + gram
+    missing = min_run - (end - diagonals.first)
+    half = (missing + 1) // 2
+    left = _differs(query, donors, diagonals, diagonals.first - 1)
+    left |= _differs(query, donors, diagonals, diagonals.first - half)
+    right = _differs(query, donors, diagonals, end)
+    right |= _differs(query, donors, diagonals, end + half - 1)
+    return np.asarray((missing <= 0) | ~(left & right))
 
 
 def outside(positions: npt.NDArray[np.int64], runs: Sequence[Run], gram: int) -> npt.NDArray[np.bool_]:

@@ -177,7 +177,7 @@ class SpanIndex:
             newest = self._chains.newest(tags, positions)
             if not newest.query.size:
                 return []
-            runs = self._runs(query, newest, scope)
+            runs = self._runs(query, newest, scope, min_run)
             if deadline is not None and time.perf_counter() > deadline:
                 return None
             if self._chains.have_older(newest):
@@ -214,7 +214,7 @@ class SpanIndex:
         one = np.array([serial])
         strongest = diagonals.strongest(4 * self.max_diagonals, np.ones(1, np.int64), one)
         alone = DonorColumns(window, np.zeros(1, np.int64), np.array([window.size]), one)
-        runs = self._searched(query, alone, strongest)
+        runs = self._searched(query, alone, strongest, min_run)
         return [run._replace(donor_start=run.donor_start + offset) for run in _long(runs, min_run)]
 
     def _window(self, serial: int, within: range | None) -> tuple[TokenIds, int]:
@@ -240,14 +240,16 @@ class SpanIndex:
     ) -> list[Run]:
         """``runs`` of the newest donors, and what older ones add to them."""
         if _scattered(runs) or not self._all_resident(runs):
-            return self._runs(query, self._chains.with_older(newest, self.depth), scope)
+            return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
         # Where the newest hold nothing of use, older ones may.
         left = newest.where(outside(newest.query, _long(runs, min_run), self.geometry.gram))
         if not left.query.size:
             return runs
-        return self._runs(query, self._chains.with_older(left, self.depth), scope, known=runs)
+        return self._runs(query, self._chains.with_older(left, self.depth), scope, min_run, known=runs)
 
-    def _runs(self, query: TokenIds, found: Candidates, scope: int, known: Sequence[Run] = ()) -> list[Run]:
+    def _runs(
+        self, query: TokenIds, found: Candidates, scope: int, min_run: int, known: Sequence[Run] = ()
+    ) -> list[Run]:
         found = found.where(self._scope[found.donor] == scope)
         donors = DonorColumns(self._arena, self._start, self._length, self._serial)
         if known and found.query.size:
@@ -257,13 +259,13 @@ class SpanIndex:
             return [*known]
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
         strongest = diagonals.strongest(self.max_diagonals, self._weight, self._serial)
-        return self._searched(query, donors, strongest, known)
+        return self._searched(query, donors, strongest, min_run, known)
 
     def _searched(
-        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, known: Sequence[Run] = ()
+        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
     ) -> list[Run]:
         gram, margin = self.geometry.gram, self.geometry.window
-        return search_runs(query, donors, diagonals, gram=gram, margin=margin, known=known)
+        return search_runs(query, donors, diagonals, gram=gram, margin=margin, min_run=min_run, known=known)
 
     def _all_resident(self, runs: list[Run]) -> bool:
         return all(self._weight[self._numbers[serial]] > 1 for serial in {run.donor for run in runs})
