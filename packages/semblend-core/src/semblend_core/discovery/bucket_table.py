@@ -53,7 +53,7 @@ class BucketTable:
         return np.minimum(np.maximum(hashes, np.uint32(1)), np.uint32(0xFFFFFFFE))
 
     def find(self, tags: Tags) -> tuple[npt.NDArray[np.int64], Slots]:
-        """Which of ``tags`` are present: (indices into ``tags``, their slots)."""
+        """Which of ``tags`` are present: (indices into ``tags``, ascending, and their slots)."""
         buckets = (tags >> self._shift).astype(np.int64)
         rows = self._tags.take(buckets, axis=0)
         hits = (rows == tags[:, None]).ravel().nonzero()[0]
@@ -65,7 +65,9 @@ class BucketTable:
         if not pending.size:
             return found, slots
         later, later_slots = self._find_behind(tags[pending], buckets[pending])
-        return np.concatenate([found, pending[later]]), np.concatenate([slots, later_slots])
+        found = np.concatenate([found, pending[later]])
+        order = found.argsort()
+        return found[order], np.concatenate([slots, later_slots])[order]
 
     def _find_behind(self, tags: Tags, buckets: Slots) -> tuple[npt.NDArray[np.int64], Slots]:
         """``find`` for tags that are not in ``buckets``, which are full, but may be in one of those behind."""

@@ -120,8 +120,7 @@ class FingerprintChains:
     def newest(self, tags: Tags, positions: npt.NDArray[np.int64]) -> Candidates:
         """The newest occurrence of each tag; ``positions`` are the tags' places in the query."""
         found, slots = self._table.find(tags)
-        by_query = found.argsort()  # The table answers in the order of its probes.
-        return self._at(self._table.values_at(slots[by_query]), positions[found[by_query]])
+        return self._at(self._table.values_at(slots), positions[found])
 
     def have_older(self, newest: Candidates) -> bool:
         return bool(np.take(self._older, newest.entry).any())

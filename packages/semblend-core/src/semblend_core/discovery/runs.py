@@ -70,6 +70,8 @@ class Diagonals:
 
     def strongest(self, count: int, weight: Ints, recency: Ints) -> Diagonals:
         """The ``count`` diagonals with most hits times their donor's weight, newer donors first among equals."""
+        if self.hits.size == 1:
+            return self
         strength = self.hits * weight[self.donor]
         return self.take(np.lexsort((-recency[self.donor], -strength))[:count])
 

@@ -48,6 +48,8 @@ def search_runs(
             inside = any(run.start <= first and end <= run.end for run in found)
             if not inside or unexplained(query, donors, diagonals.take(np.array([i])), found, gram).size:
                 found += run_along(query, donors, diagonals, i, **limits)
+        if singly == diagonals.hits.size:
+            return [*dict.fromkeys(found)]
         rest = diagonals.take(np.arange(singly, diagonals.hits.size))
         rest = rest.take(unexplained(query, donors, rest, found, gram))
         if rest.hits.size > FEW:
