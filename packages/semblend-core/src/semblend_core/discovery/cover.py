@@ -38,10 +38,10 @@ def best_cover(
     return pieces
 
 
-def _sweep(ordered: list[Run], position: int, worth: int, preference: Preference) -> list[tuple[int, Run]]:
-    """Pairs of (first position used, run): each run is used up to its end or the next piece's start."""
+def _sweep(ordered: list[Run], position: int, worth: int, preference: Preference) -> list[Run]:
+    """The runs to use, in order; the next step decides where one ends and the next begins."""
     preferences = {donor: preference(donor) for donor in {run.donor for run in ordered}}
-    pieces: list[tuple[int, Run]] = []
+    chosen: list[Run] = []
     open_runs: list[Run] = []
     previous_donor = -1
     upcoming, total = 0, len(ordered)
@@ -52,13 +52,13 @@ def _sweep(ordered: list[Run], position: int, worth: int, preference: Preference
         open_runs = [r for r in open_runs if r.end - (r.start if r.start > position else position) >= worth]
         if not open_runs:
             if upcoming == total:
-                return pieces
+                return chosen
             position = ordered[upcoming].start
             continue
         best = open_runs[0]
         if len(open_runs) > 1:
             best = _farthest(open_runs, position, worth, preferences, previous_donor)
-        pieces.append((max(position, best.start), best))
+        chosen.append(best)
         position, previous_donor = best.end, best.donor
 
 
@@ -77,13 +77,13 @@ def _farthest(
     return best
 
 
-def _long_enough(swept: list[tuple[int, Run]], min_span: int, lowest: int) -> list[tuple[int, int, Run]]:
+def _long_enough(swept: list[Run], min_span: int, lowest: int) -> list[tuple[int, int, Run]]:
     """(first, end, run) for each piece of at least ``min_span``, none before ``lowest``.
 
     A short piece grows into the one before it; where there is no room for both, the longer one stays.
     """
     kept: list[tuple[int, int, Run]] = []
-    for _, run in swept:
+    for run in swept:
         free_from = kept[-1][1] if kept else lowest
         start = max(run.start, free_from)
         if run.end - start < min_span:

@@ -90,7 +90,7 @@ class DonorColumns:
 
 
 def run_along(
-    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, i: int, *, gram: int, margin: int, min_run: int
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, i: int, *, gram: int, margin: int
 ) -> list[Run]:
     """What ``verified_runs`` gives for one diagonal, compared as plain slices."""
     donor, shift = int(diagonals.donor[i]), int(diagonals.shift[i])
@@ -110,8 +110,7 @@ def run_along(
             start = _follow_back(query, donors.arena, base, start, floor)
         if stop == high:
             stop = _follow_on(query, donors.arena, base, stop, ceiling)
-        if stop - start >= min_run:
-            runs.append(Run(start, stop, serial, start + shift))
+        runs.append(Run(start, stop, serial, start + shift))
     return runs
 
 
@@ -122,10 +121,9 @@ def verified_runs(
     *,
     gram: int,
     margin: int,
-    min_run: int,
     max_compared: int,
 ) -> list[Run]:
-    """Maximal runs of at least ``min_run`` equal tokens along the diagonals, compared token by token.
+    """Maximal runs of equal tokens, a k-gram long at least, along the diagonals, compared token by token.
 
     Each diagonal is compared from ``margin`` before its first hit to ``margin`` after its last; a run still unbroken
     there is followed further, and one without a hit is left out: it is chance, or found by hits of its own. All are
@@ -166,10 +164,8 @@ def verified_runs(
         start[i] = _follow_back(query, donors.arena, int(base[d]), int(start[i]), floor)
         stop[i] = _follow_on(query, donors.arena, int(base[d]), int(stop[i]), int(highest[d]))
 
-    kept = (stop - start >= min_run).nonzero()[0]
-    which, start = which[kept], start[kept]
     serial = donors.serial[diagonals.donor[which]]
-    columns = (start, stop[kept], serial, start + diagonals.shift[which])
+    columns = (start, stop, serial, start + diagonals.shift[which])
     return [Run(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

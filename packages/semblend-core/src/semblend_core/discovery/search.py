@@ -37,7 +37,7 @@ def search_runs(
     found: list[Run] = [*known]
     if diagonals.hits.size > SINGLY:
         diagonals = diagonals.take(_may_reach(query, donors, diagonals, gram, min_run))
-    limits = {"gram": gram, "margin": margin, "min_run": gram}
+    limits = {"gram": gram, "margin": margin}
     budget = 8 * query.size + 4096
     if known:  # After a first search what is left is many weak diagonals.
         found += verified_runs(query, donors, diagonals, **limits, max_compared=budget)
