@@ -1,0 +1,52 @@
+"""The KV of one donor, as every tier and every engine hands it over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+class InvalidKvError(ValueError):
+    """KV tensors whose shapes, strides or types do not fit together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DonorKv:
+    """K after rotary embedding, at the donor's own positions ``first_position``, ``first_position + 1``, ...
+
+    The tensors belong to whoever made this; holders read them only.
+    """
+
+    keys: Tensor
+    """[layers, tokens, kv_heads, key_dim]"""
+    values: Tensor | None
+    """[layers, tokens, kv_heads, value_dim]; None where K holds everything, as in MLA's latent cache."""
+    first_position: int = 0
+
+    def __post_init__(self) -> None:
+        if self.keys.dim() != 4:
+            raise InvalidKvError(f"keys must be [layers, tokens, kv_heads, key_dim], got {tuple(self.keys.shape)}")
+        if self.first_position < 0:
+            raise InvalidKvError(f"positions start at 0, got {self.first_position}")
+        values = self.values
+        if values is None:
+            return
+        if values.dim() != 4 or values.shape[:3] != self.keys.shape[:3]:
+            raise InvalidKvError(f"values {tuple(values.shape)} do not go with keys {tuple(self.keys.shape)}")
+        if values.device != self.keys.device or values.dtype != self.keys.dtype:
+            raise InvalidKvError(
+                f"values on {values.device} as {values.dtype}, keys on {self.keys.device} as {self.keys.dtype}"
+            )
+
+    @property
+    def layers(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def tokens(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + (0 if self.values is None else self.values.nbytes)
