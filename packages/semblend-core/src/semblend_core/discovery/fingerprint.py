@@ -49,11 +49,13 @@ class Geometry:
         return self.gram + self.window - 1
 
     @classmethod
-    def for_min_span(cls, min_span_tokens: int) -> Geometry:
+    def for_min_span(cls, min_span_tokens: int, *, edited_text: bool = False) -> Geometry:
         """The sparsest geometry worth having that still finds every run of ``min_span_tokens``.
 
-        Sparser ones exist for long spans; they would miss the short anchors by which edited text is recognised.
+        ``edited_text``: keep the short anchors by which text with many small changes is recognised, too.
         """
+        if min_span_tokens >= 63 and not edited_text:
+            return cls(window=48)
         if min_span_tokens >= 47:
             return cls()
         if min_span_tokens >= 31:

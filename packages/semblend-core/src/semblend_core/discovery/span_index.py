@@ -34,6 +34,8 @@ SCATTERED_TOKENS = 384
 """Tokens per donor, on average, below which a prompt counts as scattered over donors."""
 MAX_ISLAND_WINDOW = 32_768
 """Most donor tokens that one call of ``islands`` searches: it must stay within a lookup's time."""
+_POSITION_BITS = np.uint64(32)
+_POSITION_MASK = np.uint64(0xFFFFFFFF)
 MAX_ARENA_TOKENS = 2**32 - 1
 """Offsets into the arena are 32-bit."""
 
@@ -90,8 +92,14 @@ class SpanIndex:
         """Do the part of ``add`` that needs no lock."""
         positions, hashes = fingerprint(tokens, self.geometry)
         tags = _scoped(hashes, scope)
-        order = np.argsort(tags, kind="stable")
-        return PreparedDonor(tokens, scope, positions[order], tags[order])
+        # Tag and position in one word: sorting words is several times faster than finding a stable order.
+        words = tags.astype(np.uint64)
+        words <<= _POSITION_BITS
+        words |= positions.view(np.uint64)
+        words.sort()
+        return PreparedDonor(
+            tokens, scope, (words & _POSITION_MASK).view(np.int64), (words >> _POSITION_BITS).astype(np.uint32)
+        )
 
     def bytes_after_adding(self, donor: PreparedDonor) -> int:
         """``nbytes`` once ``donor`` is in."""

@@ -69,7 +69,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
     ) -> None:
         self.settings = settings
         self.registry = DonorRegistry(
-            geometry=Geometry.for_min_span(settings.min_span_tokens),
+            geometry=Geometry.for_min_span(settings.min_span_tokens, edited_text=settings.fuzzy_chunks),
             max_bytes=settings.donor_index_bytes,
             max_donors=settings.max_donors,
             eviction=settings.eviction,
