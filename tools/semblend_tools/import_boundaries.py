@@ -23,6 +23,8 @@ PUBLIC_CORE_MODULES = (
     "semblend_core",
     "semblend_core.testing",
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
+    "semblend_core.recompute",
+    "semblend_core.kv",  # needs torch
     "semblend_core.reference",
 )
 

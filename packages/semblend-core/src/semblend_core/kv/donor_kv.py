@@ -41,12 +41,12 @@ class DonorKv:
 
     @property
     def layers(self) -> int:
-        return self.keys.shape[0]
+        return int(self.keys.shape[0])
 
     @property
     def tokens(self) -> int:
-        return self.keys.shape[1]
+        return int(self.keys.shape[1])
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + (0 if self.values is None else self.values.nbytes)
+        return int(self.keys.nbytes + (0 if self.values is None else self.values.nbytes))

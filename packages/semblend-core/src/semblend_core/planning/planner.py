@@ -14,6 +14,7 @@ from semblend_core.discovery import ISLAND_GRAM, Run, best_cover
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning.cost import CostModel
 from semblend_core.planning.layer_profile import LayerProfile
+from semblend_core.recompute import choose_policy
 from semblend_core.settings import Settings
 
 ISLAND_DONORS = 4
@@ -85,6 +86,8 @@ class Planner:
             return DeclineReason.TOO_FEW_TOKENS_SAVED
         if plan.reused_tokens < settings.min_reuse_ratio * (plan.prompt_tokens - plan.exact_prefix_tokens):
             return DeclineReason.REUSE_RATIO_TOO_LOW
+        if settings.quality_tier == "strict" and choose_policy("strict", plan) is None:
+            return DeclineReason.QUALITY_TIER
         if settings.cost_gate and self.cost is not None:
             profile = self.profile if self.profile is not None and self.profile.model == model else None
             layers = 1.0 if profile is None else profile.recomputed_layers(LAYER_TOLERANCE)

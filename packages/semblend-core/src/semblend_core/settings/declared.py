@@ -146,6 +146,23 @@ class Settings:
         "Who goes first when a budget is full: the least recently or the least often used donor.",
     )
 
+    store_device_bytes: int = _setting(
+        "store", 0, ByteSize(), "Donor KV kept in the engine's own memory, beside its cache; 0: none."
+    )
+    store_host_bytes: int = _setting(
+        "store", 4 * 1024**3, ByteSize(), "Donor KV kept in pinned host memory, for each tensor-parallel rank; 0: none."
+    )
+    store_disk_bytes: int = _setting("store", 0, ByteSize(), "Donor KV kept on disk; 0: none.")
+    store_disk_path: str = _setting(
+        "store",
+        "",
+        Text("folder, in which `{rank}` stands for the tensor-parallel rank"),
+        "Folder of the disk tier, for one process alone.",
+    )
+    store_promote: bool = _setting(
+        "store", False, Flag(), "Copy a donor into the next faster tier after its use, in the background."
+    )
+
     cost_gate: bool = _setting(
         "cost",
         True,

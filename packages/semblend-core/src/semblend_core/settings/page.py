@@ -15,6 +15,7 @@ _GROUPS = {
     ),
     "planning": ("Planning", "When a finding becomes a plan, and how much of it is computed afresh."),
     "donors": ("Donors", "How many finished requests are remembered, and who goes first."),
+    "store": ("Donor store", "Where donors' KV is kept, and how much of it. See [donor store](donor-store.md)."),
     "cost": (
         "Cost gate",
         "When reuse pays. Measured per model and machine; without both times per token the gate is open.",

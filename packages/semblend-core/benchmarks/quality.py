@@ -1,0 +1,168 @@
+"""How good are answers with reuse, for which share of recomputed tokens? Policies side by side, against cold prefill.
+
+Every policy sees the same cases in the same process; each probe is charged to its budget. See docs/quality.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from lookup_data.documents import default_folder
+from quality_data.cases import MAIN_TRANSFORMS, TRANSFORMS
+from quality_data.design import RIVALS, Extent, equal_budget
+from quality_data.report import write_report
+from quality_data.summary import ratio_of_means, summarise
+from quality_data.ttft import DOCUMENT_TOKENS, measure_ttft
+from quality_data.work import Record, Texts, run_all
+
+from semblend_core.reference import ReferenceEngine
+
+FULL = Extent(
+    cases=50, policy_cases=18, curve_cases=8, continuation_tokens=128, prompt_tokens=1300, transforms=TRANSFORMS
+)
+QUICK = Extent(
+    cases=3, policy_cases=3, curve_cases=0, continuation_tokens=48, prompt_tokens=1300, transforms=MAIN_TRANSFORMS
+)
+
+
+def main() -> None:
+    options = parse_options()
+    extent = QUICK if options.quick else FULL
+    started = time.perf_counter()
+    records = collect(options, extent)
+    figures = figures_of(records)
+    say(f"timing {DOCUMENT_TOKENS} tokens behind a new instruction")
+    figures |= measure_ttft(ReferenceEngine.load(device=options.device), Texts(options.data, DOCUMENT_TOKENS))
+    figures["run"] = {
+        "date": datetime.date.today().isoformat(),
+        "device": torch.cuda.get_device_name()
+        if options.device != "cpu"
+        else f"cpu, {torch.get_num_threads()} threads",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cases": extent.cases,
+        "seconds": round(time.perf_counter() - started),
+    }
+    if options.report:
+        write_report(figures, options.report)
+    print_table(figures)
+    print(json.dumps(figures))
+
+
+def collect(options: argparse.Namespace, extent: Extent) -> list[Record]:
+    """All records; those that an earlier, interrupted run left in ``--records`` are not computed again."""
+    file: Path | None = options.records
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
+    known = {(record["transform"], record["number"]) for record in records}
+    for record in run_all(options.data, extent, options.device, options.workers, say, known):
+        records.append(record)
+        if file:
+            with file.open("a") as lines:
+                lines.write(json.dumps(record) + "\n")
+    return records
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few cases, one budget: some minutes on two cores")
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with QMSum, SQuAD and *.rst papers")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="processes; several pay on a GPU only")
+    parser.add_argument("--records", type=Path, help="append each case's record to this file, and go on from it")
+    parser.add_argument("--report", type=Path, help="also write plots, tables and the raw figures into this folder")
+    options = parser.parse_args()
+    if options.data is None or not options.data.is_dir():
+        parser.error("--data: no folder with text; name one that has QMSum's *.jsonl, SQuAD's *.json and *.rst papers")
+    if options.workers < 1:
+        parser.error(f"--workers must be at least 1, got {options.workers}")
+    if options.device != "cpu" and not torch.cuda.is_available():
+        parser.error(f"--device {options.device}: torch sees no CUDA device here; use --device cpu")
+    return options
+
+
+def figures_of(records: list[Record]) -> dict[str, Any]:
+    """Everything the study says, from the records of its cases."""
+    by_transform: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda each: each["number"]):
+        by_transform[record["transform"]].append(record)
+    figures: dict[str, Any] = {"curves": {}, "against": {}, "declined": {}}
+    for transform, cases in by_transform.items():
+        reusable = [case for case in cases if case["trials"]]
+        figures["declined"][transform] = len(cases) - len(reusable)
+        for key in dict.fromkeys(key for case in reusable for key in case["trials"]):
+            label, budget = key.rsplit("@", 1)
+            cell = _cell(reusable, key)
+            if label in ("fast", "balanced", "rotate_only", "full_recompute"):
+                figures.setdefault(label, {})[transform] = cell
+            else:
+                figures["curves"].setdefault(transform, {}).setdefault(label, {})[budget] = cell
+                if float(budget) == equal_budget(transform):
+                    figures.setdefault(label, {})[transform] = cell
+        if transform in MAIN_TRANSFORMS:
+            figures["against"][transform] = {
+                rival: _against(reusable, name, transform) for rival, name in RIVALS.items()
+            }
+    figures |= _floors(records)
+    errors = [record["full_recompute_max_abs"] for record in records if "full_recompute_max_abs" in record]
+    figures["full_recompute_max_abs"] = max(errors)
+    return figures
+
+
+def _cell(cases: list[Record], key: str) -> dict[str, Any]:
+    having = [case["trials"] for case in cases if key in case["trials"]]
+    return summarise([trials[key] for trials in having], [trials["rotate_only@0"] for trials in having])
+
+
+def _against(cases: list[Record], name: str, transform: str) -> dict[str, float]:
+    """Mean KL of the balanced tier by that of another policy at equal budget."""
+    key = f"{name}@{equal_budget(transform):g}"
+    ours = [case["trials"]["balanced@tier"]["kl"] for case in cases]
+    ratio, low, high = ratio_of_means(ours, [case["trials"][key]["kl"] for case in cases])
+    return {"kl_ratio": ratio, "low": low, "high": high}
+
+
+def _floors(records: list[Record]) -> dict[str, Any]:
+    floors: dict[str, Any] = {}
+    for name in ("floor", "fp8_floor"):
+        having = [record[name] for record in records if name in record]
+        if having:
+            floors[name] = {key: sum(each[key] for each in having) / len(having) for key in having[0]}
+    by_layer: dict[str, list[list[float]]] = defaultdict(list)
+    for record in records:
+        if "layer_deviation" in record:
+            by_layer[record["transform"]].append(record["layer_deviation"])
+    floors["layer_deviation"] = {
+        transform: [round(sum(layer) / len(layer), 5) for layer in zip(*each, strict=True)]
+        for transform, each in by_layer.items()
+    }
+    return floors
+
+
+def print_table(figures: dict[str, Any]) -> None:
+    print(f"{'':34}{'transform':26}{'n':>4}{'KL':>10}{'cut':>7}{'PPL':>8}{'top-1':>8}{'share':>8}{'TTFT':>7}")
+    for label in ("rotate_only", "fast", "balanced", "seam_head", "kv_deviation", "query_attention"):
+        for transform, cell in figures.get(label, {}).items():
+            cut = f"{cell['kl_cut']:.0%}"
+            ttft = "" if cell["ttft_ratio"] is None else f"{cell['ttft_ratio']:.1f}x"
+            print(
+                f"{label:34}{transform:26}{cell['n']:>4}{cell['kl']:>10.5f}{cut:>7}{cell['ppl_ratio']:>8.4f}"
+                f"{cell['top1']:>8.4f}{cell['recompute']:>8.3f}{ttft:>7}"
+            )
+    print(f"full recompute against cold, largest logit difference: {figures['full_recompute_max_abs']:.1e}")
+    print(f"TTFT of {DOCUMENT_TOKENS} tokens behind a new instruction: {figures['ttft_ratio_4k']:.1f}x of cold")
+
+
+def say(message: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Prompts, metrics and pages of the quality study."""

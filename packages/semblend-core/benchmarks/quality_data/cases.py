@@ -1,0 +1,206 @@
+"""The study's prompts: donors that were served, and a recipient that shares text with them at other places."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from quality_data.sources import Asked, Encode, Passage, Sources
+from semblend_core import Span
+from semblend_core.recompute import most_alike
+
+DonorOf = Callable[[list[Passage], list[list[Passage]], int, tuple[int, ...]], tuple[int, ...]]
+
+INSTRUCTIONS = (
+    "You are a careful assistant. Answer from the text only.",
+    "Read the following material and then answer the question at its end. Be brief and exact.",
+    "Act as an analyst who prepares notes for a colleague. Use plain language, name people where the text does, "
+    "and say so when the text does not answer the question.",
+    "Today you help a newcomer. Explain step by step, but do not add facts of your own.",
+    "Answer in at most three sentences.",
+)
+MAIN_TRANSFORMS = ("instruction_variant", "new_task", "reorder_4", "composite_4")
+TRANSFORMS = (
+    *MAIN_TRANSFORMS,
+    "reorder_2",
+    "reorder_8",
+    "sparse_edit",
+    "entity_swap",
+    "composite_4_shared_sink",
+    "composite_4_like_context",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    transform: str
+    name: str
+    donors: dict[str, tuple[int, ...]]
+    recipient: tuple[int, ...]
+    question_tokens: int
+    """Length of the recipient's last part, behind all documents: question and answer header."""
+    answer: str
+
+
+class Cases:
+    """Deterministic: the same sources, size and seed give the same prompts."""
+
+    def __init__(self, sources: Sources, encode: Encode, decode: Callable[[Sequence[int]], str], tokens: int) -> None:
+        self._sources, self._encode, self._decode, self._tokens = sources, encode, decode, tokens
+
+    def of(self, transform: str, count: int) -> list[Case]:
+        makers: dict[str, Callable[[], Iterator[Case]]] = {
+            "instruction_variant": lambda: self._one_document("instruction_variant", new_question=False),
+            "new_task": lambda: self._one_document("new_task", new_question=True),
+            "reorder_2": lambda: self._reordered(2),
+            "reorder_4": lambda: self._reordered(4),
+            "reorder_8": lambda: self._reordered(8),
+            "composite_4": lambda: self._composite("composite_4", self._unrelated),
+            "composite_4_shared_sink": lambda: self._composite("composite_4_shared_sink", self._alone),
+            "composite_4_like_context": lambda: self._composite("composite_4_like_context", self._most_alike),
+            "sparse_edit": self._edited,
+            "entity_swap": self._swapped,
+        }
+        cases = list(islice(makers[transform](), count))
+        if len(cases) < count:
+            raise SystemExit(f"the text yields {len(cases)} cases of {transform}, {count} are wanted: lower --cases")
+        return cases
+
+    def _one_document(self, transform: str, *, new_question: bool) -> Iterator[Case]:
+        for number, document in enumerate(self._sources.documents(self._tokens)):
+            first, second = INSTRUCTIONS[number % 5], INSTRUCTIONS[(number + 1 + number // 5 % 4) % 5]
+            asked = document.asked[1 if new_question else 0]
+            donor = self._prompt(first, [document.tokens], document.asked[0])[0]
+            yield self._case(transform, document.source, {"donor": donor}, second, [document.tokens], asked)
+
+    def _reordered(self, parts: int) -> Iterator[Case]:
+        for number, group in enumerate(self._groups(parts)):
+            order = list(range(parts))
+            shuffling = random.Random(number)
+            while any(place == part for place, part in enumerate(order)):
+                shuffling.shuffle(order)
+            instruction = INSTRUCTIONS[number % 5]
+            asked = group[number % parts].asked[0]
+            texts = [passage.tokens for passage in group]
+            donor = self._prompt(instruction, texts, asked)[0]
+            moved = [texts[part] for part in order]
+            yield self._case(f"reorder_{parts}", _named(group), {"donor": donor}, instruction, moved, asked)
+
+    def _composite(self, transform: str, donor_of: DonorOf) -> Iterator[Case]:
+        """Each passage was served in another request."""
+        groups = self._groups(4)
+        for number, wanted in enumerate(groups):
+            others = [groups[(number + step) % len(groups)] for step in (1, 2, 3)]
+            asked = wanted[number % 4].asked[0]
+            texts = [passage.tokens for passage in wanted]
+            recipient = self._prompt(INSTRUCTIONS[4], texts, asked)[0]
+            donors = {f"donor-{place}": donor_of(wanted, others, place, recipient) for place in range(4)}
+            yield self._case(transform, _named(wanted), donors, INSTRUCTIONS[4], texts, asked)
+
+    def _unrelated(
+        self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Among passages that the recipient has none of, at another place."""
+        neighbours = [group[place].tokens for group in others]
+        slot = (place + 1) % 4
+        texts = [*neighbours[:slot], wanted[place].tokens, *neighbours[slot:]]
+        return self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])[0]
+
+    def _alone(
+        self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """By itself behind the front that all requests share."""
+        return self._prompt(INSTRUCTIONS[4], [wanted[place].tokens], wanted[place].asked[0])[0]
+
+    def _most_alike(
+        self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """The better of two donors: the unrelated one, and one with two of the recipient's passages in front."""
+        friends = [passage.tokens for passage in wanted if passage is not wanted[place]][:2]
+        texts = [*reversed(friends), wanted[place].tokens, others[0][place].tokens]
+        candidates = {
+            "unrelated": self._unrelated(wanted, others, place, recipient),
+            "related": self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])[0],
+        }
+        passage = wanted[place].tokens
+        spans = [
+            Span(_find(recipient, passage), name, _find(tokens, passage), len(passage))
+            for name, tokens in candidates.items()
+        ]
+        arrays = {name: np.array(tokens, np.int32) for name, tokens in candidates.items()}
+        return candidates[most_alike(np.array(recipient, np.int32), spans, arrays).donor_id]
+
+    def _edited(self) -> Iterator[Case]:
+        for number, document in enumerate(self._sources.documents(self._tokens)):
+            words = re.split(r"(\s+)", self._decode(document.tokens))
+            chosen = random.Random(number)
+            places = [place for place, word in enumerate(words) if word.isalpha()]
+            for place in chosen.sample(places, max(1, len(places) // 100)):
+                words[place] = words[chosen.choice(places)]
+            edited = tuple(self._encode("".join(words)))
+            donor = self._prompt(INSTRUCTIONS[0], [document.tokens], document.asked[0])[0]
+            yield self._case(
+                "sparse_edit", document.source, {"donor": donor}, INSTRUCTIONS[1], [edited], document.asked[0]
+            )
+
+    def _swapped(self) -> Iterator[Case]:
+        """Other names and numbers everywhere: nothing of the donor's answer may show through."""
+        for document in self._sources.documents(self._tokens):
+            text = self._decode(document.tokens)
+            names = sorted(set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{3,}", text)))
+            if len(names) < 4:
+                continue
+            changed = _with_other_names(text, dict(zip(names, [*names[1:], names[0]], strict=True)))
+            donor = self._prompt(INSTRUCTIONS[0], [document.tokens], document.asked[0])[0]
+            tokens = tuple(self._encode(changed))
+            yield self._case(
+                "entity_swap",
+                document.source,
+                {"donor": donor},
+                INSTRUCTIONS[1],
+                [tokens],
+                Asked(document.asked[0].question),
+            )
+
+    def _groups(self, parts: int) -> list[list[Passage]]:
+        """Passages of as many different articles as there are, ``parts`` together: what a retriever brings."""
+        passages = self._sources.passages(self._tokens // parts)
+        return [passages[start : start + parts] for start in range(0, len(passages) - parts + 1, parts)]
+
+    def _case(
+        self,
+        transform: str,
+        name: str,
+        donors: dict[str, tuple[int, ...]],
+        instruction: str,
+        texts: Sequence[tuple[int, ...]],
+        asked: Asked,
+    ) -> Case:
+        recipient, question = self._prompt(instruction, texts, asked)
+        return Case(transform, name, donors, recipient, question, asked.answer)
+
+    def _prompt(self, instruction: str, texts: Sequence[tuple[int, ...]], asked: Asked) -> tuple[tuple[int, ...], int]:
+        """Parts are tokenized apart, as serving templates do, so that equal text stays equal tokens."""
+        head = self._encode(f"<|im_start|>system\n{instruction}<|im_end|>\n<|im_start|>user\n")
+        between = self._encode("\n\n")
+        body = [token for text in texts for token in (*text, *between)]
+        tail = self._encode(f"Question: {asked.question}<|im_end|>\n<|im_start|>assistant\n")
+        return (*head, *body, *tail), len(tail)
+
+
+def _named(group: Sequence[Passage]) -> str:
+    return "+".join(passage.source for passage in group)
+
+
+def _find(tokens: tuple[int, ...], part: tuple[int, ...]) -> int:
+    return next(at for at in range(len(tokens)) if tokens[at : at + len(part)] == part)
+
+
+def _with_other_names(text: str, names: dict[str, str]) -> str:
+    renamed = re.sub(r"\b[A-Z][a-z]{3,}\b", lambda found: names.get(found[0], found[0]), text)
+    return re.sub(r"\d", lambda found: str((int(found[0]) + 3) % 10), renamed)

@@ -1,0 +1,78 @@
+"""Correcting relocated KV by what recomputing a part of it has shown (``MeanShift``), one layer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from semblend_core.contract import Span
+from semblend_core.kv.rotation import Rotation, turn_pairs
+from semblend_core.recompute import MeanShift
+
+Positions = npt.NDArray[np.int64]
+
+
+class SpanShift:
+    """Corrects one span: measured at its recomputed positions, applied to the others. Tables are built once."""
+
+    def __init__(self, span: Span, rows: Positions, rotation: Rotation, device: torch.device) -> None:
+        inside = np.flatnonzero((rows >= span.target_start) & (rows < span.target_end))
+        others = np.setdiff1d(np.arange(span.target_start, span.target_end), rows[inside], assume_unique=True)
+        self.samples = int(inside.size)
+        self.others = int(others.size)
+        self._rows = torch.from_numpy(inside).to(device)
+        self._at = torch.from_numpy(rows[inside]).to(device)
+        self._others = torch.from_numpy(others).to(device)
+        self._rotation = rotation
+        self._to_front = _tables(rotation, -rows[inside], device)
+        self._to_place = _tables(rotation, others, device)
+
+    def apply(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor, strength: float) -> None:
+        change = (keys.index_select(0, self._at) - old_keys.index_select(0, self._rows)).float()
+        # Keys change alike in the frame of one position, not where rotation has turned each by its own angle.
+        mean = self._turned(change, self._to_front).mean(0, keepdim=True) * strength
+        moved = self._turned(mean.expand(self.others, *mean.shape[1:]), self._to_place)
+        keys.index_add_(0, self._others, moved.to(keys.dtype))
+        change = (values.index_select(0, self._at) - old_values.index_select(0, self._rows)).float()
+        mean = change.mean(0, keepdim=True) * strength
+        values.index_add_(0, self._others, mean.expand(self.others, *mean.shape[1:]).to(values.dtype))
+
+    def _turned(self, keys: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+        start, end = self._rotation.start, self._rotation.start + self._rotation.size
+        turned = keys.clone()
+        turned[..., start:end] = turn_pairs(keys[..., start:end], *tables, interleaved=self._rotation.interleaved)
+        return turned
+
+
+class MeanShiftCorrection:
+    """Applies ``MeanShift`` to all spans of a plan. Call ``apply`` in each layer, after the rows' KV was written."""
+
+    def __init__(
+        self,
+        shift: MeanShift,
+        spans: Sequence[Span],
+        row_positions: Positions,
+        rotation: Rotation,
+        device: torch.device,
+    ) -> None:
+        self._strength = shift.strength
+        shifts = [SpanShift(span, row_positions, rotation, device) for span in spans]
+        self._shifts = [each for each in shifts if each.samples >= shift.min_rows and each.others]
+
+    def apply(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
+        """Correct one layer in place.
+
+        ``keys``, ``values``: [tokens, kv_heads, dim] by position, the rows' fresh KV in them. ``old_*``: [rows,
+        kv_heads, dim], what the rows held when they were relocated.
+        """
+        for shift in self._shifts:
+            shift.apply(keys, values, old_keys, old_values, self._strength)
+
+
+def _tables(rotation: Rotation, shifts: Positions, device: torch.device) -> tuple[Tensor, Tensor]:
+    cos, sin = rotation.cos_sin(shifts)
+    return cos[:, None].to(device), sin[:, None].to(device)

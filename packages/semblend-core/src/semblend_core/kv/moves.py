@@ -1,0 +1,183 @@
+"""Which token's KV goes from which slot to which, and how far: built on the host, sent to the device once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from semblend_core.contract.plan import Span
+from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
+from semblend_core.kv.rotation import Rotation
+
+Indices = npt.NDArray[np.int64]
+_SLOTS_LIMIT = 2**31
+"""Slots travel as int32; addresses are made of them in int64."""
+_ALIGNMENT = 4
+"""Parts of the upload begin at multiples of this many 4-byte words, so that the kernel may read 16 bytes at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotTable:
+    """Where the tokens of one sequence lie in a pool: its block table. Holds the array, does not copy it."""
+
+    blocks: npt.NDArray[np.integer]
+    """Block numbers in the order of the sequence."""
+    block_size: int
+    first_position: int = 0
+    """Position of the first token of the first block."""
+
+    def __post_init__(self) -> None:
+        if self.blocks.ndim != 1 or self.block_size < 1:
+            raise InvalidKvError(f"a block table is a row of blocks, got {self.blocks.shape} of {self.block_size}")
+
+    @classmethod
+    def of_slots(cls, slots: npt.NDArray[np.integer], first_position: int = 0) -> SlotTable:
+        """One slot per token, as SGLang hands them out."""
+        return cls(slots, 1, first_position)
+
+    @classmethod
+    def of_donor(cls, donor: DonorKv) -> SlotTable:
+        """The table that goes with :meth:`PagedKv.from_donor`."""
+        return cls(np.zeros(1, np.int64), donor.tokens, donor.first_position)
+
+    @property
+    def end_position(self) -> int:
+        """One past the last position the table reaches."""
+        return self.first_position + self.blocks.size * self.block_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moves:
+    """Tokens to move, many spans at once. One entry per token in the first three arrays."""
+
+    source_slots: Indices
+    target_slots: Indices
+    """No slot twice: the order of writes is not defined."""
+    shift_rows: Indices
+    """Index into ``shifts``."""
+    shifts: Indices
+    """The distinct shifts, in tokens; positive is towards the end."""
+
+    def __post_init__(self) -> None:
+        tokens = self.source_slots.shape
+        if len(tokens) != 1 or self.target_slots.shape != tokens or self.shift_rows.shape != tokens:
+            raise InvalidKvError(
+                f"moves need equally many source slots, target slots and shifts, got {self.source_slots.shape}, "
+                f"{self.target_slots.shape} and {self.shift_rows.shape}"
+            )
+        if not self.tokens:
+            return
+        for what, slots in (("source", self.source_slots), ("target", self.target_slots)):
+            if slots.min() < 0 or slots.max() >= _SLOTS_LIMIT:
+                raise InvalidKvError(f"{what} slots reach from {slots.min()} to {slots.max()}, outside 0 to 2**31")
+        if self.shift_rows.min() < 0 or self.shift_rows.max() >= self.shifts.size:
+            raise InvalidKvError(f"shift rows reach {self.shift_rows.max()}, there are {self.shifts.size} shifts")
+        if _marked(self.target_slots).sum() != self.tokens:
+            raise InvalidKvError("a target slot is written twice: spans overlap or a block is in the table twice")
+
+    @classmethod
+    def build(cls, spans: Iterable[Span], *, sources: Mapping[str, SlotTable], target: SlotTable) -> Moves:
+        """The moves of ``spans``, whose donors all lie in one pool with the block tables ``sources`` (by donor id)."""
+        ordered = list(spans)
+        lengths = np.array([span.length for span in ordered], np.int64)
+        steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        targets = np.array([span.target_start for span in ordered], np.int64)
+        shifts, rows = np.unique(np.array([span.shift for span in ordered], np.int64), return_inverse=True)
+        for span in ordered:
+            _check_reach(f"target of {span}", span.target_start, span.target_end, target)
+        return cls(
+            _source_slots(ordered, sources, lengths, steps),
+            _slots(target.blocks, target.block_size, np.repeat(targets - target.first_position, lengths) + steps),
+            np.repeat(rows, lengths),
+            shifts,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.source_slots.size
+
+    def shares_slots(self) -> bool:
+        """Whether a slot is both read and written."""
+        if not self.tokens:
+            return False
+        top = int(max(self.source_slots.max(), self.target_slots.max()))
+        return bool(_marked(self.source_slots, top)[self.target_slots].any())
+
+    def upload(self, rotation: Rotation, device: torch.device) -> UploadedMoves:
+        """Everything the device needs to know, in one transfer that does not wait for the device."""
+        cos, sin = (table.numpy().ravel().view(np.int32) for table in rotation.cos_sin(self.shifts))
+        parts: list[npt.NDArray[np.integer]] = [self.source_slots, self.target_slots, self.shift_rows, cos, sin]
+        starts = np.cumsum([0, *(-(-part.size // _ALIGNMENT) * _ALIGNMENT for part in parts)])
+        packed = torch.empty(int(starts[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
+        words = packed.numpy()
+        for start, part in zip(starts, parts, strict=False):
+            words[start : start + part.size] = part
+        here = packed.to(device, non_blocking=True)
+        source, target, rows, cos_there, sin_there = (
+            here[start : start + part.size] for start, part in zip(starts.tolist(), parts, strict=False)
+        )
+        table = (self.shifts.size, rotation.size // 2)
+        tables = (part.view(torch.float32).view(table) for part in (cos_there, sin_there))
+        return UploadedMoves(self, rotation, source, target, rows, *tables)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UploadedMoves:
+    """Moves on a device, ready to launch; good for any number of pools with the same slots."""
+
+    moves: Moves
+    rotation: Rotation
+    source_slots: Tensor
+    """Int32 [tokens], like the next two."""
+    target_slots: Tensor
+    shift_rows: Tensor
+    cos: Tensor
+    """Float32 [shifts, rotation.size / 2]"""
+    sin: Tensor
+
+
+def _marked(slots: Indices, top: int | None = None) -> npt.NDArray[np.bool_]:
+    # A flag per slot up to the highest: ten times as fast as sorting, and a pool of a million slots is a megabyte.
+    flags = np.zeros(int(slots.max() if top is None else top) + 1, np.bool_)
+    flags[slots] = True
+    return flags
+
+
+def _slots(blocks: npt.NDArray[np.integer], block_size: int, places: Indices) -> Indices:
+    block, offset = np.divmod(places, block_size)
+    return blocks[block].astype(np.int64) * block_size + offset
+
+
+def _source_slots(spans: list[Span], sources: Mapping[str, SlotTable], lengths: Indices, steps: Indices) -> Indices:
+    used: dict[str, int] = {}  # Where each donor's places begin in the tables laid end to end.
+    tables: list[SlotTable] = []
+    begins = np.empty(len(spans), np.int64)
+    places = 0
+    for index, span in enumerate(spans):
+        table = sources.get(span.donor_id)
+        if table is None:
+            raise InvalidKvError(f"no block table for donor {span.donor_id!r} of {span}")
+        _check_reach(f"donor of {span}", span.donor_start, span.donor_end, table)
+        if span.donor_id not in used:
+            if tables and table.block_size != tables[0].block_size:
+                raise InvalidKvError("donors of one pool have one block size, got several")
+            used[span.donor_id] = places
+            tables.append(table)
+            places += table.blocks.size * table.block_size
+        begins[index] = used[span.donor_id] + span.donor_start - table.first_position
+    if not tables:
+        return np.empty(0, np.int64)
+    blocks = np.concatenate([table.blocks for table in tables])
+    return _slots(blocks, tables[0].block_size, np.repeat(begins, lengths) + steps)
+
+
+def _check_reach(what: str, start: int, end: int, table: SlotTable) -> None:
+    if start < table.first_position or end > table.end_position:
+        raise InvalidKvError(
+            f"{what} is outside the positions {table.first_position} to {table.end_position} of its block table"
+        )

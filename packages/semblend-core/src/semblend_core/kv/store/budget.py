@@ -1,0 +1,111 @@
+"""The byte budget of one tier and who goes when it is full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from semblend_core.contract import TokenIds
+from semblend_core.donors.eviction import POLICIES, EvictionPolicy
+from semblend_core.kv.store.kv_spec import KvSpec
+from semblend_core.kv.store.vocabulary import DonorKey, Tier
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A donor's bytes in one tier."""
+
+    entry: Entry
+    tier: Tier
+    storage: object
+    charge: int
+    pins: int = 0
+    """Handles, loads and moves that read these bytes; they are freed when nobody does."""
+    listed: bool = True
+    """False once it was evicted or forgotten: nobody new may pin it."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One donor, wherever it lies."""
+
+    key: DonorKey
+    spec: KvSpec
+    token_ids: TokenIds | None
+    copies: dict[Tier, Copy] = field(default_factory=dict)
+
+    @property
+    def fastest(self) -> Copy:
+        return next(self.copies[tier] for tier in Tier if tier in self.copies)
+
+
+class TierBudget:
+    """Charges are taken before bytes are written and given back after they are freed. Not thread-safe."""
+
+    def __init__(self, limit: int, eviction: str) -> None:
+        self.limit = limit
+        self.used = 0
+        self.evictable = 0
+        """Charge of the listed copies that nobody reads."""
+        self.pinned_donors = 0
+        self.copies: dict[DonorKey, Copy] = {}
+        # The policies take any key; the table names one kind.
+        self.policy = cast(type[EvictionPolicy[DonorKey]], POLICIES[eviction])()
+
+    def reserve(self, charge: int) -> bool:
+        if self.used + charge > self.limit:
+            return False
+        self.used += charge
+        return True
+
+    def release(self, charge: int) -> None:
+        self.used -= charge
+
+    def add(self, copy: Copy) -> None:
+        """List a copy whose charge is reserved."""
+        self.copies[copy.entry.key] = copy
+        self.evictable += copy.charge
+        self.policy.added(copy.entry.key, copy.entry.spec.tokens)
+
+    def remove(self, copy: Copy) -> None:
+        """Unlist a copy. Its charge stays until its bytes are freed."""
+        del self.copies[copy.entry.key]
+        self.policy.removed(copy.entry.key)
+        self._note(copy, -1)
+        copy.listed = False
+
+    def pin(self, copy: Copy) -> None:
+        self._note(copy, -1)
+        copy.pins += 1
+        self._note(copy, 1)
+
+    def unpin(self, copy: Copy) -> None:
+        self._note(copy, -1)
+        copy.pins -= 1
+        self._note(copy, 1)
+
+    def victim(self, charge: int) -> Copy | None:
+        """Whom to evict for ``charge`` more bytes; None when that much cannot be freed.
+
+        What can never fit beside the pinned donors must not cost the others their place.
+        """
+        if charge > self.limit - self.used + self.evictable:
+            return None
+        key = self.policy.victim(lambda key: self.copies[key].pins > 0)
+        return None if key is None else self.copies[key]
+
+    def check_integrity(self) -> None:
+        assert self.used <= self.limit, "over the byte budget"
+        assert sum(copy.charge for copy in self.copies.values()) <= self.used, "a donor is not charged for"
+        assert sorted(self.policy.order()) == sorted(self.copies), "the eviction policy lost a donor"
+        assert all(copy.pins >= 0 for copy in self.copies.values()), "a donor is unpinned twice"
+        assert all(copy.listed for copy in self.copies.values()), "an unlisted donor is listed"
+        pinned = [copy.charge for copy in self.copies.values() if copy.pins]
+        assert len(pinned) == self.pinned_donors, "the pinned donors do not add up"
+        assert sum(copy.charge for copy in self.copies.values()) == self.evictable + sum(pinned), "nor do the others"
+
+    def _note(self, copy: Copy, sign: int) -> None:
+        if copy.listed and copy.pins:
+            self.pinned_donors += sign
+        elif copy.listed:
+            self.evictable += sign * copy.charge

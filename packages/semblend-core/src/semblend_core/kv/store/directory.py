@@ -1,0 +1,174 @@
+"""The folder of the disk tier: one process at a time, whole donors only, damaged files aside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: one process per folder is then the user's care
+    fcntl = None  # type: ignore[assignment]
+
+from semblend_core.kv.store.donor_file import Checksums, FileLayout, write_all, write_tensors
+from semblend_core.kv.store.donor_metadata import DonorMetadata, decode_metadata, encode_metadata
+from semblend_core.kv.store.kv_spec import LayerTensors
+from semblend_core.kv.store.options import StoreDirectoryError
+from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine
+
+Result = TypeVar("Result")
+
+DATA, METADATA, PARTIAL = ".safetensors", ".json", ".partial"
+
+_OURS = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.(safetensors|json)(\.partial)?")
+
+Sync = Callable[[int], None]
+"""Returns when all that was written to the descriptor survives a power cut."""
+
+
+class StoreDirectory:
+    """``path/donors`` and ``path/quarantine``. Files are for their owner alone: KV gives prompts away.
+
+    A donor is written as data, then metadata; each beside its place, synced, then renamed. It is deleted in the other
+    order. So metadata stands for a whole donor, whenever the process ends.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], quarantine_bytes: int, sync: Sync = os.fsync) -> None:
+        self.root = Path(path)
+        self.donors = self.root / "donors"
+        self.quarantine = self.root / "quarantine"
+        self._quarantine_bytes = quarantine_bytes
+        self._sync = sync
+        try:
+            for folder in (self.root, self.donors, self.quarantine):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreDirectoryError(
+                f"disk_path={str(self.root)!r} cannot be written ({error.strerror}): "
+                "choose another folder, or set disk_bytes to 0"
+            ) from error
+        self._take_lock()
+
+    def close(self) -> None:
+        """Let others use the folder. Idempotent."""
+        if self._lock >= 0:
+            if fcntl is not None:
+                with contextlib.suppress(OSError):
+                    # Said aloud: a forked child may hold the descriptor open for long.
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+            os.close(self._lock)
+            self._lock = -1
+
+    def data_path(self, stem: str) -> Path:
+        return self.donors / (stem + DATA)
+
+    def write_data(self, stem: str, layout: FileLayout, layers: Sequence[LayerTensors]) -> Checksums:
+        return self._write(self.data_path(stem), lambda descriptor: write_tensors(descriptor, layout, layers))
+
+    def write_metadata(self, metadata: DonorMetadata) -> int:
+        """From its return on the donor is durable. The number of bytes written."""
+        content = encode_metadata(metadata)
+        self._write(
+            self.donors / (metadata.stem + METADATA), lambda descriptor: write_all(descriptor, memoryview(content))
+        )
+        return len(content)
+
+    def delete(self, stem: str) -> None:
+        """Errors pass: what cannot be deleted now is looked at again after a restart."""
+        for ending in (METADATA, DATA, METADATA + PARTIAL, DATA + PARTIAL):
+            with contextlib.suppress(OSError):
+                (self.donors / (stem + ending)).unlink()
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.donors)
+        return status.f_bavail * status.f_frsize
+
+    def scan(self) -> Iterator[DonorMetadata | CorruptDonorError]:
+        """Every whole donor, and what is wrong with the others, which are set aside. Removes unfinished writes.
+
+        Files that are not named as the store names them are left alone.
+        """
+        names = {entry.name for entry in os.scandir(self.donors) if _OURS.fullmatch(entry.name)}
+        stems = sorted(name.removesuffix(METADATA) for name in names if name.endswith(METADATA))
+        for name in names - {stem + ending for stem in stems for ending in (DATA, METADATA)}:
+            with contextlib.suppress(OSError):
+                (self.donors / name).unlink()
+        for stem in stems:
+            try:
+                yield self._check(stem)
+            except CorruptDonorError as error:
+                self.set_aside(stem, error.reason)
+                yield error
+
+    def set_aside(self, stem: str, reason: Quarantine) -> None:
+        """Move a donor's files to quarantine, the metadata first, and keep the quarantine within its bytes."""
+        for ending in (METADATA, DATA):
+            with contextlib.suppress(OSError):
+                os.replace(self.donors / (stem + ending), self.quarantine / f"{stem}.{reason}{ending}")
+        with contextlib.suppress(OSError):
+            kept = sorted(self.quarantine.iterdir(), key=lambda path: path.stat().st_ctime_ns, reverse=True)
+            total = 0
+            for path in kept:
+                total += path.stat().st_size
+                if total > self._quarantine_bytes:
+                    total -= path.stat().st_size
+                    path.unlink()
+
+    def _check(self, stem: str) -> DonorMetadata:
+        try:
+            metadata = decode_metadata((self.donors / (stem + METADATA)).read_bytes())
+        except OSError as error:
+            raise CorruptDonorError(Quarantine.BAD_METADATA, str(error)) from error
+        if metadata.stem != stem:
+            raise CorruptDonorError(Quarantine.MISMATCH, "the metadata of another donor")
+        layout = FileLayout(metadata.spec)
+        try:
+            with open(self.data_path(stem), "rb") as file:
+                header, size = file.read(len(layout.header)), os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise CorruptDonorError(Quarantine.MISSING_DATA, str(error)) from error
+        if size != layout.nbytes:
+            raise CorruptDonorError(Quarantine.TRUNCATED, f"{size} bytes instead of {layout.nbytes}")
+        if header != layout.header:
+            raise CorruptDonorError(Quarantine.MISMATCH, "the tensors are of another shape")
+        return metadata
+
+    def _write(self, target: Path, fill: Callable[[int], Result]) -> Result:
+        partial = target.with_name(target.name + PARTIAL)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            result = fill(descriptor)
+            self._sync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, target)
+        self._sync_folder()
+        return result
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.donors, os.O_RDONLY)
+        try:
+            self._sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _take_lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = -1
+            raise StoreDirectoryError(
+                f"disk_path={str(self.root)!r} is in use by another store or process: give each process a folder "
+                "of its own, such as one per tensor-parallel rank (SEMBLEND_STORE_DISK_PATH)"
+            ) from None
+        except OSError:
+            # Some network file systems know no locks. One process per folder is then the user's care.
+            return

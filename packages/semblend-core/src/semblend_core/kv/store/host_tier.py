@@ -1,0 +1,81 @@
+"""Donors in pinned host memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from semblend_core.contract import TokenIds
+from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors
+from semblend_core.kv.store.side_stream import SideStream, wait
+from semblend_core.kv.store.slab_pool import Extent, SlabPool, aligned
+from semblend_core.kv.store.tier import FragmentedError, Source, StorageTier
+from semblend_core.kv.store.vocabulary import DonorKey, Tier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostStorage:
+    """Each layer lies in a place of its own, keys then values: small pieces find room where a whole donor would not."""
+
+    layers: tuple[LayerTensors, ...]
+    extents: tuple[Extent, ...]
+
+
+class HostTier(StorageTier):
+    tier = Tier.HOST
+
+    def __init__(self, host_bytes: int, slab_bytes: int, device: torch.device) -> None:
+        super().__init__()
+        self.pool = SlabPool(host_bytes, slab_bytes, pinned=device.type == "cuda")
+        self._side = SideStream(device)
+
+    def grow(self) -> bool:
+        """Pin one more slab, with the engine's own device current. False when all are there. Background only."""
+        with self._side.open():
+            return self.pool.grow()
+
+    def holds(self, spec: KvSpec) -> bool:
+        return _extent_bytes(spec) <= self.pool.largest
+
+    def charge(self, source_key: DonorKey, spec: KvSpec, token_ids: TokenIds | None) -> int:
+        return spec.layers * _extent_bytes(spec)
+
+    def write(self, source: Source) -> HostStorage:
+        storage = self._allocate(source.spec)
+        try:
+            with self._side.open(source.after):
+                source.fill(storage.layers, self._side)
+                done = self._side.mark()
+            wait(done)
+        except BaseException:
+            wait(self._side.mark())  # No copy may still land in memory that goes to the next donor.
+            self.discard(storage)
+            raise
+        return storage
+
+    def discard(self, storage: object) -> None:
+        assert isinstance(storage, HostStorage)
+        self.pool.give(storage.extents)
+
+    def _allocate(self, spec: KvSpec) -> HostStorage:
+        sizes = [_extent_bytes(spec)] * spec.layers
+        extents = self.pool.take(sizes)
+        while extents is None:
+            if not self.grow():
+                raise FragmentedError
+            extents = self.pool.take(sizes)
+        return HostStorage(tuple(self._layer(extent, spec) for extent in extents), tuple(extents))
+
+    def _layer(self, extent: Extent, spec: KvSpec) -> LayerTensors:
+        memory = self.pool.bytes_of(extent, extent.size)
+        tensors, offset = [], 0
+        for dim, row in zip(spec.dims, spec.row_bytes, strict=True):
+            flat = memory[offset : offset + spec.tokens * row].view(spec.dtype)
+            tensors.append(flat.view(spec.tokens, spec.kv_heads, dim))
+            offset += aligned(spec.tokens * row)
+        return tensors[0], tensors[1] if len(tensors) == 2 else None
+
+
+def _extent_bytes(spec: KvSpec) -> int:
+    return sum(aligned(spec.tokens * row) for row in spec.row_bytes)

@@ -1,0 +1,85 @@
+"""What the owner of a donor store decides."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from semblend_core.donors.eviction import POLICIES
+from semblend_core.kv.store.vocabulary import Tier
+from semblend_core.settings import Settings
+
+_GIB = 1024**3
+
+
+class StoreOptionError(ValueError):
+    """An option that the store cannot work with; names it and the fix."""
+
+
+class StoreDirectoryError(StoreOptionError):
+    """``disk_path`` cannot be used: not writable, or another process uses it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreOptions:
+    """Budgets and limits of one store. A tier with a budget of 0 bytes is switched off."""
+
+    device_bytes: int = 0
+    """KV kept in the engine's own memory, beside what the engine itself takes."""
+    host_bytes: int = 4 * _GIB
+    """Pinned host memory. Each tensor-parallel rank has a store of its own, so of this too."""
+    disk_bytes: int = 0
+    disk_path: str | os.PathLike[str] | None = None
+    """Folder of the disk tier, for one process alone: tensor-parallel ranks need a folder each."""
+    eviction: str = "lru"
+    queue_depth: int = 16
+    """Donors that may wait for a tier; further ones are declined."""
+    queue_bytes: int = 4 * _GIB
+    """Bytes of the donors that wait for a tier. Until copied they stay where the engine left them."""
+    host_slab_bytes: int = _GIB
+    """Host memory is pinned in pieces of this; one layer of a donor must fit into one. A power of two."""
+    promote: bool = False
+    """Copy a donor into the next faster tier after its use, in the background."""
+    quarantine_bytes: int = _GIB
+    """Damaged files kept for inspection; the oldest go first."""
+
+    def __post_init__(self) -> None:
+        for name in ("device_bytes", "host_bytes", "disk_bytes", "quarantine_bytes"):
+            self._whole(name, 0)
+        for name in ("queue_depth", "queue_bytes"):
+            self._whole(name, 1)
+        self._whole("host_slab_bytes", 4096)
+        if self.host_slab_bytes & (self.host_slab_bytes - 1):
+            larger = 1 << self.host_slab_bytes.bit_length()
+            raise StoreOptionError(f"host_slab_bytes={self.host_slab_bytes} is not a power of two; use {larger}")
+        if self.eviction not in POLICIES:
+            raise StoreOptionError(f"eviction={self.eviction!r} is not known; use one of {', '.join(sorted(POLICIES))}")
+        if self.disk_bytes and not self.disk_path:
+            raise StoreOptionError("disk_bytes is set and disk_path is not: name a folder, or set disk_bytes to 0")
+        if not self.tiers:
+            raise StoreOptionError("no tier has a budget: set device_bytes, host_bytes, or disk_bytes with disk_path")
+
+    @classmethod
+    def from_settings(cls, settings: Settings, *, rank: int = 0) -> StoreOptions:
+        """The options that ``SEMBLEND_STORE_*`` and ``SEMBLEND_EVICTION`` ask for, for one tensor-parallel rank."""
+        return cls(
+            device_bytes=settings.store_device_bytes,
+            host_bytes=settings.store_host_bytes,
+            disk_bytes=settings.store_disk_bytes,
+            disk_path=settings.store_disk_path.replace("{rank}", str(rank)) or None,
+            eviction=settings.eviction,
+            promote=settings.store_promote,
+        )
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers that are switched on, the fastest first."""
+        return tuple(tier for tier in Tier if self.limit_of(tier))
+
+    def limit_of(self, tier: Tier) -> int:
+        return {Tier.DEVICE: self.device_bytes, Tier.HOST: self.host_bytes, Tier.DISK: self.disk_bytes}[tier]
+
+    def _whole(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise StoreOptionError(f"{name}={value!r} is not allowed: give a whole number of at least {low}")

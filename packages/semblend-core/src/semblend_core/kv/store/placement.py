@@ -1,0 +1,196 @@
+"""Bringing donors into tiers and making room for them. Background threads only, except
+``free``, ``unpin`` and ``fits_ever``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.store.budget import Copy, Entry
+from semblend_core.kv.store.disk_reader import DiskReader
+from semblend_core.kv.store.disk_tier import DiskStorage, DiskTier
+from semblend_core.kv.store.holdings import Holdings
+from semblend_core.kv.store.host_tier import HostStorage
+from semblend_core.kv.store.kv_spec import layers_of
+from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.stats import Tally
+from semblend_core.kv.store.tier import FragmentedError, Source, StorageTier, fill_from, out_of_memory
+from semblend_core.kv.store.vocabulary import (
+    CorruptDonorError,
+    DonorKey,
+    Gone,
+    Quarantine,
+    StoreDecline,
+    StoreFaultError,
+    Tier,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Placement:
+    def __init__(
+        self,
+        holdings: Holdings,
+        tiers: dict[Tier, StorageTier],
+        lanes: dict[Tier, Lane],
+        promotion_reader: DiskReader | None,
+        on_gone: Callable[[DonorKey, Gone], None] | None,
+        reap: Callable[[], None],
+    ) -> None:
+        """``reap`` gives up the pins of loads that have landed."""
+        self._holdings = holdings
+        self._tiers = tiers
+        self._lanes = lanes
+        self._promotion_reader = promotion_reader
+        self._on_gone = on_gone
+        self._reap = reap
+
+    def admit(self, tier: Tier, entry: Entry, source: Source) -> StoreDecline | None:
+        """Bring a donor into ``tier`` and list it there; why not, otherwise. Errors end here, as reasons."""
+        stage = self._tiers[tier]
+        charge = stage.charge(entry.key, entry.spec, entry.token_ids)
+        with stage.moving:
+            stage.prepare()
+            reason = self._make_room(tier, charge)
+            if reason is None:
+                reason = self._bring_in(stage, entry, source, charge)
+        if reason is not None:
+            self._holdings.count(lambda tally: tally.tier_declines[tier].update([reason]))
+        return reason
+
+    def promote(self, copy: Copy, tier: Tier) -> None:
+        """Copy a donor up after its use. The slower copy stays: it is the way back."""
+        if self._holdings.may_promote(copy, tier) and self._holdings.pin_again(copy):
+            try:
+                if self.admit(tier, copy.entry, self.source_of(copy)) is None:
+                    self._holdings.count(lambda tally: tally.promotions.update([tier]))
+            except CorruptDonorError as error:
+                self.lose(copy, error.reason)
+            finally:
+                self.unpin(copy)
+
+    def unpin(self, copy: Copy) -> None:
+        if self._holdings.unpin(copy):
+            self.free(copy)
+
+    def free(self, copy: Copy) -> None:
+        """Free the bytes of a copy that is unlisted and unpinned. Never waits: files go in the background."""
+        discard = partial(self._discard, copy)
+        # A stopped lane deletes no more; by then the store is closed and nobody waits for this thread.
+        if copy.tier is not Tier.DISK or not self._lanes[Tier.DISK].submit(Job(discard, dropped=discard), always=True):
+            discard()
+
+    def lose(self, copy: Copy, reason: Quarantine) -> None:
+        """A damaged file: nobody finds it any more, and it is set aside."""
+        news, gone = self._holdings.lose(copy, reason)
+        if not news:
+            return  # Another reader was first, or it is to be deleted anyway.
+        disk, storage = self._tiers[Tier.DISK], copy.storage
+        assert isinstance(disk, DiskTier)
+        assert isinstance(storage, DiskStorage)
+        disk.directory.set_aside(storage.stem, reason)
+        logger.warning("SemBlend set a damaged donor file aside (%s): %s", reason, storage.stem)
+        if gone:
+            self._tell_gone(copy.entry.key, Gone.CORRUPT)
+
+    def source_of(self, copy: Copy) -> Source:
+        """A copy's bytes, for as long as the caller pins it."""
+        entry, storage = copy.entry, copy.storage
+        if isinstance(storage, DiskStorage):
+            assert self._promotion_reader is not None
+            reader, whole = self._promotion_reader, [(0, entry.spec.tokens)]
+            disk = storage
+            return Source(
+                entry.key,
+                entry.spec,
+                entry.token_ids,
+                lambda target, side: reader.read(disk, whole, target, side),
+                None,
+            )
+        assert isinstance(storage, DonorKv | HostStorage)
+        layers = layers_of(storage) if isinstance(storage, DonorKv) else storage.layers
+        return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers)
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Call out to the owner, never under the short lock; errors of a callback are counted and end there."""
+        try:
+            call()
+        except Exception:
+            logger.exception("a callback of the donor store's owner failed")
+            self._holdings.count(_count_failed_callback)
+
+    def _make_room(self, tier: Tier, charge: int) -> StoreDecline | None:
+        while True:
+            self._reap()
+            victim = self._holdings.choose_victim(tier, charge)
+            if not isinstance(victim, Copy):
+                return victim
+            self._retire(victim)
+
+    def _retire(self, copy: Copy) -> None:
+        """Evict a copy that ``choose_victim`` pinned, after saving its bytes in a slower tier where there is one."""
+        saved = self._holdings.holds_below(copy)
+        below = list(self._tiers)[list(self._tiers).index(copy.tier) + 1 :]
+        for tier in [] if saved else below:
+            if self.fits_ever(tier, copy.entry) and self.admit(tier, copy.entry, self.source_of(copy)) is None:
+                saved = True
+                break
+        free_now, gone = self._holdings.evict(copy, demoted=saved)
+        if free_now:
+            self._discard(copy)
+        if gone:
+            self._tell_gone(copy.entry.key, Gone.EVICTED)
+
+    def fits_ever(self, tier: Tier, entry: Entry) -> bool:
+        """Whether an empty tier could hold the donor. Any thread."""
+        stage, budget = self._tiers[tier], self._holdings.budgets[tier]
+        return stage.holds(entry.spec) and stage.charge(entry.key, entry.spec, entry.token_ids) <= budget.limit
+
+    def _bring_in(self, stage: StorageTier, entry: Entry, source: Source, charge: int) -> StoreDecline | None:
+        """Write and list; the charge is reserved, and given back if it comes to nothing."""
+        storage: object = None
+        try:
+            storage = self._write(stage, source)
+        except StoreFaultError as fault:
+            reason = fault.reason
+            logger.warning("SemBlend could not keep a donor in its %s tier: %s", stage.tier, fault)
+        except CorruptDonorError:
+            self._holdings.release(stage.tier, charge)
+            raise
+        except Exception as error:
+            fault_of_memory = out_of_memory(error)
+            reason = StoreDecline.COPY_FAILED if fault_of_memory is None else fault_of_memory.reason
+            logger.exception("SemBlend could not keep a donor in its %s tier", stage.tier)
+        else:
+            if self._holdings.commit(entry, stage.tier, storage, charge) is not None:
+                return None
+            stage.discard(storage)
+            reason = StoreDecline.FORGOTTEN
+        self._holdings.release(stage.tier, charge)
+        return reason
+
+    def _write(self, stage: StorageTier, source: Source) -> object:
+        while True:
+            try:
+                return stage.write(source)
+            except FragmentedError:
+                victim = self._holdings.any_victim(stage.tier)
+                if victim is None:
+                    raise StoreFaultError(StoreDecline.NO_ROOM, "the free memory is in small pieces") from None
+                self._retire(victim)
+
+    def _discard(self, copy: Copy) -> None:
+        self._tiers[copy.tier].discard(copy.storage)
+        self._holdings.release(copy.tier, copy.charge)
+
+    def _tell_gone(self, key: DonorKey, reason: Gone) -> None:
+        if self._on_gone is not None:
+            on_gone = self._on_gone
+            self.tell(lambda: on_gone(key, reason))
+
+
+def _count_failed_callback(tally: Tally) -> None:
+    tally.failed_callbacks += 1

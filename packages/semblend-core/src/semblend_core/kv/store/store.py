@@ -1,0 +1,290 @@
+"""The donor store: keeps finished requests' KV in tiers and brings it back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from semblend_core.contract import Namespace, as_token_ids
+from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.store.budget import Copy, Entry
+from semblend_core.kv.store.device_tier import DeviceTier
+from semblend_core.kv.store.directory import StoreDirectory, Sync
+from semblend_core.kv.store.disk_reader import DiskReader
+from semblend_core.kv.store.disk_tier import DiskTier
+from semblend_core.kv.store.handle import StoredKv, pinned_copy
+from semblend_core.kv.store.holdings import Holdings
+from semblend_core.kv.store.host_tier import HostTier
+from semblend_core.kv.store.kv_spec import KvSpec, TokenRange, layers_of
+from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.loading import Loader, checked_ranges
+from semblend_core.kv.store.options import StoreOptions
+from semblend_core.kv.store.placement import Placement
+from semblend_core.kv.store.recovery import Recovery
+from semblend_core.kv.store.side_stream import mark_caller
+from semblend_core.kv.store.stats import StoreStats
+from semblend_core.kv.store.tier import Source, StorageTier, fill_from
+from semblend_core.kv.store.transfers import Transfer
+from semblend_core.kv.store.vocabulary import (
+    DonorKey,
+    Gone,
+    Miss,
+    PutResult,
+    RecoveredDonor,
+    StoreDecline,
+    Tier,
+)
+
+
+class DonorStore:
+    """Threads: every method from any thread.
+
+    ``put``, ``acquire``, ``load``, ``contains``, ``tier_of``, ``forget`` and ``stats`` are made for the scheduler's
+    thread: they start work and never wait for a copy, a write or a read. ``recover``, ``flush`` and ``close`` wait.
+    Faults of memory, disk or device end in a counted reason, never in an exception.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        *,
+        device: torch.device | str | None = None,
+        on_gone: Callable[[DonorKey, Gone], None] | None = None,
+        sync: Sync = os.fsync,
+    ) -> None:
+        """``device`` is where the engine computes; by default the current CUDA device, or the CPU without one.
+
+        ``on_gone`` is called, on a background thread, for every visible donor that the store loses by itself: its
+        registration must go too. ``sync`` makes a file durable, for file systems with a way of their own.
+        StoreDirectoryError when ``disk_path`` cannot be written or is in use.
+        """
+        self.options = options
+        self.device = _device(device)
+        self._holdings = Holdings(options)
+        self._tiers: dict[Tier, StorageTier] = {}
+        for tier in options.tiers:
+            self._tiers[tier] = self._open_tier(tier, sync)
+        host = self._tiers.get(Tier.HOST)
+        grow = host.grow if isinstance(host, HostTier) else None
+        self._lanes = {
+            tier: Lane(tier, options.queue_depth, options.queue_bytes, grow if tier is Tier.HOST else None)
+            for tier in options.tiers
+        }
+        self._load_lane = Lane("load", options.queue_depth, options.queue_bytes)
+        disk = self._tiers.get(Tier.DISK)
+        self._disk = disk if isinstance(disk, DiskTier) else None
+        self._placement = Placement(
+            self._holdings, self._tiers, self._lanes, self._reader(), on_gone, lambda: self._loader.reap()
+        )
+        self._loader = Loader(self._holdings, self._placement, self._load_lane, self._reader(), self.device)
+        self._recovery: Recovery | None = None
+        if self._disk is not None:
+            self._recovery = Recovery(self._holdings, self._disk)
+            self._disk.prepare = self._recovery.ensure
+
+    def put(
+        self,
+        namespace: Namespace,
+        donor_id: str,
+        kv: DonorKv,
+        *,
+        token_ids: Sequence[int] | npt.NDArray[np.integer] | None = None,
+        on_durable: Callable[[str], None] | None = None,
+        tier: Tier | None = None,
+    ) -> PutResult:
+        """Begin to keep a donor in the fastest tier that can hold it, from ``tier`` downwards.
+
+        The tensors are the store's to read until the donor is durable: the caller may drop them, but never writes to
+        them again. ``on_durable`` is called with the donor id, on a background thread, once the donor is visible.
+        A donor that is already held, or on its way, is refused and not replaced: its readers rely on it.
+        """
+        entry, reason = self._entry_for(namespace, donor_id, kv, token_ids)
+        tiers = self._tiers_for(entry, tier)
+        if reason is None:
+            reason = self._holdings.announce(entry) if tiers else StoreDecline.TOO_LARGE
+        if reason is not None:
+            self._holdings.decline(reason)
+            return PutResult(reason)
+        job = Job(
+            partial(self._capture, entry, _source(entry, kv), tiers, on_durable),
+            partial(self._holdings.withdraw, entry, StoreDecline.CLOSED),
+            entry.spec.nbytes,
+        )
+        if self._lanes[tiers[0]].submit(job):
+            return PutResult()
+        reason = StoreDecline.CLOSED if self._holdings.closed else StoreDecline.QUEUE_FULL
+        self._holdings.withdraw(entry, reason)
+        return PutResult(reason)
+
+    def contains(self, namespace: Namespace, donor_id: str) -> bool:
+        """Whether ``acquire`` would find it now."""
+        return self.tier_of(namespace, donor_id) is not None
+
+    def tier_of(self, namespace: Namespace, donor_id: str) -> Tier | None:
+        """The fastest tier that holds the donor; None when it is not visible."""
+        return self._holdings.tier_of(DonorKey(namespace.digest, donor_id))
+
+    def acquire(self, namespace: Namespace, donor_id: str) -> StoredKv | None:
+        """Pin a donor and count its use; None, with a counted reason, when it is not visible."""
+        copy = self._holdings.pin(DonorKey(namespace.digest, donor_id))
+        return None if isinstance(copy, Miss) else StoredKv(copy, self._release)
+
+    def load(
+        self,
+        handle: StoredKv,
+        ranges: Sequence[TokenRange] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Transfer:
+        """Begin to bring ``ranges`` of a donor's tokens, or all of it, to ``device`` (default: the store's).
+
+        In the device tier the parts are views of the donor itself: read them only, and while the handle is held.
+        ValueError for a released handle or a range outside the donor.
+        """
+        copy = pinned_copy(handle)
+        self._loader.reap()
+        target = self.device if device is None else _device(device)
+        return self._loader.load(copy, checked_ranges(ranges, handle.spec), target)
+
+    def forget(self, namespace: Namespace, donor_id: str) -> bool:
+        """Make a donor invisible at once, also one on its way; False if it is not known.
+
+        Its bytes are freed when nobody reads them, files in the background: a donor whose process ends before its
+        file is deleted is found again by ``recover``.
+        """
+        known, copies = self._holdings.forget(DonorKey(namespace.digest, donor_id))
+        for copy in copies:
+            self._placement.free(copy)
+        return known
+
+    def recover(self) -> list[RecoveredDonor]:
+        """Make the donors that an earlier process left on disk visible, and name them. At start-up; it reads files.
+
+        Without this call the first write to disk does it. Damaged files are set aside and counted.
+        """
+        return [] if self._recovery is None else self._recovery.recover()
+
+    def stats(self) -> StoreStats:
+        self._loader.reap()
+        return self._holdings.stats()
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait until nothing is on its way. False after ``timeout`` seconds. For tests and shutdown."""
+        deadline = time.monotonic() + timeout
+        # From the fastest down: a tier's work may leave some for the next.
+        lanes = [*self._lanes.values(), self._load_lane, *self._lanes.values()]
+        if not all(lane.flush(max(0.0, deadline - time.monotonic())) for lane in lanes):
+            return False
+        self._loader.wait_for_flights()
+        return True
+
+    def close(self, timeout: float = 30.0) -> bool:
+        """Refuse everything from now on, drop what waits, and let others use the folder; ``flush`` before to keep it.
+
+        False when a write under way did not end within ``timeout`` seconds: the folder then stays locked, and another
+        call may try again. Idempotent. What is on disk stays; what is in memory goes with the last handle.
+        """
+        deadline = time.monotonic() + timeout
+        with self._holdings.lock:
+            self._holdings.closed = True
+        lanes = [*self._lanes.values(), self._load_lane]
+        for lane in lanes:
+            lane.stop()
+        if not all(lane.join(max(0.0, deadline - time.monotonic())) for lane in lanes):
+            return False
+        if self._disk is not None:
+            self._disk.directory.close()
+        return True
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if internal state is inconsistent. For tests."""
+        self._holdings.check_integrity()
+        host = self._tiers.get(Tier.HOST)
+        if isinstance(host, HostTier):
+            host.pool.check_integrity()
+
+    def __enter__(self) -> DonorStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _entry_for(
+        self,
+        namespace: Namespace,
+        donor_id: str,
+        kv: DonorKv,
+        token_ids: Sequence[int] | npt.NDArray[np.integer] | None,
+    ) -> tuple[Entry, StoreDecline | None]:
+        spec = KvSpec.of(kv)
+        entry = Entry(DonorKey(namespace.digest, donor_id), spec, None)
+        elsewhere = kv.keys.device.type == "cuda" and kv.keys.device != self.device
+        if not donor_id or not spec.storable or elsewhere:
+            return entry, StoreDecline.INVALID_KV
+        try:
+            entry.token_ids = None if token_ids is None else as_token_ids(token_ids)
+        except ValueError:
+            return entry, StoreDecline.INVALID_KV
+        fits = entry.token_ids is None or entry.token_ids.size == spec.tokens
+        return entry, None if fits else StoreDecline.INVALID_KV
+
+    def _tiers_for(self, entry: Entry, first: Tier | None) -> list[Tier]:
+        allowed = list(Tier)[0 if first is None else list(Tier).index(first) :]
+        return [
+            tier
+            for tier in self._tiers
+            if tier in allowed and entry.spec.storable and self._placement.fits_ever(tier, entry)
+        ]
+
+    def _capture(
+        self, entry: Entry, source: Source, tiers: list[Tier], on_durable: Callable[[str], None] | None
+    ) -> None:
+        """On the lane of the first tier: the first tier that takes the donor has it."""
+        reason: StoreDecline | None = StoreDecline.COPY_FAILED
+        for tier in tiers:
+            reason = self._placement.admit(tier, entry, source)
+            if reason in (None, StoreDecline.FORGOTTEN):
+                break
+        if reason is not None:
+            self._holdings.withdraw(entry, reason)
+        elif on_durable is not None:
+            self._placement.tell(lambda: on_durable(entry.key.donor_id))
+
+    def _release(self, copy: Copy) -> None:
+        self._placement.unpin(copy)
+        faster = [tier for tier in self._tiers if list(Tier).index(tier) < list(Tier).index(copy.tier)]
+        if self.options.promote and faster and self._holdings.may_promote(copy, faster[-1]):
+            self._lanes[faster[-1]].submit(Job(partial(self._placement.promote, copy, faster[-1])))
+
+    def _open_tier(self, tier: Tier, sync: Sync) -> StorageTier:
+        if tier is Tier.DEVICE:
+            return DeviceTier(self.device)
+        if tier is Tier.HOST:
+            return HostTier(self.options.host_bytes, self.options.host_slab_bytes, self.device)
+        assert self.options.disk_path is not None
+        return DiskTier(StoreDirectory(self.options.disk_path, self.options.quarantine_bytes, sync), self.device)
+
+    def _reader(self) -> DiskReader | None:
+        return None if self._disk is None else DiskReader(self._disk.directory, self.device)
+
+
+def _source(entry: Entry, kv: DonorKv) -> Source:
+    layers = layers_of(kv)
+    return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, mark_caller(kv.keys))
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and chosen.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return chosen

@@ -1,0 +1,33 @@
+"""What to compute afresh of what could be reused: policies, their budgets and the three quality tiers."""
+
+from semblend_core.recompute.controls import FullRecompute, Oracle, Random, RotateOnly
+from semblend_core.recompute.donor_choice import context_likeness, most_alike
+from semblend_core.recompute.policy import Corrected, MeanShift, Probe, Recompute, RecomputePolicy, Scores
+from semblend_core.recompute.probed import KVDeviation, QueryAttention
+from semblend_core.recompute.reuse import Reuse, from_one_place
+from semblend_core.recompute.seams import SeamAndTail, SeamHead, SharedSink
+from semblend_core.recompute.tiers import TierChoice, choose_policy
+
+__all__ = [
+    "Corrected",
+    "FullRecompute",
+    "KVDeviation",
+    "MeanShift",
+    "Oracle",
+    "Probe",
+    "QueryAttention",
+    "Random",
+    "Recompute",
+    "RecomputePolicy",
+    "Reuse",
+    "RotateOnly",
+    "Scores",
+    "SeamAndTail",
+    "SeamHead",
+    "SharedSink",
+    "TierChoice",
+    "choose_policy",
+    "context_likeness",
+    "from_one_place",
+    "most_alike",
+]

@@ -1,0 +1,38 @@
+"""The named quality tiers: which policy, and how much of it, for which shape of plan. From docs/quality.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semblend_core.contract import Plan
+from semblend_core.recompute.policy import Corrected, RecomputePolicy
+from semblend_core.recompute.probed import QueryAttention
+from semblend_core.recompute.reuse import from_one_place
+from semblend_core.recompute.seams import SeamAndTail, SeamHead
+from semblend_core.settings import QualityTier
+
+SEAM_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TierChoice:
+    policy: RecomputePolicy
+    budget: float
+    """Share of the reused tokens, probes included."""
+
+
+_ONE_PLACE_FAST = TierChoice(SeamAndTail(seam=32, after_edit=4, tail=16), 0.05)
+_ONE_PLACE = TierChoice(SeamAndTail(), 0.08)
+_ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=128, after_edit=16, tail=64), 0.15)
+_SEVERAL_PLACES_FAST = TierChoice(SeamHead(SEAM_TOKENS), 0.05)
+_SEVERAL_PLACES = TierChoice(Corrected(QueryAttention(seam=SEAM_TOKENS)), 0.15)
+
+
+def choose_policy(tier: QualityTier, plan: Plan) -> TierChoice | None:
+    """The tier's policy for ``plan``, which computes gaps only. None: decline, the tier cannot hold its promise."""
+    one_place = from_one_place(plan.spans)
+    if tier == "fast":
+        return _ONE_PLACE_FAST if one_place else _SEVERAL_PLACES_FAST
+    if tier == "balanced":
+        return _ONE_PLACE if one_place else _SEVERAL_PLACES
+    return _ONE_PLACE_STRICT if one_place else None

@@ -1,0 +1,84 @@
+"""A prefill with reuse under a recompute policy: place, probe, choose, correct and compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from semblend_core.contract import Plan, TokenIds, as_token_ids
+from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.mean_shift import MeanShiftCorrection
+from semblend_core.recompute import Recompute, RecomputePolicy
+from semblend_core.reference.attention import Observation
+from semblend_core.reference.engine import ReferenceEngine, row_positions
+from semblend_core.reference.prefill import Prefill
+from semblend_core.reference.probing import EngineProbe
+from semblend_core.reference.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReusingPrefill:
+    prefill: Prefill
+    """Its seconds include placing, probing and choosing."""
+    recompute: Recompute
+    """What the policy decided."""
+
+
+def prefill_reusing(
+    engine: ReferenceEngine,
+    token_ids: Sequence[int] | TokenIds,
+    plan: Plan,
+    donors: Mapping[str, DonorKv],
+    policy: RecomputePolicy,
+    budget: float,
+    *,
+    exact_prefix: DonorKv | Workspace | None = None,
+    block: int = 1,
+    room: int = 256,
+    truth: tuple[Prefill, TokenIds] | None = None,
+) -> ReusingPrefill:
+    """Carry out ``plan``, which computes gaps only, with what ``policy`` adds to it for at most ``budget``.
+
+    ``truth``: the cold prefill and its continuation, for the oracle of a study.
+    """
+    tokens = as_token_ids(token_ids)
+    with engine.timed() as elapsed:
+        workspace = engine.place_plan(plan, donors, exact_prefix=exact_prefix, room=room)
+        probe = EngineProbe(engine, workspace, tokens, plan, truth=truth) if policy.needs_probe else None
+        decided = policy.plan(plan, budget=budget, probe=probe, block=block)
+        rows = row_positions(decided.plan)
+        logits = engine.compute(workspace, tokens[rows], rows, observer=_correcting(engine, decided))
+    assert logits is not None
+    prefill = Prefill(
+        tokens,
+        workspace,
+        logits,
+        elapsed(),
+        computed_tokens=decided.plan.computed_tokens,
+        reused_tokens=decided.plan.reused_tokens,
+        exact_prefix_tokens=plan.exact_prefix_tokens,
+    )
+    return ReusingPrefill(prefill, decided)
+
+
+def _correcting(engine: ReferenceEngine, decided: Recompute) -> Callable[[Observation], None] | None:
+    if decided.correction is None:
+        return None
+    correction = MeanShiftCorrection(
+        decided.correction,
+        decided.plan.spans,
+        row_positions(decided.plan),
+        engine.rotation,
+        engine.geometry.device,
+    )
+
+    def correct(seen: Observation) -> None:
+        # Observed KV is a view of the workspace: what changes here is what the layer attends to.
+        correction.apply(
+            seen.keys.transpose(0, 1),
+            seen.values.transpose(0, 1),
+            seen.replaced_keys.transpose(0, 1),
+            seen.replaced_values.transpose(0, 1),
+        )
+
+    return correct

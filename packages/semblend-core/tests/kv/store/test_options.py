@@ -1,0 +1,42 @@
+"""A wrong option is refused by its name, with the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semblend_core.kv.store import DonorStore, StoreDirectoryError, StoreOptionError, StoreOptions, Tier
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"host_bytes": -1}, "host_bytes=-1 is not allowed: give a whole number of at least 0"),
+        ({"device_bytes": 1.5}, "device_bytes=1.5"),
+        ({"host_bytes": True}, "host_bytes=True"),
+        ({"queue_depth": 0}, "queue_depth=0 .* at least 1"),
+        ({"queue_bytes": 0}, "queue_bytes=0"),
+        ({"host_slab_bytes": 3 << 20}, "host_slab_bytes=3145728 is not a power of two; use 4194304"),
+        ({"eviction": "fifo"}, "eviction='fifo' is not known; use one of lfu, lru"),
+        ({"disk_bytes": 1}, "disk_path is not: name a folder, or set disk_bytes to 0"),
+        ({"host_bytes": 0}, "no tier has a budget: set device_bytes, host_bytes, or disk_bytes"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(StoreOptionError, match=said):
+        StoreOptions(**options)
+
+
+def test_tiers_with_a_budget_are_on() -> None:
+    assert StoreOptions().tiers == (Tier.HOST,)
+    everything = StoreOptions(device_bytes=1, disk_bytes=1, disk_path="kv")
+    assert everything.tiers == (Tier.DEVICE, Tier.HOST, Tier.DISK)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = StoreOptions(host_bytes=0, disk_bytes=1, disk_path=tmp_path / "file" / "kv")
+    with pytest.raises(StoreDirectoryError, match=r"disk_path=.*kv.* choose another folder, or set disk_bytes to 0"):
+        DonorStore(options, device="cpu")
