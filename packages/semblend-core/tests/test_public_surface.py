@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+
+import pytest
+
 import semblend_core
 
 PUBLIC_NAMES = [
@@ -62,3 +66,97 @@ def test_a_star_import_brings_them_all() -> None:
     names: dict[str, object] = {}
     exec("from semblend_core import *", names)
     assert set(PUBLIC_NAMES) <= set(names)
+
+
+MODULE_NAMES = {
+    "semblend_core.recompute": [
+        "Corrected",
+        "FullRecompute",
+        "KVDeviation",
+        "MeanShift",
+        "Oracle",
+        "Probe",
+        "QueryAttention",
+        "Random",
+        "Recompute",
+        "RecomputePolicy",
+        "Reuse",
+        "RotateOnly",
+        "Scores",
+        "SeamAndTail",
+        "SeamHead",
+        "SharedSink",
+        "TierChoice",
+        "choose_policy",
+        "context_likeness",
+        "from_one_place",
+        "most_alike",
+    ],
+    "semblend_core.kv": [
+        "DonorKey",
+        "DonorKv",
+        "DonorStore",
+        "Gone",
+        "InvalidKvError",
+        "MeanShiftCorrection",
+        "Miss",
+        "Moves",
+        "PagedKv",
+        "PutResult",
+        "Quarantine",
+        "RecoveredDonor",
+        "Rotation",
+        "SelfTestCache",
+        "SelfTestIdentity",
+        "SelfTestReport",
+        "SelfTestSubject",
+        "SlotTable",
+        "StoreDecline",
+        "StoreDirectoryError",
+        "StoreOptionError",
+        "StoreOptions",
+        "StoreStats",
+        "StoredKv",
+        "Tier",
+        "TierStats",
+        "Transfer",
+        "TransferFailedError",
+        "TransferPendingError",
+        "UnsupportedRotationError",
+        "UploadedMoves",
+        "relocate",
+        "relocate_uploaded",
+        "run_self_test",
+    ],
+    "semblend_core.reference": [
+        "SMOLLM2",
+        "EngineProbe",
+        "KvGeometry",
+        "ModelNotLoadedError",
+        "Observation",
+        "Prefill",
+        "ReferenceEngine",
+        "ReferenceSubject",
+        "ReusingPrefill",
+        "UnsupportedModelError",
+        "Workspace",
+        "default_model_file",
+        "default_model_folder",
+        "load_default_tokenizer",
+        "load_model",
+        "prefill_reusing",
+        "row_positions",
+        "write_default_model",
+    ],
+}
+
+
+@pytest.mark.parametrize("module", MODULE_NAMES)
+def test_the_public_modules_export_these_names_and_no_others(module: str) -> None:
+    if module != "semblend_core.recompute":
+        pytest.importorskip("torch", reason="needs the extra `gpu`")
+    if module == "semblend_core.reference":
+        pytest.importorskip("transformers", reason="needs the extra `reference`")
+    found = importlib.import_module(module)
+    assert sorted(found.__all__) == sorted(MODULE_NAMES[module])
+    assert [name for name in MODULE_NAMES[module] if getattr(found, name, None) is None] == []

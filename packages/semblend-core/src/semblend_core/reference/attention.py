@@ -159,7 +159,7 @@ class Forward:
         )
 
 
-class ForwardCache(Cache):  # type: ignore[misc]
+class ForwardCache(Cache):  # type: ignore[misc, unused-ignore]
     """The cache transformers sees: every layer's KV goes to the forward."""
 
     def __init__(self, forward: Forward) -> None:

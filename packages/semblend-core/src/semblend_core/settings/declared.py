@@ -147,12 +147,15 @@ class Settings:
     )
 
     store_device_bytes: int = _setting(
-        "store", 0, ByteSize(), "Donor KV kept in the engine's own memory, beside its cache; 0: none."
+        "store", 0, ByteSize(0), "Donor KV kept in the engine's own memory, beside its cache; 0: none."
     )
     store_host_bytes: int = _setting(
-        "store", 4 * 1024**3, ByteSize(), "Donor KV kept in pinned host memory, for each tensor-parallel rank; 0: none."
+        "store",
+        4 * 1024**3,
+        ByteSize(0),
+        "Donor KV kept in pinned host memory, for each tensor-parallel rank; 0: none.",
     )
-    store_disk_bytes: int = _setting("store", 0, ByteSize(), "Donor KV kept on disk; 0: none.")
+    store_disk_bytes: int = _setting("store", 0, ByteSize(0), "Donor KV kept on disk; 0: none.")
     store_disk_path: str = _setting(
         "store",
         "",

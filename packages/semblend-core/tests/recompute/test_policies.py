@@ -1,0 +1,207 @@
+"""What each policy chooses, and that no policy spends more than its budget, probes included."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semblend_core import Plan, RowKind, Span
+from semblend_core.recompute import (
+    Corrected,
+    FullRecompute,
+    KVDeviation,
+    MeanShift,
+    Oracle,
+    QueryAttention,
+    Random,
+    RecomputePolicy,
+    RotateOnly,
+    Scores,
+    SeamAndTail,
+    SeamHead,
+    SharedSink,
+)
+
+_spec = importlib.util.spec_from_file_location("plans", Path(__file__).with_name("plans.py"))
+assert _spec is not None
+assert _spec.loader is not None
+plans = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(plans)
+
+LAYERS = 30
+
+
+class RankedProbe:
+    """Scores that rise with the position, at the price a real probe has."""
+
+    layers = LAYERS
+
+    def __init__(self, plan: Plan) -> None:
+        self._values = np.arange(plan.prompt_tokens, dtype=np.float64)
+        self._gaps = plan.computed_tokens
+        self._reused = plan.reused_tokens
+        self.asked: list[str] = []
+
+    def question_attention(self, first: float, last: float) -> Scores:
+        self.asked.append("question_attention")
+        return Scores(self._values, self._gaps * last * LAYERS, LAYERS)
+
+    def kv_deviation(self, layers: int) -> Scores:
+        self.asked.append("kv_deviation")
+        return Scores(self._values, self._reused * layers, LAYERS, layers_done=layers)
+
+    def true_deviation(self) -> Scores:
+        self.asked.append("true_deviation")
+        return Scores(self._values, 0, LAYERS)
+
+
+POLICIES: list[Callable[[], RecomputePolicy]] = [
+    RotateOnly,
+    Random,
+    Oracle,
+    SeamHead,
+    lambda: SeamHead(16),
+    SeamAndTail,
+    SharedSink,
+    KVDeviation,
+    QueryAttention,
+    lambda: QueryAttention(seam=16),
+    lambda: Corrected(QueryAttention(seam=16)),
+]
+PLANS = [plans.one_document, plans.edited_document, plans.composite]
+
+
+def recomputed(plan: Plan) -> list[int]:
+    return [at for row in plan.rows if row.kind is not RowKind.GAP for at in range(row.start, row.end)]
+
+
+@pytest.mark.parametrize("make", POLICIES)
+@pytest.mark.parametrize("shape", PLANS)
+@given(budget=st.floats(0, 1), block=st.sampled_from([1, 16]))
+def test_no_policy_spends_more_than_its_budget(
+    make: Callable[[], RecomputePolicy], shape: Callable[[], Plan], budget: float, block: int
+) -> None:
+    plan = shape()
+    decided = make().plan(plan, budget=budget, probe=RankedProbe(plan), block=block)
+    assert decided.share <= budget + 1e-9
+    assert decided.recomputed_tokens == plan.reused_tokens - decided.plan.reused_tokens
+    assert decided.plan.spans == plan.spans
+    gaps = {row for row in plan.rows if row.kind is RowKind.GAP}
+    assert gaps <= set(decided.plan.rows)
+
+
+@pytest.mark.parametrize("make", POLICIES[1:])
+def test_the_same_plan_gets_the_same_rows(make: Callable[[], RecomputePolicy]) -> None:
+    plan = plans.composite()
+    first, second = (make().plan(plan, budget=0.2, probe=RankedProbe(plan)) for _ in range(2))
+    assert first.plan == second.plan
+
+
+def test_full_recompute_computes_everything_and_rotate_only_nothing() -> None:
+    plan = plans.composite()
+    assert FullRecompute().plan(plan, budget=1).plan.reused_tokens == 0
+    assert RotateOnly().plan(plan, budget=1).plan == plan
+
+
+def test_seams_are_the_first_tokens_of_each_span() -> None:
+    decided = SeamHead(16).plan(plans.composite(passages=2), budget=0.5).plan
+    assert recomputed(decided) == [*range(20, 36), *range(320, 336)]
+    assert {row.kind for row in decided.rows} == {RowKind.GAP, RowKind.SEAM}
+
+
+def test_a_small_budget_shortens_all_seams_alike() -> None:
+    decided = SeamHead(16).plan(plans.composite(passages=2), budget=8 / 600).plan
+    assert recomputed(decided) == [*range(20, 24), *range(320, 324)]
+
+
+def test_without_a_number_seams_use_the_whole_budget() -> None:
+    decided = SeamHead().plan(plans.composite(passages=4), budget=0.1)
+    assert decided.share == pytest.approx(0.1)
+
+
+def test_a_document_gets_a_long_seam_short_ones_behind_edits_and_its_tail() -> None:
+    policy = SeamAndTail(seam=64, after_edit=8, tail=60)
+    decided = policy.plan(plans.edited_document(), budget=0.5).plan
+    # The tail reaches ten tokens into the last span, whose end is the prompt's last fifty tokens' start.
+    assert recomputed(decided) == [*range(40, 104), *range(345, 353), *range(750, 758), *range(940, 950)]
+
+
+def test_only_what_stood_at_its_donors_front_is_a_sink() -> None:
+    plan = Plan.over("r", 400, 0, [Span(10, "a", 6, 100), Span(150, "b", 50, 100)])
+    assert recomputed(SharedSink(16).plan(plan, budget=0.5).plan) == list(range(10, 20))
+
+
+def test_the_best_scored_tokens_are_taken() -> None:
+    plan = plans.one_document()
+    decided = QueryAttention().plan(plan, budget=0.1, probe=RankedProbe(plan))
+    rows = recomputed(decided.plan)
+    assert rows == list(range(1040 - len(rows), 1040))
+    assert decided.probe_tokens == pytest.approx(70 * 0.7)
+
+
+def test_whole_blocks_are_taken_where_an_engine_asks_for_them() -> None:
+    plan = plans.composite(exact=16, length=320, question=32)
+    rows = recomputed(QueryAttention().plan(plan, budget=0.1, probe=RankedProbe(plan), block=16).plan)
+    assert rows
+    assert all(set(range(at // 16 * 16, at // 16 * 16 + 16)) <= set(rows) for at in rows)
+
+
+def test_comparing_the_first_layers_is_charged_and_not_computed_again() -> None:
+    plan = plans.composite()
+    decided = KVDeviation(layers=2).plan(plan, budget=0.15, probe=RankedProbe(plan))
+    reused = plan.reused_tokens
+    assert decided.share == pytest.approx(0.15, abs=1 / reused)
+    # Two of thirty layers of everything, and the other twenty-eight of what is chosen.
+    spent = reused * 2 / LAYERS + decided.recomputed_tokens * 28 / LAYERS
+    assert spent / reused == pytest.approx(decided.share)
+
+
+@pytest.mark.parametrize("policy", [KVDeviation(), QueryAttention(), QueryAttention(seam=16)])
+def test_a_probe_that_costs_more_than_the_budget_is_not_run(policy: RecomputePolicy) -> None:
+    plan = plans.composite()
+    probe = RankedProbe(plan)
+    policy.plan(plan, budget=0.005, probe=probe)
+    assert probe.asked == []
+
+
+def test_short_spans_do_not_spend_everything_on_seams() -> None:
+    plan = plans.composite(passages=8, length=70)
+    decided = QueryAttention(seam=16).plan(plan, budget=0.15, probe=RankedProbe(plan)).plan
+    kinds = {kind: sum(row.length for row in decided.rows if row.kind is kind) for kind in RowKind}
+    assert kinds[RowKind.CHOSEN] >= kinds[RowKind.SEAM] > 0
+
+
+def test_a_correction_travels_with_the_decision() -> None:
+    plan = plans.composite()
+    shift = MeanShift(strength=0.25)
+    decided = Corrected(QueryAttention(seam=16), shift).plan(plan, budget=0.15, probe=RankedProbe(plan))
+    assert decided.correction is shift
+    plain = QueryAttention(seam=16).plan(plan, budget=0.15, probe=RankedProbe(plan))
+    assert plain.correction is None
+    assert decided.plan == plain.plan
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda plan: SeamHead().plan(plan, budget=1.5), "budget"),
+        (lambda plan: SeamHead().plan(plan, budget=0.1, block=0), "block"),
+        (lambda plan: QueryAttention().plan(plan, budget=0.1), "probe"),
+        (lambda plan: SeamHead(0), "at least one"),
+        (lambda plan: QueryAttention(depth=(0.7, 0.5)), "depth"),
+        (lambda plan: KVDeviation(0), "layer"),
+        (lambda plan: MeanShift(strength=0), "strength"),
+        (lambda plan: SeamAndTail(seam=0), "seam"),
+        (lambda plan: SharedSink(0), "sink"),
+    ],
+)
+def test_wrong_numbers_are_refused_by_name(call: Callable[[Plan], Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        call(plans.composite())

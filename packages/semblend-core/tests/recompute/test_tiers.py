@@ -1,0 +1,86 @@
+"""Which tier does what with which shape of plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
+from semblend_core.recompute import choose_policy, context_likeness, from_one_place, most_alike
+
+DOCUMENT = [Span(40, "a", 12, 500)]
+EDITED = [Span(40, "a", 12, 200), Span(245, "a", 215, 300)]
+REORDERED = [Span(0, "a", 400, 300), Span(300, "a", 0, 300)]
+COMPOSITE = [Span(0, "a", 400, 300), Span(300, "b", 700, 300)]
+
+
+def plan_of(spans: list[Span]) -> Plan:
+    return Plan.over("r", 700, 0, spans)
+
+
+@pytest.mark.parametrize(("spans", "one"), [(DOCUMENT, True), (EDITED, True), (REORDERED, False), (COMPOSITE, False)])
+def test_one_document_with_edits_is_one_place(spans: list[Span], one: bool) -> None:
+    assert from_one_place(spans) is one
+
+
+def test_spans_of_one_donor_with_a_passage_left_out_are_two_places() -> None:
+    assert not from_one_place([Span(0, "a", 0, 300), Span(300, "a", 600, 300)])
+
+
+@pytest.mark.parametrize("spans", [DOCUMENT, EDITED])
+def test_one_place_needs_no_probe_in_any_tier(spans: list[Span]) -> None:
+    for tier in ("fast", "balanced", "strict"):
+        choice = choose_policy(tier, plan_of(spans))
+        assert choice is not None
+        assert not choice.policy.needs_probe
+
+
+@pytest.mark.parametrize("spans", [REORDERED, COMPOSITE])
+def test_several_places_are_probed_when_balanced_and_declined_when_strict(spans: list[Span]) -> None:
+    fast, balanced = choose_policy("fast", plan_of(spans)), choose_policy("balanced", plan_of(spans))
+    assert fast is not None
+    assert not fast.policy.needs_probe
+    assert balanced is not None
+    assert balanced.policy.needs_probe
+    assert choose_policy("strict", plan_of(spans)) is None
+
+
+def test_the_budgets_are_those_of_the_study() -> None:
+    one, several = choose_policy("balanced", plan_of(DOCUMENT)), choose_policy("balanced", plan_of(COMPOSITE))
+    assert one is not None
+    assert several is not None
+    assert (one.budget, several.budget) == (0.08, 0.15)
+
+
+@pytest.mark.parametrize(("tier", "reason"), [("balanced", None), ("strict", DeclineReason.QUALITY_TIER)])
+def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reason: DeclineReason | None) -> None:
+    namespace = Namespace(
+        model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt=None
+    )
+    passages = [np.random.default_rng(seed).integers(0, 50_000, 300).astype(np.int32) for seed in range(2)]
+    settings = Settings(embedder="none", quality_tier=tier, lookup_budget_ms=10_000.0)  # type: ignore[arg-type]
+    provider = create_provider(settings, engine="test")
+    provider.offer_donor(DonorOffer("a", namespace, np.concatenate(passages)))
+    found = provider.lookup(LookupRequest("r", namespace, np.concatenate(passages[::-1])))
+    assert found.reason is reason
+    assert (found.plan is None) is (reason is not None)
+    provider.close()
+
+
+def test_the_donor_that_read_alike_before_the_passage_is_preferred() -> None:
+    words = np.random.default_rng(1)
+    passage, friend, stranger = (words.integers(0, 9999, 200).astype(np.int32) for _ in range(3))
+    prompt = np.concatenate([friend, passage])
+    donors = {"stranger": np.concatenate([stranger, passage]), "friend": np.concatenate([friend[::-1], passage])}
+    spans = [Span(200, name, 200, 200) for name in donors]
+    assert most_alike(prompt, spans, donors).donor_id == "friend"
+    assert context_likeness(prompt, 200, donors["friend"], 200) == 1.0
+    assert context_likeness(prompt, 200, donors["stranger"], 200) < 0.2
+
+
+def test_empty_contexts_are_alike_and_nothing_cannot_be_chosen_from() -> None:
+    tokens = np.arange(10, dtype=np.int32)
+    assert context_likeness(tokens, 0, tokens, 0) == 1.0
+    assert context_likeness(tokens, 0, tokens, 5) == 0.0
+    with pytest.raises(ValueError, match="no span"):
+        most_alike(tokens, [], {})
