@@ -29,7 +29,7 @@ FULL = Extent(
     cases=50, policy_cases=18, curve_cases=8, continuation_tokens=128, prompt_tokens=1300, transforms=TRANSFORMS
 )
 QUICK = Extent(
-    cases=3, policy_cases=3, curve_cases=0, continuation_tokens=48, prompt_tokens=1300, transforms=MAIN_TRANSFORMS
+    cases=4, policy_cases=1, curve_cases=0, continuation_tokens=64, prompt_tokens=1300, transforms=MAIN_TRANSFORMS
 )
 
 
