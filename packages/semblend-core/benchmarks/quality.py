@@ -31,6 +31,7 @@ FULL = Extent(
 QUICK = Extent(
     cases=4, policy_cases=1, curve_cases=0, continuation_tokens=64, prompt_tokens=1300, transforms=MAIN_TRANSFORMS
 )
+_NO_POLICIES = ("rotate_only@", "fast@", "balanced@", "full_recompute@")
 
 
 def main() -> None:
@@ -61,13 +62,20 @@ def collect(options: argparse.Namespace, extent: Extent) -> list[Record]:
     """All records; those that an earlier, interrupted run left in ``--records`` are not computed again."""
     file: Path | None = options.records
     records = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
+    if any(record["extent"] != _sizes(extent) for record in records):
+        raise SystemExit(f"--records {file}: holds cases of another size, such as a quick study's; name another file")
     known = {(record["transform"], record["number"]) for record in records}
     for record in run_all(options.data, extent, options.device, options.workers, say, known):
+        record["extent"] = _sizes(extent)
         records.append(record)
         if file:
             with file.open("a") as lines:
                 lines.write(json.dumps(record) + "\n")
     return records
+
+
+def _sizes(extent: Extent) -> list[int]:
+    return [extent.prompt_tokens, extent.continuation_tokens]
 
 
 def parse_options() -> argparse.Namespace:
@@ -93,31 +101,47 @@ def figures_of(records: list[Record]) -> dict[str, Any]:
     by_transform: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda each: each["number"]):
         by_transform[record["transform"]].append(record)
-    figures: dict[str, Any] = {"curves": {}, "against": {}, "declined": {}}
+    figures: dict[str, Any] = {"curves": {}, "equal_budget": {}, "against": {}, "declined": {}}
     for transform, cases in by_transform.items():
         reusable = [case for case in cases if case["trials"]]
         figures["declined"][transform] = len(cases) - len(reusable)
-        for key in dict.fromkeys(key for case in reusable for key in case["trials"]):
-            label, budget = key.rsplit("@", 1)
-            cell = _cell(reusable, key)
-            if label in ("fast", "balanced", "rotate_only", "full_recompute"):
-                figures.setdefault(label, {})[transform] = cell
-            else:
-                figures["curves"].setdefault(transform, {}).setdefault(label, {})[budget] = cell
-                if float(budget) == equal_budget(transform):
-                    figures.setdefault(label, {})[transform] = cell
-        if transform in MAIN_TRANSFORMS:
-            figures["against"][transform] = {
-                rival: _against(reusable, name, transform) for rival, name in RIVALS.items()
-            }
+        for label in ("rotate_only", "fast", "balanced", "full_recompute"):
+            having = [case for case in reusable if _tier_key(label) in case["trials"]]
+            figures.setdefault(label, {})[transform] = _cell(having, _tier_key(label))
+        _compare_policies(figures, transform, reusable)
     figures |= _floors(records)
     errors = [record["full_recompute_max_abs"] for record in records if "full_recompute_max_abs" in record]
     figures["full_recompute_max_abs"] = max(errors)
     return figures
 
 
+def _compare_policies(figures: dict[str, Any], transform: str, cases: list[Record]) -> None:
+    """Policies against each other, each table and curve over the cases that all of its cells have."""
+    keys = {key for case in cases for key in case["trials"] if not key.startswith(_NO_POLICIES)}
+    equal = {key for key in keys if float(key.rsplit("@", 1)[1]) == equal_budget(transform)}
+    if not equal:
+        return
+    compared = [case for case in cases if equal <= set(case["trials"])]
+    for key in sorted(equal):
+        figures.setdefault(key.rsplit("@", 1)[0], {})[transform] = _cell(compared, key)
+    figures["equal_budget"][transform] = {
+        "n": len(compared),
+        "balanced": _cell(compared, "balanced@tier"),
+        "rotate_only": _cell(compared, "rotate_only@0"),
+    }
+    figures["against"][transform] = {rival: _against(compared, name, transform) for rival, name in RIVALS.items()}
+    drawn = [case for case in cases if keys <= set(case["trials"])]
+    for key in sorted(keys, key=lambda key: float(key.rsplit("@", 1)[1])):
+        label, budget = key.rsplit("@", 1)
+        figures["curves"].setdefault(transform, {}).setdefault(label, {})[budget] = _cell(drawn or compared, key)
+
+
+def _tier_key(label: str) -> str:
+    return {"rotate_only": "rotate_only@0", "full_recompute": "full_recompute@1"}.get(label, f"{label}@tier")
+
+
 def _cell(cases: list[Record], key: str) -> dict[str, Any]:
-    having = [case["trials"] for case in cases if key in case["trials"]]
+    having = [case["trials"] for case in cases]
     return summarise([trials[key] for trials in having], [trials["rotate_only@0"] for trials in having])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -45,6 +45,8 @@ class Case:
     question_tokens: int
     """Length of the recipient's last part, behind all documents: question and answer header."""
     answer: str
+    spans: tuple[Span, ...] | None = None
+    """What to reuse, where the study decides it; None: what discovery finds."""
 
 
 class Cases:
@@ -68,7 +70,7 @@ class Cases:
         }
         cases = list(islice(makers[transform](), count))
         if len(cases) < count:
-            raise SystemExit(f"the text yields {len(cases)} cases of {transform}, {count} are wanted: lower --cases")
+            raise SystemExit(f"the text yields {len(cases)} cases of {transform}, {count} are wanted")
         return cases
 
     def _one_document(self, transform: str, *, new_question: bool) -> Iterator[Case]:
@@ -100,7 +102,10 @@ class Cases:
             texts = [passage.tokens for passage in wanted]
             recipient = self._prompt(INSTRUCTIONS[4], texts, asked)[0]
             donors = {f"donor-{place}": donor_of(wanted, others, place, recipient) for place in range(4)}
-            yield self._case(transform, _named(wanted), donors, INSTRUCTIONS[4], texts, asked)
+            case = self._case(transform, _named(wanted), donors, INSTRUCTIONS[4], texts, asked)
+            # Donors that have each other's passages would leave the choice to discovery.
+            chosen = transform == "composite_4_like_context"
+            yield replace(case, spans=_own_spans(wanted, donors, recipient)) if chosen else case
 
     def _unrelated(
         self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
@@ -199,6 +204,16 @@ def _named(group: Sequence[Passage]) -> str:
 
 def _find(tokens: tuple[int, ...], part: tuple[int, ...]) -> int:
     return next(at for at in range(len(tokens)) if tokens[at : at + len(part)] == part)
+
+
+def _own_spans(
+    wanted: Sequence[Passage], donors: dict[str, tuple[int, ...]], recipient: tuple[int, ...]
+) -> tuple[Span, ...]:
+    """Each passage from its own donor."""
+    return tuple(
+        Span(_find(recipient, passage.tokens), name, _find(tokens, passage.tokens), len(passage.tokens))
+        for passage, (name, tokens) in zip(wanted, donors.items(), strict=True)
+    )
 
 
 def _with_other_names(text: str, names: dict[str, str]) -> str:

@@ -30,6 +30,7 @@ POLICIES: tuple[Callable[[], RecomputePolicy], ...] = (
     SeamHead,
     SharedSink,
     SeamAndTail,
+    lambda: Corrected(SeamHead()),
     KVDeviation,
     QueryAttention,
     lambda: QueryAttention(seam=16),
@@ -58,7 +59,7 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 class Extent:
     cases: int
-    """Per transform, for the tiers and the policies they are held against."""
+    """Per transform, for the tiers."""
     policy_cases: int
     """Per transform, for all policies at equal budget, and for answers."""
     curve_cases: int
@@ -88,12 +89,10 @@ def trials(transform: str, plan: Plan, number: int, extent: Extent) -> Iterator[
         )
     if number < 4:
         yield Trial("full_recompute", 1.0, FullRecompute())
-    if transform not in MAIN_TRANSFORMS:
+    if transform not in MAIN_TRANSFORMS or number >= extent.policy_cases:
         return
     for make in POLICIES:
         policy = make()
-        if number >= extent.policy_cases and policy.name not in RIVALS.values():
-            continue
         yield Trial(policy.name, equal_budget(transform), policy)
         if number < extent.curve_cases:
             for budget in CURVE_BUDGETS:

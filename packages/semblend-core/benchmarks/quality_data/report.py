@@ -15,6 +15,7 @@ _SHOWN = {
     "query_attention": "query attention",
     "seam_head+query_attention": "seam head + query attention",
     "seam_head+query_attention+mean_shift": "the same + mean shift (balanced)",
+    "seam_head+mean_shift": "seam head + mean shift",
     "seam_and_tail": "seam and tail",
     "oracle": "oracle",
 }
@@ -50,11 +51,15 @@ def _tiers(figures: dict[str, Any]) -> str:
 def _equal_budget(figures: dict[str, Any]) -> str:
     transforms = list(figures["curves"])
     lines = [
-        "| policy | " + " | ".join(f"{name}, {equal_budget(name):.0%}" for name in transforms) + " |",
+        "| policy | "
+        + " | ".join(
+            f"{name}, {equal_budget(name):.0%}, n = {figures['equal_budget'][name]['n']}" for name in transforms
+        )
+        + " |",
         "|---|" + "---|" * len(transforms),
     ]
-    for label in ("rotate_only", *sorted({key for curve in figures["curves"].values() for key in curve})):
-        cells = [figures.get(label, {}).get(name) for name in transforms]
+    for label in ("rotate_only", "balanced", *sorted({key for curve in figures["curves"].values() for key in curve})):
+        cells = [figures["equal_budget"][name].get(label) or figures.get(label, {}).get(name) for name in transforms]
         shown = [f"{cell['kl']:.5f} / {cell['ppl_ratio']:.4f} / {cell['top1']:.4f}" if cell else "" for cell in cells]
         lines.append(f"| {label} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
@@ -82,7 +87,9 @@ def _plot(figures: dict[str, Any], transform: str, curves: dict[str, Any], file:
         if budgets:
             shares = [100 * curves[label][budget]["recompute"] for budget in budgets]
             axes.plot(shares, [curves[label][budget]["kl"] for budget in budgets], marker="o", markersize=3, label=name)
-    axes.axhline(figures["rotate_only"][transform]["kl"], color="gray", linestyle=":", label="nothing recomputed")
+    axes.axhline(
+        figures["equal_budget"][transform]["rotate_only"]["kl"], color="gray", linestyle=":", label="nothing recomputed"
+    )
     if "fp8_floor" in figures:
         axes.axhline(figures["fp8_floor"]["kl"], color="gray", linestyle="--", label="cold KV stored as fp8")
     axes.set(

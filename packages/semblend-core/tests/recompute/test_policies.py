@@ -35,7 +35,8 @@ assert _spec.loader is not None
 plans = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(plans)
 
-LAYERS = 30
+LAYERS = 28  # Not a multiple of ten: shares of depth must be rounded.
+PROJECTIONS = 0.16
 
 
 class RankedProbe:
@@ -45,21 +46,22 @@ class RankedProbe:
 
     def __init__(self, plan: Plan) -> None:
         self._values = np.arange(plan.prompt_tokens, dtype=np.float64)
-        self._gaps = plan.computed_tokens
-        self._reused = plan.reused_tokens
         self.asked: list[str] = []
 
-    def question_attention(self, first: float, last: float) -> Scores:
-        self.asked.append("question_attention")
-        return Scores(self._values, self._gaps * last * LAYERS, LAYERS)
+    def cost(self, layers: int) -> float:
+        return (layers - 1 + PROJECTIONS) / LAYERS
+
+    def question_attention(self, layers: range) -> Scores:
+        self.asked.append(f"question_attention {layers.start} {layers.stop}")
+        return self._values
 
     def kv_deviation(self, layers: int) -> Scores:
-        self.asked.append("kv_deviation")
-        return Scores(self._values, self._reused * layers, LAYERS, layers_done=layers)
+        self.asked.append(f"kv_deviation {layers}")
+        return self._values
 
     def true_deviation(self) -> Scores:
         self.asked.append("true_deviation")
-        return Scores(self._values, 0, LAYERS)
+        return self._values
 
 
 POLICIES: list[Callable[[], RecomputePolicy]] = [
@@ -74,6 +76,7 @@ POLICIES: list[Callable[[], RecomputePolicy]] = [
     QueryAttention,
     lambda: QueryAttention(seam=16),
     lambda: Corrected(QueryAttention(seam=16)),
+    lambda: Corrected(SeamHead()),
 ]
 PLANS = [plans.one_document, plans.edited_document, plans.composite]
 
@@ -121,9 +124,10 @@ def test_a_small_budget_shortens_all_seams_alike() -> None:
     assert recomputed(decided) == [*range(20, 24), *range(320, 324)]
 
 
-def test_without_a_number_seams_use_the_whole_budget() -> None:
+def test_without_a_number_seams_share_the_whole_budget_though_spans_adjoin() -> None:
     decided = SeamHead().plan(plans.composite(passages=4), budget=0.1)
     assert decided.share == pytest.approx(0.1)
+    assert recomputed(decided.plan) == [at for start in (20, 320, 620, 920) for at in range(start, start + 30)]
 
 
 def test_a_document_gets_a_long_seam_short_ones_behind_edits_and_its_tail() -> None:
@@ -143,23 +147,26 @@ def test_the_best_scored_tokens_are_taken() -> None:
     decided = QueryAttention().plan(plan, budget=0.1, probe=RankedProbe(plan))
     rows = recomputed(decided.plan)
     assert rows == list(range(1040 - len(rows), 1040))
-    assert decided.probe_tokens == pytest.approx(70 * 0.7)
+    # Twenty of twenty-eight layers reach 70% of depth; of the last one only the projections are computed.
+    assert decided.probe_tokens == pytest.approx(70 * (19 + PROJECTIONS) / LAYERS)
 
 
-def test_whole_blocks_are_taken_where_an_engine_asks_for_them() -> None:
+@pytest.mark.parametrize("make", POLICIES[1:])
+def test_whole_blocks_are_taken_where_an_engine_asks_for_them(make: Callable[[], RecomputePolicy]) -> None:
     plan = plans.composite(exact=16, length=320, question=32)
-    rows = recomputed(QueryAttention().plan(plan, budget=0.1, probe=RankedProbe(plan), block=16).plan)
-    assert rows
+    rows = recomputed(make().plan(plan, budget=0.2, probe=RankedProbe(plan), block=16).plan)
     assert all(set(range(at // 16 * 16, at // 16 * 16 + 16)) <= set(rows) for at in rows)
+    if not isinstance(make(), SharedSink):
+        assert rows
 
 
 def test_comparing_the_first_layers_is_charged_and_not_computed_again() -> None:
     plan = plans.composite()
     decided = KVDeviation(layers=2).plan(plan, budget=0.15, probe=RankedProbe(plan))
-    reused = plan.reused_tokens
+    reused, done = plan.reused_tokens, (1 + PROJECTIONS) / LAYERS
     assert decided.share == pytest.approx(0.15, abs=1 / reused)
-    # Two of thirty layers of everything, and the other twenty-eight of what is chosen.
-    spent = reused * 2 / LAYERS + decided.recomputed_tokens * 28 / LAYERS
+    # The first layers of everything, and the others of what is chosen.
+    spent = reused * done + decided.recomputed_tokens * (1 - done)
     assert spent / reused == pytest.approx(decided.share)
 
 
@@ -196,7 +203,7 @@ def test_a_correction_travels_with_the_decision() -> None:
         (lambda plan: QueryAttention().plan(plan, budget=0.1), "probe"),
         (lambda plan: SeamHead(0), "at least one"),
         (lambda plan: QueryAttention(depth=(0.7, 0.5)), "depth"),
-        (lambda plan: KVDeviation(0), "layer"),
+        (lambda plan: KVDeviation(1), "layers"),
         (lambda plan: MeanShift(strength=0), "strength"),
         (lambda plan: SeamAndTail(seam=0), "seam"),
         (lambda plan: SharedSink(0), "sink"),

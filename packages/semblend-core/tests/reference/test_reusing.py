@@ -111,21 +111,28 @@ def test_probing_leaves_the_workspace_as_it_was(reordered: Reordered) -> None:
     held = np.flatnonzero(workspace.filled)
     before = workspace.keys[:, held].clone(), workspace.values[:, held].clone()
     probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
-    scores = probe.question_attention(0.5, 0.7)
+    scores = probe.question_attention(range(15, 21))
     assert torch.equal(workspace.keys[:, held], before[0])
     assert torch.equal(workspace.values[:, held], before[1])
     assert np.array_equal(np.flatnonzero(workspace.filled), held)
-    rows = reordered.plan.computed_tokens
-    assert scores.cost_tokens == pytest.approx(rows * 21 / 30)
+    assert scores.shape == (reordered.tokens.size,)
+
+
+def test_a_probe_costs_its_layers_and_of_the_last_only_the_projections(reordered: Reordered) -> None:
+    workspace = reordered.engine.workspace(8)
+    probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
+    # SmolLM2's layer: Q and O 576 x 576, K and V 576 x 192, three matrices of 576 x 1536.
+    projections = (576 * 576 + 2 * 576 * 192) / (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536)
+    assert probe.cost(21) == pytest.approx((20 + projections) / 30, rel=1e-3)
 
 
 def test_question_attention_is_a_share_of_the_whole(reordered: Reordered) -> None:
     workspace = reordered.engine.place_plan(reordered.plan, reordered.donors, exact_prefix=reordered.cold.workspace)
     probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
-    scores = probe.question_attention(0.5, 0.7)
+    scores = probe.question_attention(range(15, 21))
     # Six layers, each of which hands out one unit of attention per row and head.
-    assert scores.values.sum() == pytest.approx(6, rel=1e-4)
-    assert (scores.values >= 0).all()
+    assert scores.sum() == pytest.approx(6, rel=1e-4)
+    assert (scores >= 0).all()
 
 
 def test_the_oracle_says_what_it_lacks(reordered: Reordered) -> None:

@@ -47,4 +47,4 @@ class Oracle(RecomputePolicy):
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         assert probe is not None
-        return Selection(best(probe.true_deviation().values, reuse.reused, int(tokens), block))
+        return Selection(best(probe.true_deviation(), reuse.reused, int(tokens), block))

@@ -13,9 +13,9 @@ REACH_TOKENS = 512
 
 
 def context_likeness(prompt: TokenIds, target_start: int, donor: TokenIds, donor_start: int) -> float:
-    """Share of the recipient's tokens before the passage that stand before it in the donor, too: 0 to 1, in any order.
+    """How much of the text before a passage is the same here and in the donor, in any order: 0 to 1.
 
-    Two empty contexts are alike; an empty and another are not.
+    Twice the shared tokens by all of both (Dice). Two empty contexts are alike; an empty and another are not.
     """
     here = prompt[max(0, target_start - REACH_TOKENS) : target_start]
     there = donor[max(0, donor_start - REACH_TOKENS) : donor_start]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,24 +12,8 @@ import numpy.typing as npt
 from semblend_core.contract import Plan
 from semblend_core.recompute.reuse import Mask, Reuse
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """One measurement of a probe: how much each prompt position matters, and what it cost to learn that."""
-
-    values: npt.NDArray[np.floating]
-    """[prompt tokens], larger is more; positions that are not reused are ignored."""
-    token_layers: float
-    """Tokens times layers that the measurement computed."""
-    layers: int
-    """The model's layers."""
-    layers_done: int = 0
-    """First layers that the measurement computed for every reused token, which need not be computed again."""
-
-    @property
-    def cost_tokens(self) -> float:
-        """The cost in tokens computed through all layers."""
-        return self.token_layers / self.layers
+Scores: TypeAlias = npt.NDArray[np.floating]
+"""[prompt tokens], larger matters more. Positions that are not reused are ignored."""
 
 
 class Probe(Protocol):
@@ -39,11 +23,17 @@ class Probe(Protocol):
     def layers(self) -> int:
         """The model's layers."""
 
-    def question_attention(self, first: float, last: float) -> Scores:
-        """Attention of the question to each position, over the layers from ``first`` to ``last`` (shares of depth)."""
+    def cost(self, layers: int) -> float:
+        """What one token computed through the first ``layers`` costs, by the cost of all layers.
+
+        Measurements stop where the last of them attends, so that one counts with its projections only.
+        """
+
+    def question_attention(self, layers: range) -> Scores:
+        """Attention of the question to each position, over ``layers``. Computes the plan's rows through the last."""
 
     def kv_deviation(self, layers: int) -> Scores:
-        """How far V strays from the truth in the last of the first ``layers``, all reused tokens computed through."""
+        """How far V strays from the truth in the last of the first ``layers``, computed for all reused tokens."""
 
     def true_deviation(self) -> Scores:
         """Attention of what follows times the true deviation. Needs the cold KV: for studies only, and free."""
@@ -179,17 +169,31 @@ def best(values: npt.NDArray[np.floating], available: Mask, count: int, block: i
     return chosen
 
 
-def shortened(mask: Mask, tokens: float) -> Mask:
-    """``mask`` if it fits, else its first positions of each run, equally long, as far as they fit."""
-    limit = int(tokens)
-    if int(mask.sum()) <= limit:
-        return mask
+def first_of_spans(reuse: Reuse, mask: Mask, tokens: float, block: int = 1) -> Mask:
+    """``mask`` if it fits into ``tokens``, else the first of it in each span, equally many. In whole blocks."""
+    limit = max(0, int(tokens))
     positions = np.flatnonzero(mask)
+    if block > 1:
+        places = np.arange(mask.size)
+        touched = reuse.reused & np.isin(places // block, positions // block)
+        return best(-reuse.place_in_span.astype(np.float64), touched, limit, block)
+    if positions.size <= limit:
+        return mask
+    span = reuse.span_of[positions]
     first = np.ones(positions.size, np.bool_)
-    first[1:] = np.diff(positions) > 1
-    run_start = np.maximum.accumulate(np.where(first, np.arange(positions.size), 0))
-    place = np.arange(positions.size) - run_start
-    order = np.argsort(place, kind="stable")[:limit]
+    first[1:] = span[1:] != span[:-1]
+    numbers = np.arange(positions.size)
+    rank = numbers - np.maximum.accumulate(np.where(first, numbers, 0))
     kept = np.zeros_like(mask)
-    kept[positions[order]] = True
+    kept[positions[np.argsort(rank, kind="stable")[:limit]]] = True
+    return kept
+
+
+def whole_blocks(reuse: Reuse, mask: Mask, block: int) -> Mask:
+    """The reused part of every whole block that ``mask`` covers as far as it is reused; all of it for blocks of 1."""
+    if block == 1:
+        return mask
+    block_of = np.arange(mask.size) // block
+    missing = np.bincount(block_of, weights=reuse.reused & ~mask) > 0
+    kept: Mask = mask & ~missing[block_of]
     return kept

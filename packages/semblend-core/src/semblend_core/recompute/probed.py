@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from semblend_core.recompute.policy import Probe, RecomputePolicy, Selection, best, shortened
+from semblend_core.recompute.policy import Probe, RecomputePolicy, Selection, best, first_of_spans
 from semblend_core.recompute.reuse import Reuse
 
 ATTENTION_DEPTH = (0.5, 0.7)
@@ -12,28 +14,26 @@ ATTENTION_DEPTH = (0.5, 0.7)
 
 
 class KVDeviation(RecomputePolicy):
-    """The tokens whose V changes most in the first layers, computed for all of them (CacheBlend's rule)."""
+    """The tokens whose V changes most in an early layer, computed for all of them so far (CacheBlend's rule)."""
 
     name = "kv_deviation"
     needs_probe = True
 
     def __init__(self, layers: int = 2) -> None:
-        if layers < 1:
-            raise ValueError(f"at least one layer is compared, got {layers}")
+        if layers < 2:
+            raise ValueError(f"layers must be at least 2, since V of the first never changes, got {layers}")
         self._layers = layers
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         assert probe is not None
-        if reuse.tokens * self._layers > tokens * probe.layers:
+        price = probe.cost(min(self._layers, probe.layers - 1))
+        cost = reuse.tokens * price
+        if cost > tokens:
             return Selection(np.zeros_like(reuse.reused))  # The probe alone would cost more than there is.
-        scores = probe.kv_deviation(self._layers)
-        left = tokens - scores.cost_tokens
-        price = 1 - scores.layers_done / scores.layers
-        count = max(0, int(left / price))
-        saved = count * (1 - price)
-        return Selection(
-            best(scores.values, reuse.reused, count, block), probe_tokens=scores.cost_tokens, saved_tokens=saved
-        )
+        values = probe.kv_deviation(min(self._layers, probe.layers - 1))
+        # What the probe computed of a token is not computed again.
+        chosen = best(values, reuse.reused, int((tokens - cost) / (1 - price)), block)
+        return Selection(chosen, probe_tokens=cost, saved_tokens=float(chosen.sum()) * price)
 
 
 class QueryAttention(RecomputePolicy):
@@ -53,12 +53,14 @@ class QueryAttention(RecomputePolicy):
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         assert probe is not None
-        if reuse.gaps.sum() * self._depth[1] > tokens:
-            seams = shortened(reuse.heads(self._seam), tokens)
+        first = int(self._depth[0] * probe.layers)
+        layers = range(first, max(first + 1, math.ceil(self._depth[1] * probe.layers)))
+        left = tokens - int(reuse.gaps.sum()) * probe.cost(layers.stop)
+        if left <= 0:
+            seams = first_of_spans(reuse, reuse.heads(self._seam), tokens, block)
             return Selection(seams, seams)  # The probe alone would cost more than there is.
-        scores = probe.question_attention(*self._depth)
-        left = tokens - scores.cost_tokens
+        values = probe.question_attention(layers)
         # Short spans would spend everything on seams; what the question attends to is worth more than they are.
-        seams = shortened(reuse.heads(self._seam), left / 2) if self._seam else np.zeros_like(reuse.reused)
-        attended = best(scores.values, reuse.reused & ~seams, int(left - seams.sum()), block)
-        return Selection(seams | attended, seams, probe_tokens=scores.cost_tokens)
+        seams = first_of_spans(reuse, reuse.heads(self._seam), left / 2, block)
+        attended = best(values, reuse.reused & ~seams, int(left - seams.sum()), block)
+        return Selection(seams | attended, seams, probe_tokens=tokens - left)

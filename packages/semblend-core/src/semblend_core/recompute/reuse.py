@@ -29,6 +29,9 @@ class Reuse:
         """Index into ``plan.spans``, or -1."""
         for number, span in enumerate(plan.spans):
             self.span_of[span.target_start : span.target_end] = number
+        starts = np.array([span.target_start for span in plan.spans])
+        self.place_in_span: npt.NDArray[np.int64] = np.arange(plan.prompt_tokens) - starts[self.span_of]
+        """Tokens since the span's start; meaningless outside of spans."""
         self.reused: Mask = (self.span_of >= 0) & ~self.gaps
         """Positions whose relocated KV would be used: what a policy may choose to compute instead."""
         self.tokens = int(self.reused.sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semblend_core.recompute.policy import Probe, RecomputePolicy, Selection, shortened
+from semblend_core.recompute.policy import Probe, RecomputePolicy, Selection, first_of_spans, whole_blocks
 from semblend_core.recompute.reuse import Mask, Reuse
 
 
@@ -21,7 +21,7 @@ class SeamHead(RecomputePolicy):
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         wanted = reuse.plan.prompt_tokens if self._tokens is None else self._tokens
-        seams = shortened(reuse.heads(wanted), tokens)
+        seams = first_of_spans(reuse, reuse.heads(wanted), tokens, block)
         return Selection(seams, seams)
 
 
@@ -40,8 +40,9 @@ class SeamAndTail(RecomputePolicy):
         self._seam, self._after_edit, self._tail = seam, after_edit, tail
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
-        tail = shortened(reuse.tail(self._tail), tokens)
-        seams = shortened(reuse.heads(self._seam, self._after_edit), tokens - int(tail.sum()))
+        tail = whole_blocks(reuse, reuse.tail(min(self._tail, int(tokens) // block * block)), block)
+        left = tokens - int(tail.sum())
+        seams = first_of_spans(reuse, reuse.heads(self._seam, self._after_edit) & ~tail, left, block) & ~tail
         return Selection(seams | tail, seams)
 
 
@@ -59,7 +60,7 @@ class SharedSink(RecomputePolicy):
         self._sink = sink
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
-        return Selection(shortened(self._at_donor_fronts(reuse), tokens))
+        return Selection(first_of_spans(reuse, self._at_donor_fronts(reuse), tokens, block))
 
     def _at_donor_fronts(self, reuse: Reuse) -> Mask:
         mask = reuse.heads(0)

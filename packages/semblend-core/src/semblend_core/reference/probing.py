@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,13 +30,16 @@ class EngineProbe:
         self._engine, self._workspace, self._tokens = engine, workspace, token_ids
         self._reuse = Reuse(plan)
         self._truth = truth
+        self._projections = _projections_share(engine)
 
     @property
     def layers(self) -> int:
         return self._engine.geometry.layers
 
-    def question_attention(self, first: float, last: float) -> Scores:
-        layers = range(int(first * self.layers), max(int(first * self.layers) + 1, math.ceil(last * self.layers)))
+    def cost(self, layers: int) -> float:
+        return (layers - 1 + self._projections) / self.layers
+
+    def question_attention(self, layers: range) -> Scores:
         rows = np.flatnonzero(self._reuse.gaps)
         question = torch.from_numpy(np.flatnonzero(rows >= self._reuse.question_start)).to(self._workspace.keys.device)
         totals = torch.zeros(self._tokens.size, device=self._workspace.keys.device)
@@ -57,7 +58,7 @@ class EngineProbe:
             stop_after_layer=layers[-1],
             keep=False,
         )
-        return Scores(totals.double().cpu().numpy(), rows.size * (layers[-1] + 1), self.layers)
+        return np.asarray(totals.double().cpu().numpy())
 
     def kv_deviation(self, layers: int) -> Scores:
         """The fresh KV of these first layers stays in place: it is computed anyway, and better than what was there."""
@@ -78,8 +79,7 @@ class EngineProbe:
             observed_layers=[layers - 1],
             stop_after_layer=layers - 1,
         )
-        token_layers = self._reuse.tokens * layers
-        return Scores(deviation.double().cpu().numpy(), token_layers, self.layers, layers_done=layers)
+        return np.asarray(deviation.double().cpu().numpy())
 
     def true_deviation(self) -> Scores:
         if self._truth is None:
@@ -98,7 +98,7 @@ class EngineProbe:
         positions = np.arange(length, length + continuation.size)
         cold.workspace.reserve(length + continuation.size)
         self._engine.compute(cold.workspace, continuation, positions, logits="none", observer=add, keep=False)
-        return Scores(torch.nan_to_num(totals).double().cpu().numpy(), 0, self.layers)
+        return np.asarray(torch.nan_to_num(totals).double().cpu().numpy())
 
 
 def attention_weights(seen: Observation, rows: Tensor | None) -> Tensor:
@@ -111,3 +111,12 @@ def attention_weights(seen: Observation, rows: Tensor | None) -> Tensor:
     products = (queries @ keys.transpose(1, 2)).float() * seen.scaling
     columns = torch.arange(keys.shape[1], device=keys.device)
     return products.masked_fill(columns > positions[:, None], -torch.inf).softmax(-1)
+
+
+def _projections_share(engine: ReferenceEngine) -> float:
+    """Share of a layer's weights that make its queries, keys and values: what a probe's last layer computes."""
+    layer = dict(engine.model.base_model.layers[0].named_parameters())
+    inputs = [
+        name for name in layer if any(word in name for word in ("q_proj", "k_proj", "v_proj", "qkv", "query_key"))
+    ]
+    return float(sum(layer[name].numel() for name in inputs) / sum(weight.numel() for weight in layer.values()))
