@@ -26,7 +26,7 @@ from quality_data.work import Record, Texts, run_all
 from semblend_core.reference import ReferenceEngine
 
 FULL = Extent(
-    cases=50, policy_cases=18, curve_cases=8, continuation_tokens=128, prompt_tokens=1300, transforms=TRANSFORMS
+    cases=50, policy_cases=14, curve_cases=5, continuation_tokens=128, prompt_tokens=1300, transforms=TRANSFORMS
 )
 QUICK = Extent(
     cases=4, policy_cases=1, curve_cases=0, continuation_tokens=64, prompt_tokens=1300, transforms=MAIN_TRANSFORMS

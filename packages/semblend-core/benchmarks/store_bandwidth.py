@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -236,6 +237,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="8,192 tokens, 5 repeats")
     parser.add_argument("--folder", help="on the disk to measure; default: a temporary folder")
     arguments = parser.parse_args()
+    if arguments.folder and not os.path.isdir(arguments.folder):
+        # Not made: on a disk that is not mounted it would measure another one.
+        parser.error(f"--folder {arguments.folder} is not a folder: name one on the disk to measure")
     if not torch.cuda.is_available():
         print("store_bandwidth measures CUDA transfers and finds no CUDA device: run it on a GPU host", file=sys.stderr)
         return 2

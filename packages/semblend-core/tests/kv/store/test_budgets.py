@@ -56,7 +56,7 @@ def test_full_tiers_send_their_donors_down(kit: Any, open_store: OpenStore, name
     fill(kit, store, namespace, *"abcdef")
     assert tiers(store, namespace, "f") == [Tier.DEVICE]
     places = tiers(store, namespace, "abcdef")
-    assert places == sorted(places, key=list(Tier).index, reverse=True), "the oldest are the farthest"
+    assert places == sorted(places, key=[*Tier, None].index, reverse=True), "the oldest are the farthest"
     assert set(places) == set(Tier)
     for name in "abcdef":
         assert kit.same(kit.read(store, namespace, name), kit.kv(sum(name.encode())))
@@ -166,6 +166,29 @@ def test_free_memory_in_small_pieces_costs_one_donor_more(
     store.check_integrity()
     assert kit.same(kit.read(store, namespace, "large"), kit.kv(7, tokens=80))
     assert store.stats().tiers[Tier.HOST].evictions >= 1
+
+
+def test_a_donor_whose_layers_never_fit_into_the_slabs_costs_nobody_his_place(
+    kit: Any, open_store: OpenStore, namespace: Namespace
+) -> None:
+    # As above: a layer of 80 tokens fits into a slab and three into the budget, but two slabs take only one each.
+    large = kit.kv(7, tokens=80)
+    store = open_store(host_bytes=16384, host_slab_bytes=8192)
+    fill(kit, store, namespace, "a", "b")
+    assert store.put(namespace, "large", large).reason is StoreDecline.TOO_LARGE
+    assert store.flush()
+    assert tiers(store, namespace, "ab") == [Tier.HOST, Tier.HOST]
+    assert store.close()
+
+    store = open_store(host_bytes=16384, host_slab_bytes=8192, disk_bytes=MIB, promote=True)
+    fill(kit, store, namespace, "a", "b")
+    assert store.put(namespace, "large", large).accepted
+    assert store.flush()
+    assert kit.same(kit.read(store, namespace, "large"), large)
+    assert store.flush(), "nor is it promoted to where it cannot lie"
+    assert tiers(store, namespace, "ab") == [Tier.HOST, Tier.HOST]
+    assert store.tier_of(namespace, "large") is Tier.DISK
+    assert store.stats().tiers[Tier.HOST].declines == {}
 
 
 def test_a_used_donor_is_promoted_and_its_slower_copy_saves_the_way_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from semblend_core.kv.store import DonorStore, StoreOptions, Tier
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 MIB = 1024**2
+new_stream: Callable[[], Any] = torch.cuda.Stream
 OPTIONS = {Tier.DEVICE: "device_bytes", Tier.HOST: "host_bytes", Tier.DISK: "disk_bytes"}
 
 
@@ -38,7 +40,7 @@ def test_a_stream_that_waits_reads_the_right_bytes(
             transfer = store.load(handle, [(5, 15_000), (0, 3)])
             if tier is Tier.DISK:
                 transfer.result(60)
-            stream = torch.cuda.Stream()
+            stream = new_stream()
             with torch.cuda.stream(stream):
                 for layer in range(3) if layer_by_layer else [None]:
                     transfer.wait_on_stream(stream, layer)

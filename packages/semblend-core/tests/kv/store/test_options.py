@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from semblend_core.kv.store import DonorStore, StoreDirectoryError, StoreOptionError, StoreOptions, Tier
+from semblend_core.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,45 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     options = StoreOptions(host_bytes=0, disk_bytes=1, disk_path=tmp_path / "file" / "kv")
     with pytest.raises(StoreDirectoryError, match=r"disk_path=.*kv.* choose another folder, or set disk_bytes to 0"):
         DonorStore(options, device="cpu")
+
+
+def test_the_settings_of_the_environment_become_options() -> None:
+    settings = Settings.from_env(
+        {
+            "SEMBLEND_STORE_DEVICE_BYTES": "64MiB",
+            "SEMBLEND_STORE_HOST_BYTES": "0",
+            "SEMBLEND_STORE_DISK_BYTES": "2GiB",
+            "SEMBLEND_STORE_DISK_PATH": "/nvme/kv/{rank}",
+            "SEMBLEND_STORE_PROMOTE": "1",
+            "SEMBLEND_EVICTION": "lfu",
+        }
+    )
+    assert StoreOptions.from_settings(settings, rank=3) == StoreOptions(
+        device_bytes=64 * 2**20,
+        host_bytes=0,
+        disk_bytes=2 * 2**30,
+        disk_path="/nvme/kv/3",
+        promote=True,
+        eviction="lfu",
+    )
+    assert StoreOptions.from_settings(settings).disk_path == "/nvme/kv/0"
+    assert StoreOptions.from_settings(settings).tiers == (Tier.DEVICE, Tier.DISK), "a budget of 0 switches a tier off"
+    assert StoreOptions.from_settings(Settings.from_env({})) == StoreOptions(), "the same defaults on both ways"
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (
+            {"SEMBLEND_STORE_HOST_BYTES": "0"},
+            r"no tier has a budget: set device_bytes, host_bytes, .*SEMBLEND_STORE_HOST_BYTES",
+        ),
+        ({"SEMBLEND_STORE_DISK_BYTES": "1GiB"}, r"disk_path is not: .*SEMBLEND_STORE_DISK_PATH"),
+    ],
+)
+def test_settings_that_make_no_store_are_refused_by_the_names_their_writer_knows(
+    environment: dict[str, str], said: str
+) -> None:
+    settings = Settings.from_env(environment)
+    with pytest.raises(StoreOptionError, match=said):
+        StoreOptions.from_settings(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from semblend_core import Namespace
 from semblend_core.donors import DonorRegistry
 from semblend_core.kv.store import DonorStore, StoreDecline, StoreDirectoryError, Tier
+from semblend_core.kv.store.disk_tier import DiskStorage
 
 OpenStore = Callable[..., DonorStore]
 MIB = 1024**2
@@ -51,8 +53,9 @@ def test_recovered_donors_can_be_registered_and_read(kit: Any, open_store: OpenS
     assert len(registry) == 3
     assert found[3].token_ids is None
     for seed, name in enumerate("abc"):
-        assert found[seed].token_ids is not None
-        assert found[seed].token_ids.tolist() == tokens[name].tolist()
+        ids = found[seed].token_ids
+        assert ids is not None
+        assert ids.tolist() == tokens[name].tolist()
         part = kit.read(store, namespace, name)
         assert kit.same(part, kit.kv(seed))
         assert part.first_position == seed
@@ -84,6 +87,69 @@ def test_a_smaller_budget_costs_the_oldest(kit: Any, open_store: OpenStore, name
     store = open_store(disk_bytes=2 * one)
     assert [donor.donor_id for donor in store.recover()] == ["4", "5"]
     store.check_integrity()
+
+
+def test_sorting_out_what_a_budget_keeps_compares_no_donor_with_all_others(
+    kit: Any, open_store: OpenStore, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+
+    def equal(one: object, other: object) -> bool:
+        compared.append(other)
+        return one is other
+
+    with open_store(disk_bytes=MIB) as store:
+        for number in range(6):
+            store.put(namespace, str(number), kit.kv(number))
+        assert store.flush()
+        one = store.stats().tiers[Tier.DISK].bytes // 6
+    monkeypatch.setattr(DiskStorage, "__eq__", equal)
+    assert len(open_store(disk_bytes=3 * one).recover()) == 3
+    assert compared == [], "100,000 donors would take minutes"
+
+
+def test_a_folder_that_cannot_be_read_yet_is_looked_at_again(
+    kit: Any, open_store: OpenStore, namespace: Namespace, tmp_path: Path
+) -> None:
+    with open_store(disk_bytes=MIB) as store:
+        store.put(namespace, "old", kit.kv(1))
+        assert store.flush()
+        charged = store.stats().tiers[Tier.DISK].bytes
+    store = open_store(disk_bytes=MIB)
+    donors, away = tmp_path / "kv" / "donors", tmp_path / "away"
+    donors.rename(away)
+    assert store.recover() == []
+    assert store.put(namespace, "early", kit.kv(2)).accepted
+    assert store.flush()
+    assert store.stats().declines == {StoreDecline.DISK_ERROR: 1}, "nothing comes in beside files nobody counted"
+
+    away.rename(donors)
+    assert store.put(namespace, "later", kit.kv(3)).accepted
+    assert store.flush()
+    assert [donor.donor_id for donor in store.recover()] == ["old", "later"]
+    assert store.stats().tiers[Tier.DISK].bytes > charged
+    for name, seed in (("old", 1), ("later", 3)):
+        assert kit.same(kit.read(store, namespace, name), kit.kv(seed))
+
+
+def test_an_unreadable_folder_takes_nothing_in_though_it_can_be_written(
+    kit: Any, open_store: OpenStore, namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(disk_bytes=MIB) as store:
+        store.put(namespace, "old", kit.kv(1))
+        assert store.flush()
+    store = open_store(disk_bytes=MIB)
+
+    def unreadable(path: object) -> None:
+        raise OSError(errno.EIO, "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("semblend_core.kv.store.directory.os.scandir", unreadable)
+        store.put(namespace, "early", kit.kv(2))
+        assert store.flush()
+    assert store.stats().declines == {StoreDecline.DISK_ERROR: 1}
+    assert len(list((tmp_path / "kv" / "donors").iterdir())) == 2
+    assert [donor.donor_id for donor in store.recover()] == ["old"]
 
 
 def test_the_later_of_two_files_of_one_donor_counts(

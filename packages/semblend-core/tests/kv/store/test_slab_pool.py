@@ -50,6 +50,21 @@ def test_a_pool_that_is_not_grown_lends_nothing() -> None:
     assert pool.take([1]) is None
 
 
+@settings(deadline=None)
+@given(
+    total=st.integers(0, 40_000),
+    slab=st.sampled_from([4_096, 16_384]),
+    size=st.integers(1, 6_000),
+    count=st.integers(1, 40),
+)
+def test_a_pool_knows_beforehand_what_it_can_lend(total: int, slab: int, size: int, count: int) -> None:
+    pool = SlabPool(total, slab, pinned=False)
+    expected = pool.fits(size, count)
+    while pool.grow():
+        pass
+    assert expected == (pool.take([size] * count) is not None)
+
+
 @pytest.mark.parametrize("total", [0, 65_535, 65_536, 3 * 2**20 + 5, 2**30 + 2**29 + 1, 5 * 2**30])
 def test_pinned_slabs_are_powers_of_two_within_the_budget(total: int) -> None:
     sizes = _slab_sizes(total, 2**30, pinned=True)

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from semblend_core import Namespace
-from semblend_core.kv.store import DonorStore, Gone, Miss, StoreDecline, StoreDirectoryError, TransferPendingError
+from semblend_core.kv.store import (
+    DonorKey,
+    DonorStore,
+    Gone,
+    Miss,
+    StoreDecline,
+    StoreDirectoryError,
+    Tier,
+    TransferPendingError,
+)
+from semblend_core.kv.store.budget import Copy
 
 OpenStore = Callable[..., DonorStore]
 MIB = 1024**2
@@ -187,3 +197,77 @@ def test_a_callback_that_fails_is_counted_and_costs_nothing_else(
     assert store.stats().failed_callbacks == 4
     assert store.stats().gone == {Gone.EVICTED: 1}
     assert kit.same(kit.read(store, namespace, "2"), kit.kv(2))
+
+
+def test_a_donor_whose_capture_breaks_is_counted_and_may_come_again(
+    kit: Any, open_store: OpenStore, namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise LookupError("a fault of the store itself")
+
+    store = open_store(host_bytes=MIB)
+    host = store._tiers[Tier.HOST]
+    host.prepare, whole = broken, host.prepare
+    assert store.put(namespace, "a", kit.kv(1)).accepted
+    assert store.flush()
+    assert (store.stats().pending, store.stats().declines) == (0, {StoreDecline.COPY_FAILED: 1})
+    assert "a fault of the store itself" in caplog.text
+    host.prepare = whole
+    assert store.put(namespace, "a", kit.kv(2)).accepted
+    assert store.flush()
+    assert kit.same(kit.read(store, namespace, "a"), kit.kv(2))
+
+
+def test_a_victim_whose_demotion_breaks_is_not_left_pinned(
+    kit: Any, open_store: OpenStore, namespace: Namespace
+) -> None:
+    def broken() -> None:
+        raise LookupError("a fault of the store itself")
+
+    store = open_store(device_bytes=kit.kv().nbytes, host_bytes=MIB)
+    store._tiers[Tier.HOST].prepare = broken
+    for name in "ab":
+        assert store.put(namespace, name, kit.kv(ord(name))).accepted
+        assert store.flush()
+    assert store.tier_of(namespace, "b") is Tier.DEVICE
+    assert store.stats().gone == {Gone.EVICTED: 1}
+    assert store.stats().tiers[Tier.DEVICE].pinned_donors == 0
+
+
+def test_a_device_that_cannot_say_what_has_landed_is_counted_and_costs_that_memory_only(
+    kit: Any, open_store: OpenStore, namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    class LostEvent:
+        def query(self) -> bool:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        synchronize = query
+
+    store = open_store(host_bytes=MIB)
+    for name in "ab":
+        store.put(namespace, name, kit.kv(ord(name)))
+    assert store.flush()
+    copy = store._holdings.pin(DonorKey(namespace.digest, "a"))
+    assert isinstance(copy, Copy)
+    store._loader._in_flight.append((LostEvent(), copy))  # As a load to a CUDA device leaves it.
+    assert store.flush()
+    for _ in range(2):
+        assert store.stats().failed_loads == {StoreDecline.COPY_FAILED: 1}, "once, and no exception"
+        assert kit.same(kit.read(store, namespace, "b"), kit.kv(ord("b")))
+    assert "illegal memory access" in caplog.text
+    assert store.stats().tiers[Tier.HOST].pinned_donors == 1, "what may still be read is not lent again"
+
+
+def test_the_owner_may_use_the_store_while_it_is_told(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
+    seen: list[object] = []
+
+    def on_gone(key: DonorKey, reason: Gone) -> None:
+        handle = store.acquire(namespace, key.donor_id)
+        seen.extend([handle, store.contains(namespace, "a"), store.forget(namespace, "a"), store.stats().donors])
+
+    store = open_store(device_bytes=kit.kv().nbytes, store={"on_gone": on_gone})
+    for name in "ab":
+        store.put(namespace, name, kit.kv(ord(name)))
+        assert store.flush()
+    assert seen == [None, False, False, 0]
+    assert store.contains(namespace, "b")

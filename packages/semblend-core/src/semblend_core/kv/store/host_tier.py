@@ -36,7 +36,7 @@ class HostTier(StorageTier):
             return self.pool.grow()
 
     def holds(self, spec: KvSpec) -> bool:
-        return _extent_bytes(spec) <= self.pool.largest
+        return self.pool.fits(_extent_bytes(spec), spec.layers)
 
     def charge(self, source_key: DonorKey, spec: KvSpec, token_ids: TokenIds | None) -> int:
         return spec.layers * _extent_bytes(spec)

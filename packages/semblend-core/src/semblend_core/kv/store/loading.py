@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -70,18 +71,29 @@ class Loader:
         return transfer
 
     def reap(self) -> None:
-        """Give up the pins of copies that have landed."""
+        """Give up the pins of copies that have landed. Where the device cannot tell, the pin stays for ever."""
+        landed: list[Copy] = []
+        flying: list[tuple[Mark, Copy]] = []
         with self._flight_lock:
-            flights = [(is_done(mark), mark, copy) for mark, copy in self._in_flight]
-            self._in_flight = [(mark, copy) for done, mark, copy in flights if not done]
-        for copy in [copy for done, _, copy in flights if done]:
+            for mark, copy in self._in_flight:
+                try:
+                    if is_done(mark):
+                        landed.append(copy)
+                    else:
+                        flying.append((mark, copy))
+                except Exception:
+                    logger.exception("a load may not have ended: its donor's memory is not lent again")
+                    self._count_failed(StoreDecline.COPY_FAILED)
+            self._in_flight = flying
+        for copy in landed:
             self._placement.unpin(copy)
 
     def wait_for_flights(self) -> None:
         with self._flight_lock:
             marks = [mark for mark, _ in self._in_flight]
         for mark in marks:
-            wait(mark)
+            with contextlib.suppress(Exception):  # ``reap`` meets it too, and counts it.
+                wait(mark)
         self.reap()
 
     def _issue_from_host(
@@ -151,8 +163,11 @@ class Loader:
         self._fail(transfer, reason)
 
     def _fail(self, transfer: Transfer, reason: StoreDecline) -> None:
-        self._holdings.count(lambda tally: tally.failed_loads.update([reason]))
+        self._count_failed(reason)
         transfer.fail(reason)
+
+    def _count_failed(self, reason: StoreDecline) -> None:
+        self._holdings.count(lambda tally: tally.failed_loads.update([reason]))
 
 
 def layer_of(kv: DonorKv, layer: int) -> LayerTensors:

@@ -37,7 +37,7 @@ class StoreOptions:
     queue_bytes: int = 4 * _GIB
     """Bytes of the donors that wait for a tier. Until copied they stay where the engine left them."""
     host_slab_bytes: int = _GIB
-    """Host memory is pinned in pieces of this; one layer of a donor must fit into one. A power of two."""
+    """Host memory is pinned in pieces of this; each layer of a donor lies in one of them. A power of two."""
     promote: bool = False
     """Copy a donor into the next faster tier after its use, in the background."""
     quarantine_bytes: int = _GIB
@@ -55,9 +55,16 @@ class StoreOptions:
         if self.eviction not in POLICIES:
             raise StoreOptionError(f"eviction={self.eviction!r} is not known; use one of {', '.join(sorted(POLICIES))}")
         if self.disk_bytes and not self.disk_path:
-            raise StoreOptionError("disk_bytes is set and disk_path is not: name a folder, or set disk_bytes to 0")
+            raise StoreOptionError(
+                "disk_bytes is set and disk_path is not: name a folder, or set disk_bytes to 0 "
+                "(SEMBLEND_STORE_DISK_PATH, SEMBLEND_STORE_DISK_BYTES)"
+            )
         if not self.tiers:
-            raise StoreOptionError("no tier has a budget: set device_bytes, host_bytes, or disk_bytes with disk_path")
+            raise StoreOptionError(
+                "no tier has a budget: set device_bytes, host_bytes, or disk_bytes with disk_path "
+                "(SEMBLEND_STORE_DEVICE_BYTES, SEMBLEND_STORE_HOST_BYTES, "
+                "SEMBLEND_STORE_DISK_BYTES, SEMBLEND_STORE_DISK_PATH)"
+            )
 
     @classmethod
     def from_settings(cls, settings: Settings, *, rank: int = 0) -> StoreOptions:

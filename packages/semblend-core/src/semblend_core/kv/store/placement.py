@@ -49,14 +49,26 @@ class Placement:
         self._reap = reap
 
     def admit(self, tier: Tier, entry: Entry, source: Source) -> StoreDecline | None:
-        """Bring a donor into ``tier`` and list it there; why not, otherwise. Errors end here, as reasons."""
+        """Bring a donor into ``tier`` and list it there; why not, otherwise. Errors end here, as reasons.
+
+        Except CorruptDonorError: it is the source's.
+        """
         stage = self._tiers[tier]
-        charge = stage.charge(entry.key, entry.spec, entry.token_ids)
-        with stage.moving:
-            stage.prepare()
-            reason = self._make_room(tier, charge)
-            if reason is None:
-                reason = self._bring_in(stage, entry, source, charge)
+        try:
+            charge = stage.charge(entry.key, entry.spec, entry.token_ids)
+            with stage.moving:
+                reason = (
+                    stage.prepare() or self._make_room(tier, charge) or self._bring_in(stage, entry, source, charge)
+                )
+        except CorruptDonorError:
+            raise
+        except StoreFaultError as fault:
+            reason = fault.reason
+            logger.warning("SemBlend could not keep a donor in its %s tier: %s", tier, fault)
+        except Exception as error:
+            fault_of_memory = out_of_memory(error)
+            reason = StoreDecline.COPY_FAILED if fault_of_memory is None else fault_of_memory.reason
+            logger.exception("SemBlend could not keep a donor in its %s tier", tier)
         if reason is not None:
             self._holdings.count(lambda tally: tally.tier_declines[tier].update([reason]))
         return reason
@@ -151,26 +163,16 @@ class Placement:
 
     def _bring_in(self, stage: StorageTier, entry: Entry, source: Source, charge: int) -> StoreDecline | None:
         """Write and list; the charge is reserved, and given back if it comes to nothing."""
-        storage: object = None
+        copy: Copy | None = None
         try:
             storage = self._write(stage, source)
-        except StoreFaultError as fault:
-            reason = fault.reason
-            logger.warning("SemBlend could not keep a donor in its %s tier: %s", stage.tier, fault)
-        except CorruptDonorError:
-            self._holdings.release(stage.tier, charge)
-            raise
-        except Exception as error:
-            fault_of_memory = out_of_memory(error)
-            reason = StoreDecline.COPY_FAILED if fault_of_memory is None else fault_of_memory.reason
-            logger.exception("SemBlend could not keep a donor in its %s tier", stage.tier)
-        else:
-            if self._holdings.commit(entry, stage.tier, storage, charge) is not None:
-                return None
-            stage.discard(storage)
-            reason = StoreDecline.FORGOTTEN
-        self._holdings.release(stage.tier, charge)
-        return reason
+            copy = self._holdings.commit(entry, stage.tier, storage, charge)
+            if copy is None:
+                stage.discard(storage)
+        finally:
+            if copy is None:
+                self._holdings.release(stage.tier, charge)
+        return StoreDecline.FORGOTTEN if copy is None else None
 
     def _write(self, stage: StorageTier, source: Source) -> object:
         while True:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 
 from semblend_core.kv.store.budget import Entry
 from semblend_core.kv.store.disk_tier import DiskStorage, DiskTier
 from semblend_core.kv.store.holdings import Holdings
 from semblend_core.kv.store.stats import Tally
-from semblend_core.kv.store.vocabulary import CorruptDonorError, DonorKey, Quarantine, RecoveredDonor, Tier
+from semblend_core.kv.store.vocabulary import (
+    CorruptDonorError,
+    DonorKey,
+    Quarantine,
+    RecoveredDonor,
+    StoreDecline,
+    Tier,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -22,15 +31,19 @@ class Recovery:
         self._disk = disk
         self._done = False
 
-    def ensure(self) -> None:
+    def ensure(self) -> StoreDecline | None:
+        """Look, unless that was done. DISK_ERROR while the folder cannot be read: the next call tries again."""
         with self._disk.moving:
             if self._done or self._holdings.closed:  # Closed, the folder may be another's.
-                return
-            self._done = True
+                return None
             try:
-                self._scan()
+                scanned = list(self._disk.scan())
             except OSError as error:
                 logger.warning("SemBlend could not look for donors in %s: %s", self._disk.directory.root, error)
+                return StoreDecline.DISK_ERROR
+            self._done = True
+            self._take_stock(scanned)
+            return None
 
     def recover(self) -> list[RecoveredDonor]:
         """The donors on disk, the next victim first."""
@@ -40,9 +53,9 @@ class Recovery:
             for entry in self._holdings.entries_in(Tier.DISK)
         ]
 
-    def _scan(self) -> None:
+    def _take_stock(self, scanned: Sequence[DiskStorage | CorruptDonorError]) -> None:
         found: dict[DonorKey, DiskStorage] = {}
-        for each in self._disk.scan():
+        for each in scanned:
             if isinstance(each, CorruptDonorError):
                 reason = each.reason
                 self._holdings.count(partial(_count, reason=reason))
@@ -53,21 +66,16 @@ class Recovery:
                 self._disk.discard(older)
             found[each.metadata.key] = each
         # The newest first, so that a budget that has shrunk costs the oldest; then listed the oldest first.
-        kept: list[DiskStorage] = []
-        room = self._holdings.budgets[Tier.DISK].limit
-        for storage in reversed(found.values()):
-            room -= self._charge(storage)
-            if room < 0:
-                break
-            kept.append(storage)
-        for storage in reversed(kept):
+        newest_first = list(reversed(found.values()))
+        limit = self._holdings.budgets[Tier.DISK].limit
+        kept = sum(total <= limit for total in accumulate(map(self._charge, newest_first)))
+        for storage in reversed(newest_first[:kept]):
             metadata = storage.metadata
             entry = Entry(metadata.key, metadata.spec, metadata.token_ids)
             if not self._holdings.restore(entry, Tier.DISK, storage, self._charge(storage)):
                 self._disk.discard(storage)
-        for storage in found.values():
-            if storage not in kept:
-                self._disk.discard(storage)
+        for storage in newest_first[kept:]:
+            self._disk.discard(storage)
 
     def _charge(self, storage: DiskStorage) -> int:
         metadata = storage.metadata

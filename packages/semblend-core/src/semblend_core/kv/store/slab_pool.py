@@ -34,13 +34,16 @@ class SlabPool:
     def __init__(self, total_bytes: int, slab_bytes: int, *, pinned: bool) -> None:
         self.pinned = pinned
         self._planned = _slab_sizes(total_bytes, slab_bytes, pinned)
-        self.largest = max(self._planned, default=0)
         self.capacity = sum(self._planned)
         self._slabs: list[Tensor] = []
         self._holes: list[list[tuple[int, int]]] = []
         """Per slab: free (offset, size), by offset, no two adjacent."""
         self._lock = threading.Lock()
         self._growing = threading.Lock()
+
+    def fits(self, size: int, count: int) -> bool:
+        """Whether ``count`` pieces of ``size`` have room once all slabs are there and nothing is lent."""
+        return sum(slab // aligned(size) for slab in self._planned) >= count
 
     def grow(self) -> bool:
         """Pin one more slab. False when all are there."""

@@ -62,7 +62,10 @@ class DonorStore:
         """``device`` is where the engine computes; by default the current CUDA device, or the CPU without one.
 
         ``on_gone`` is called, on a background thread, for every visible donor that the store loses by itself: its
-        registration must go too. ``sync`` makes a file durable, for file systems with a way of their own.
+        registration must go too. It comes at once, so mostly in the middle of making room, while the tier takes
+        nothing else in: it should be quick, must not call ``recover``, ``flush`` or ``close``, and must take no lock
+        that another thread holds while calling these. The other methods are free to it.
+        ``sync`` makes a file durable, for file systems with a way of their own.
         StoreDirectoryError when ``disk_path`` cannot be written or is in use.
         """
         self.options = options
@@ -260,8 +263,11 @@ class DonorStore:
 
     def _release(self, copy: Copy) -> None:
         self._placement.unpin(copy)
-        faster = [tier for tier in self._tiers if list(Tier).index(tier) < list(Tier).index(copy.tier)]
-        if self.options.promote and faster and self._holdings.may_promote(copy, faster[-1]):
+        if not self.options.promote:
+            return
+        tiers = list(self._tiers)
+        faster = [tier for tier in tiers[: tiers.index(copy.tier)] if self._placement.fits_ever(tier, copy.entry)]
+        if faster and self._holdings.may_promote(copy, faster[-1]):
             self._lanes[faster[-1]].submit(Job(partial(self._placement.promote, copy, faster[-1])))
 
     def _open_tier(self, tier: Tier, sync: Sync) -> StorageTier:

@@ -45,8 +45,8 @@ class StorageTier(ABC):
     def __init__(self) -> None:
         self.moving = threading.RLock()
         """Held while a donor comes in, copy and write included: by background threads only, the faster tier first."""
-        self.prepare: Callable[[], None] = lambda: None
-        """Called, under ``moving``, before a donor comes in."""
+        self.prepare: Callable[[], StoreDecline | None] = lambda: None
+        """Called, under ``moving``, before a donor comes in; may say why none can."""
 
     @abstractmethod
     def charge(self, source_key: DonorKey, spec: KvSpec, token_ids: TokenIds | None) -> int:
@@ -61,7 +61,7 @@ class StorageTier(ABC):
         """Free a storage that nobody reads."""
 
     def holds(self, spec: KvSpec) -> bool:
-        """Whether a donor of this shape can ever lie here, room or not."""
+        """Whether a donor of this shape can lie here when nothing else does."""
         return True
 
 

@@ -37,7 +37,7 @@ class StoreDecline(StrEnum):
     INVALID_KV = "invalid_kv"
     """Empty, of a type the store does not know, on another device, or not as long as its token ids."""
     TOO_LARGE = "too_large"
-    """Larger than the whole budget of every tier."""
+    """No tier could hold it, even empty."""
     QUEUE_FULL = "queue_full"
     """Copies or writes are slower than the donors arrive."""
     NO_ROOM = "no_room"
