@@ -23,6 +23,7 @@ import triton
 from torch import Tensor
 
 from semblend_core import Span
+from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.relocation import Moves, SlotTable, relocate
 from semblend_core.kv.rotation import Rotation
@@ -206,6 +207,51 @@ def time_layout(layout: str, tokens: int, span_counts: list[int], device: torch.
         }
 
 
+BUSY_CYCLES = 20_000_000
+"""Some 10 ms for which the device has something else to do: longer than the host takes to queue a relocation."""
+
+
+def time_fresh_donor(tokens: int, spans: int, device: torch.device) -> Row:
+    """A dense donor that no pool was made of before, as in every request: views, moves and relocation, from the start.
+
+    ``returned_ms`` is when the host goes on, with the device busy: above 10 ms it was made to wait. ``device_ms`` is
+    transfers and kernel, queued behind the busy time so that nothing of the host is in it.
+    """
+    shape = Shape(blocks=2 * tokens // 16)
+    size = (shape.layers, tokens, shape.heads, shape.dim)
+    keys, values = (torch.randn(size, dtype=shape.dtype, device=device) for _ in "kv")
+    donor, target, rotation = DonorKv(keys, values), joined(shape, device), llama(shape.dim)
+    given = SlotTable(np.random.default_rng(0).permutation(shape.blocks), shape.block)
+    length = tokens // spans
+    runs = [Span(i * length, "donor", (spans - 1 - i) * length, length) for i in range(spans)]
+
+    def call() -> None:
+        moves = Moves.build(runs, sources={"donor": SlotTable.of_donor(donor)}, target=given)
+        relocate(PagedKv.from_donor(donor), target, moves, rotation)
+
+    call()
+    cuda: Any = torch.cuda
+    returned, on_device = [], []
+    for _ in range(10):
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        cuda.synchronize()
+        cuda._sleep(BUSY_CYCLES)
+        begin = time.perf_counter()
+        start.record()
+        call()
+        end.record()
+        returned.append((time.perf_counter() - begin) * 1e3)
+        cuda.synchronize()
+        on_device.append(start.elapsed_time(end))
+    return {
+        "tokens": tokens,
+        "spans": spans,
+        "call_ms": host_ms(call, 10),
+        "returned_ms": statistics.median(returned),
+        "device_ms": statistics.median(on_device),
+    }
+
+
 def sweep(layout: str, tokens: int, device: torch.device) -> Iterator[Row]:
     shape = Shape(blocks=2 * tokens // 16)
     source, target = (LAYOUTS[layout](shape, device) for _ in range(2))
@@ -253,6 +299,8 @@ def main() -> None:
             row for tokens in sizes for layout in LAYOUTS for row in time_layout(layout, tokens, [1, 4, 64], device)
         ]
         print_table(f"{results['device']}, torch {torch.__version__}, triton {triton.__version__}", results["times"])
+        results["fresh_donor"] = [time_fresh_donor(tokens, spans, device) for tokens in sizes for spans in (1, 64)]
+        print_table("A dense donor seen for the first time", results["fresh_donor"])
         results["sweep"] = [
             row for tokens in sizes for layout in ("NHD", "joined") for row in sweep(layout, tokens, device)
         ]

@@ -199,6 +199,27 @@ def test_uploaded_moves_serve_several_pools() -> None:
     assert torch.equal(one.keys[2][2:32], two.keys[2][2:32])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_donor_seen_for_the_first_time_does_not_make_the_host_wait() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    keys, values = (torch.randn(LAYERS, 40, HEADS, DIM, device=device) for _ in "kv")
+    target = PagedKv.from_slots(*([buffer.to(device) for buffer in slot_buffers()] for _ in "kv"))
+
+    def move() -> None:
+        donor = DonorKv(keys, values)
+        table = SlotTable.of_slots(np.arange(40))
+        moves = Moves.build([Span(2, "d", 9, 30)], sources={"d": SlotTable.of_donor(donor)}, target=table)
+        relocate(PagedKv.from_donor(donor), target, moves, ROTATION)
+
+    move()  # Compiles the kernel.
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        move()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_nothing_to_move_is_fine() -> None:
     source, target = LAYOUTS["slots"](), LAYOUTS["slots"]()
     before = target.keys[0].clone()

@@ -213,6 +213,49 @@ def test_fp8_scales_change_the_same_bits(
     check_same_bits(interpreted, source, lambda: scaled(joined(shape), target_scales), uploaded)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # From the interpreter's numpy.
+@pytest.mark.parametrize("scales", [(1.0, 1.0), (1e37, 1e-3)], ids=["as stored", "overflowing float32"])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_that_is_not_finite_moves_as_in_the_reference(
+    dtype: torch.dtype, scales: tuple[float, float], interpreted: ModuleType
+) -> None:
+    shape, rotation = Shape(dtype=dtype, layers=1), llama(64, partial_rotary_factor=0.5)
+    torch.manual_seed(0)
+    source = nhd(shape)
+    for view in source.keys + source.values:
+        view[:, ::3, 0, ::5] = float("nan")
+        view[:, ::3, 1, ::7] = float("inf")  # NaN in e4m3, which has no infinity.
+    source, target, reference = (
+        pool.with_scales((scale,), (scale,))
+        for pool, scale in ((source, scales[0]), (nhd(shape), scales[1]), (nhd(shape), scales[1]))
+    )
+    uploaded = moves_between(source, target, rotation)
+    interpreted.relocate_with_triton(source, target, uploaded)
+    relocate_with_torch(source, reference, uploaded)
+    block, offset = np.divmod(uploaded.moves.target_slots, shape.block)
+    for got, wanted in zip(target.keys + target.values, reference.keys + reference.values, strict=True):
+        moved, expected = (view.float()[block, offset] for view in (got, wanted))
+        assert torch.equal(moved.isnan(), expected.isnan())
+        assert moved.isnan().any()
+        assert torch.equal(moved.nan_to_num(), expected.nan_to_num())
+
+
+def test_what_a_launch_needs_to_know_of_its_pools_is_one_upload() -> None:
+    shape = Shape(layers=3, dtype=torch.float8_e4m3fn)
+    source, target = nhd(shape).with_scales((0.5, 0.25, 2.0)), joined(shape).with_scales(None, (4.0, 1.0, 8.0))
+    uploaded = moves_between(source, target, llama(64))
+    arguments, _ = triton_relocation.launch_arguments(source, target, uploaded, triton_relocation.TILE_BYTES)
+    names = ("source_starts", "target_starts", "source_scales", "target_scales")
+    parts = [arguments[name] for name in names]
+    assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
+    assert all(part.data_ptr() % 16 == 0 for part in parts)
+    for part, pool in zip(parts[:2], (source, target), strict=True):
+        layers = [view.data_ptr() - pool.keys[0].data_ptr() for view in pool.keys]
+        assert (part[0] * pool.layer_unit).tolist() == layers
+    assert parts[2].tolist() == [[0.5, 0.25, 2.0], [1, 1, 1], [2.0, 4.0, 0.5], [1, 1, 1]]
+    assert parts[3][3].tolist() == [0.25, 1.0, 0.125]
+
+
 def test_many_spans_move_in_one_launch(interpreted: ModuleType) -> None:
     torch.manual_seed(0)
     shape = Shape(blocks=32, layers=1)
@@ -272,4 +315,8 @@ def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(make: Maker
 @pytest.mark.parametrize("dtype", TORCH_TYPES.values())
 def test_it_compiles_for_every_type(dtype: torch.dtype) -> None:
     shape = Shape(dtype=dtype)
-    assert "fma." not in ptx_for_hopper(nhd(shape), nhd(shape), llama(64, partial_rotary_factor=0.5))
+    ptx = ptx_for_hopper(nhd(shape), nhd(shape), llama(64, partial_rotary_factor=0.5))
+    assert "fma." not in ptx
+    assert ("min.NaN.f32" in ptx) == ("max.NaN.f32" in ptx) == (dtype.itemsize == 1), "fp8 saturates and keeps NaN"
+    assert "min.f32" not in ptx
+    assert "max.f32" not in ptx

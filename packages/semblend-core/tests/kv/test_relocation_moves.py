@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_one_upload_holds_every_part() -> None:
     assert uploaded.target_slots.tolist() == moves.target_slots.tolist()
     assert uploaded.shift_rows.tolist() == moves.shift_rows.tolist()
     assert all(map(torch.equal, (uploaded.cos, uploaded.sin), ROTATION.cos_sin([-80, -5])))
+
+
+def test_a_slot_far_beyond_the_pool_costs_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidKvError, match="beyond the pool's 80"):
+            moved(tables={"target": SlotTable(np.array([3, 2**31 // BLOCK - 1]), BLOCK)})
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def table_of(pool: PagedKv, seed: int) -> SlotTable:

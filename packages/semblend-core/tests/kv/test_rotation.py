@@ -218,6 +218,26 @@ def test_two_moves_are_one_by_the_sum(first: int, second: int, interleaved: bool
     assert error(twice, rotation.rotate(keys, first + second)) <= 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_keys_saturate_and_keep_what_is_not_a_number(dtype: torch.dtype) -> None:
+    rotation = Rotation.from_config({"model_type": "llama", "head_dim": 16})
+    largest = torch.finfo(dtype).max
+    keys = torch.full((3, 2, 16), largest).to(dtype)
+    keys[1, 0, 3] = float("nan")
+    moved = rotation.rotate(keys, [5, 2, 0]).float()
+    wanted = rotation.rotate(keys.float(), [5, 2, 0]).clamp(-largest, largest).to(dtype).float()
+    assert torch.equal(moved.isnan(), wanted.isnan())
+    assert int(moved.isnan().sum()) == 2, "the pair of the one that was not a number"
+    assert torch.equal(moved.nan_to_num(), wanted.nan_to_num())
+
+
+@pytest.mark.parametrize("number", [int, np.int64, np.int32])
+def test_a_shift_is_any_kind_of_integer(number: Callable[[int], int]) -> None:
+    rotation = Rotation.from_config({"model_type": "llama", "head_dim": 16})
+    keys = torch.randn(3, 2, 16)
+    assert torch.equal(rotation.rotate(keys, number(7)), rotation.rotate(keys, [7, 7, 7]))
+
+
 def test_each_token_moves_by_its_own_shift() -> None:
     rotation = Rotation.from_config({"model_type": "llama", "head_dim": 16})
     keys = torch.randn(3, 2, 16)

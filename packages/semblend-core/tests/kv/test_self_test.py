@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from semblend_core.reference.attention import Forward
 Answer = tuple[DonorKv, "torch.Tensor"]
 
 
-def small_engine(dtype: str = "float32") -> ReferenceEngine:
+def small_engine(dtype: str = "float32", **fields: Any) -> ReferenceEngine:
     torch.manual_seed(3)
     config = transformers.LlamaConfig(
         vocab_size=500,
@@ -32,8 +33,7 @@ def small_engine(dtype: str = "float32") -> ReferenceEngine:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=8192,
-        initializer_range=0.2,
+        **{"max_position_embeddings": 8192, "initializer_range": 0.2, **fields},
     )
     return ReferenceEngine.of(transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)))
 
@@ -55,6 +55,14 @@ class Turned:
 def with_rotation_fault(fault: Any) -> ReferenceSubject:
     engine = small_engine()
     engine.rotation = Turned(engine.rotation, fault)
+    return ReferenceSubject(engine)
+
+
+def with_layer_fault(fault: Callable[[int, int], int]) -> ReferenceSubject:
+    """An engine that turns keys by ``fault(layer, shift)``, though its rotation is the model's."""
+    engine = small_engine()
+    rotate, layers = engine._rotate, cycle(range(engine.geometry.layers))  # A span is turned layer by layer.
+    engine._rotate = lambda keys, shift: rotate(keys, fault(next(layers), shift))  # type: ignore[method-assign]
     return ReferenceSubject(engine)
 
 
@@ -95,6 +103,7 @@ def test_a_sound_engine_passes_every_check_and_says_what_it_measured() -> None:
     names = [check.name for check in report.checks]
     assert "relocated_keys, shift 4096" in names
     assert "relocated_keys, shift -29" in names
+    assert {"relocated_layers, shift -29", "relocated_layers, shift 4096"} <= set(names)
     assert {"in_place_round_trip", "moved_round_trip", "relocated_values", "sparse_rows"} <= set(names)
     assert {"full_recompute_logits", "full_recompute_kv", "in_place_logits"} <= set(names)
     assert all(check.measured <= check.tolerance and check.detail for check in report.checks)
@@ -129,6 +138,29 @@ def test_keys_moved_one_position_too_far_are_caught() -> None:
 
 def test_keys_that_were_not_turned_at_all_are_caught() -> None:
     assert failed(run_self_test(with_rotation_fault(lambda shift: 0))) == {"relocated_keys"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda layer, shift: shift if layer == 0 else 0,
+        lambda layer, shift: -shift if layer == 2 else shift,
+    ],
+    ids=["layers behind the first not turned", "last layer the wrong way"],
+)
+def test_layers_that_are_turned_otherwise_than_the_first_are_caught(fault: Callable[[int, int], int]) -> None:
+    report = run_self_test(with_layer_fault(fault))
+    wrong = [check for check in report.checks if check.name.startswith("relocated_layers")]
+    assert len(wrong) == 5
+    assert not any(check.passed for check in wrong)
+    assert failed(report) == {"relocated_layers"}
+
+
+def test_a_rotation_that_is_not_the_engines_is_caught() -> None:
+    class SaysAnother(ReferenceSubject):
+        rotation = small_engine(rope_theta=500.0).rotation
+
+    assert failed(run_self_test(SaysAnother(small_engine()))) == {"relocated_layers"}
 
 
 def test_a_rotation_that_is_wrong_far_away_only_is_caught() -> None:
@@ -196,6 +228,12 @@ class ReturnsNonsense(ReferenceSubject):
         return kv, logits * float("nan")
 
 
+class ReturnsNonsenseValues(ReferenceSubject):
+    def prefill_with(self, token_ids: TokenIds, plan: Plan, donors: Mapping[str, DonorKv]) -> Answer:
+        kv, logits = super().prefill_with(token_ids, plan, donors)
+        return DonorKv(kv.keys, kv.values * float("nan")), logits
+
+
 class HasNoIdentity(ReferenceSubject):
     @property
     def identity(self) -> Any:
@@ -212,6 +250,8 @@ class TakesShortPromptsOnly(ReferenceSubject):
         (Raises, "RuntimeError: no block left"),
         (ReturnsTooLittle, "came back with the KV of"),
         (ReturnsNonsense, "in_place_logits: the error is nan"),
+        (ReturnsNonsenseValues, "in_place_round_trip: the error is nan"),
+        (ReturnsNonsenseValues, "sparse_rows: the error is nan"),
         (HasNoIdentity, "LookupError: the engine has no version"),
         (TakesShortPromptsOnly, "the engine takes 100"),
     ],
@@ -238,3 +278,33 @@ class OnlyWholeBlocks(ReferenceSubject):
 def test_an_engine_that_places_whole_blocks_is_tested_with_aligned_spans() -> None:
     report = run_self_test(OnlyWholeBlocks(small_engine()))
     assert report.mode == "materialize", report.reason
+
+
+def identity_of(**fields: Any) -> Any:
+    return ReferenceSubject(small_engine(**fields)).identity
+
+
+def test_another_config_is_another_identity() -> None:
+    plain = identity_of()
+    assert plain == identity_of()
+    for changed in ({"rope_theta": 5e5}, {"max_position_embeddings": 4096}, {"rms_norm_eps": 1e-5}):
+        assert identity_of(**changed).revision != plain.revision
+    assert ReferenceSubject(small_engine(), revision="r2").identity.revision != plain.revision
+
+
+def test_where_a_config_came_from_and_who_wrote_it_is_not_part_of_its_digest() -> None:
+    subject = ReferenceSubject(small_engine())
+    revision = subject.identity.revision
+    config = subject.engine.model.config
+    config._name_or_path, config.transformers_version = "/elsewhere", "4.0.0"
+    assert (subject.identity.model, subject.identity.revision) == ("/elsewhere", revision)
+
+
+def test_the_identity_names_what_computes() -> None:
+    identity = identity_of()
+    for package in (torch, transformers):
+        assert f"{package.__name__} {package.__version__}" in identity.engine_version
+    assert "triton" in identity.engine_version
+    assert identity.device.startswith("cpu ")
+    shorter = ReferenceEngine.of(small_engine().model, max_tokens=1024)
+    assert ReferenceSubject(shorter).identity != identity, "it is not tested as far"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,21 +17,32 @@ import torch
 
 from semblend_core import Plan, TokenIds
 from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.self_test import SelfTestCache, SelfTestIdentity, SelfTestReport, run_self_test
 
 IDENTITY = SelfTestIdentity(
-    engine="toy", engine_version="1.2", model="toy-model", revision="r1", dtype="float32", kv_layout="nhd"
+    engine="toy",
+    engine_version="1.2",
+    model="toy-model",
+    revision="r1",
+    device="cpu",
+    dtype="float32",
+    kv_layout="nhd",
 )
 
 
 class ToyEngine:
-    """K and V are the token, whatever the position: reuse is exact, and no rotation is needed."""
+    """K and V are the token, whatever the position: reuse is exact, and the rotation turns nothing."""
 
     vocabulary, max_tokens, span_alignment = 1000, 4096, 1
+    rotation = Rotation(4, 0, 4, False, np.zeros(2))
 
-    def __init__(self, identity: SelfTestIdentity = IDENTITY, *, broken: bool = False) -> None:
+    def __init__(
+        self, identity: SelfTestIdentity = IDENTITY, *, broken: float = 0, error: Exception | None = None
+    ) -> None:
         self.identity = identity
         self.broken = broken
+        self.error = error
         self.prefills = 0
 
     def prefill(self, token_ids: TokenIds) -> tuple[DonorKv, torch.Tensor]:
@@ -41,9 +53,10 @@ class ToyEngine:
     def prefill_with(
         self, token_ids: TokenIds, plan: Plan, donors: Mapping[str, DonorKv]
     ) -> tuple[DonorKv, torch.Tensor]:
-        if self.broken:
-            raise RuntimeError("broken")
-        return self.prefill(token_ids)
+        if self.error is not None:
+            raise self.error
+        kv, logits = self.prefill(token_ids)
+        return DonorKv(kv.keys + self.broken, kv.values), logits
 
 
 def files(folder: Path) -> list[Path]:
@@ -72,8 +85,41 @@ def test_a_mended_engine_passes_when_forced_and_stays_passed(tmp_path: Path) -> 
     assert run_self_test(ToyEngine(broken=True), cache).mode == "materialize"
 
 
+def test_what_could_not_be_tested_is_not_remembered(tmp_path: Path) -> None:
+    cache = SelfTestCache(tmp_path / "folder")
+    assert run_self_test(ToyEngine(error=torch.OutOfMemoryError("no memory")), cache).mode == "discovery_only"
+    assert not cache.folder.exists()
+    assert run_self_test(ToyEngine(), cache).mode == "materialize"
+    run_self_test(ToyEngine(error=torch.OutOfMemoryError("no memory")), cache, force=True)
+    assert run_self_test(ToyEngine(), cache).mode == "materialize", "nor does it undo what was found"
+
+
+def test_a_number_that_is_none_is_not_remembered(tmp_path: Path) -> None:
+    cache = SelfTestCache(tmp_path / "folder")
+    assert run_self_test(ToyEngine(broken=float("nan")), cache).mode == "discovery_only"
+    assert not cache.folder.exists()
+
+
+def test_a_remembered_failure_is_an_error_in_the_log_at_every_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = SelfTestCache(tmp_path)
+    for when in ("found now", "found at an earlier start"):
+        caplog.clear()
+        report = run_self_test(ToyEngine(broken=True), cache)
+        (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
+        assert report.reason in record.getMessage()
+        assert when in record.getMessage()
+
+
+def test_a_remembered_success_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert run_self_test(ToyEngine(), SelfTestCache(tmp_path)).mode == "materialize"
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
-    "field", ["engine", "engine_version", "model", "revision", "dtype", "kv_layout", "semblend_version"]
+    "field", ["engine", "engine_version", "model", "revision", "device", "dtype", "kv_layout", "semblend_version"]
 )
 def test_every_part_of_the_identity_counts(tmp_path: Path, field: str) -> None:
     cache = SelfTestCache(tmp_path)

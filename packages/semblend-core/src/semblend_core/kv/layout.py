@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,6 +22,12 @@ FP8_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 _WIDEST_LOAD = 16
 """Bytes that a GPU thread moves at once, at most, and only from a multiple of this address."""
 STORED_TYPES = (torch.float32, torch.float16, torch.bfloat16, *FP8_LARGEST)
+
+
+def narrow(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounded to nearest even; fp8 saturates, where a plain conversion would make infinities or NaN. NaN stays NaN."""
+    largest = FP8_LARGEST.get(dtype)
+    return (wide if largest is None else wide.clamp(-largest, largest)).to(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +82,9 @@ class PagedKv:
         return frozenset(view.untyped_storage().data_ptr() for view in self.keys + self.values)
 
     @cached_property
-    def layer_starts(self) -> Tensor:
-        """Int64 [2, layers] on the device: how far each layer's keys and values begin from those of layer 0.
-
-        In steps of ``layer_unit`` elements.
-        """
-        step = self.layer_unit * self.dtype.itemsize
-        return (torch.tensor(self._distances, dtype=torch.int64) // step).to(self.device)
+    def layer_starts(self) -> npt.NDArray[np.int64]:
+        """[2, layers]: how far each layer's keys and values begin from those of layer 0, in ``layer_unit`` elements."""
+        return np.array(self._distances, np.int64) // (self.layer_unit * self.dtype.itemsize)
 
     @cached_property
     def layer_unit(self) -> int:
@@ -94,11 +98,11 @@ class PagedKv:
         return [[view.data_ptr() - views[0].data_ptr() for view in views] for views in parts]
 
     @cached_property
-    def scale_table(self) -> Tensor:
-        """Float32 [4, layers] on the device: key scales, value scales, and one divided by each."""
+    def scale_table(self) -> npt.NDArray[np.float32]:
+        """[4, layers]: key scales, value scales, and one divided by each."""
         ones = (1.0,) * self.layers
-        scales = torch.tensor([self.key_scales or ones, self.value_scales or ones], dtype=torch.float32)
-        return torch.cat((scales, 1.0 / scales)).to(self.device)
+        scales = np.array([self.key_scales or ones, self.value_scales or ones], np.float32)
+        return np.concatenate((scales, np.float32(1) / scales))
 
     def with_scales(
         self, key_scales: tuple[float, ...] | None, value_scales: tuple[float, ...] | None = None

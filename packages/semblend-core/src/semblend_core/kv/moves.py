@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,8 @@ from semblend_core.kv.rotation import Rotation
 Indices = npt.NDArray[np.int64]
 _SLOTS_LIMIT = 2**31
 """Slots travel as int32; addresses are made of them in int64."""
-_ALIGNMENT = 4
-"""Parts of the upload begin at multiples of this many 4-byte words, so that the kernel may read 16 bytes at once."""
+_ALIGNMENT = 16
+"""Parts of an upload begin at multiples of this many bytes, so that the kernel may read 16 bytes at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +58,7 @@ class Moves:
 
     source_slots: Indices
     target_slots: Indices
-    """No slot twice: the order of writes is not defined."""
+    """No slot twice, which a relocation checks: the order of writes is not defined."""
     shift_rows: Indices
     """Index into ``shifts``."""
     shifts: Indices
@@ -77,8 +78,6 @@ class Moves:
                 raise InvalidKvError(f"{what} slots reach from {slots.min()} to {slots.max()}, outside 0 to 2**31")
         if self.shift_rows.min() < 0 or self.shift_rows.max() >= self.shifts.size:
             raise InvalidKvError(f"shift rows reach {self.shift_rows.max()}, there are {self.shifts.size} shifts")
-        if _marked(self.target_slots).sum() != self.tokens:
-            raise InvalidKvError("a target slot is written twice: spans overlap or a block is in the table twice")
 
     @classmethod
     def build(cls, spans: Iterable[Span], *, sources: Mapping[str, SlotTable], target: SlotTable) -> Moves:
@@ -101,6 +100,10 @@ class Moves:
     def tokens(self) -> int:
         return self.source_slots.size
 
+    def repeats_targets(self) -> bool:
+        """Whether a slot is written twice. Like ``shares_slots``, only for slots that a pool has: see ``_marked``."""
+        return bool(self.tokens) and np.count_nonzero(_marked(self.target_slots)) != self.tokens
+
     def shares_slots(self) -> bool:
         """Whether a slot is both read and written."""
         if not self.tokens:
@@ -110,20 +113,9 @@ class Moves:
 
     def upload(self, rotation: Rotation, device: torch.device) -> UploadedMoves:
         """Everything the device needs to know, in one transfer that does not wait for the device."""
-        cos, sin = (table.numpy().ravel().view(np.int32) for table in rotation.cos_sin(self.shifts))
-        parts: list[npt.NDArray[np.integer]] = [self.source_slots, self.target_slots, self.shift_rows, cos, sin]
-        starts = np.cumsum([0, *(-(-part.size // _ALIGNMENT) * _ALIGNMENT for part in parts)])
-        packed = torch.empty(int(starts[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
-        words = packed.numpy()
-        for start, part in zip(starts, parts, strict=False):
-            words[start : start + part.size] = part
-        here = packed.to(device, non_blocking=True)
-        source, target, rows, cos_there, sin_there = (
-            here[start : start + part.size] for start, part in zip(starts.tolist(), parts, strict=False)
-        )
-        table = (self.shifts.size, rotation.size // 2)
-        tables = (part.view(torch.float32).view(table) for part in (cos_there, sin_there))
-        return UploadedMoves(self, rotation, source, target, rows, *tables)
+        indices = (part.astype(np.int32) for part in (self.source_slots, self.target_slots, self.shift_rows))
+        tables = (table.numpy() for table in rotation.cos_sin(self.shifts))
+        return UploadedMoves(self, rotation, *upload((*indices, *tables), device))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,8 +133,25 @@ class UploadedMoves:
     sin: Tensor
 
 
+def upload(parts: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """``parts`` on the device, in one transfer from pinned memory, which neither waits nor is waited for.
+
+    It is ordered on the device's current stream, and torch leaves the pinned memory alone until it is done.
+    """
+    starts = np.cumsum([0, *(-(-part.nbytes // _ALIGNMENT) * _ALIGNMENT for part in parts)]).tolist()
+    packed = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    memory = packed.numpy()
+    for start, part in zip(starts, parts, strict=False):
+        memory[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
+    there = packed.to(device, non_blocking=True)
+    return [
+        there[start : start + part.nbytes].view(torch.from_numpy(part).dtype).view(part.shape)
+        for start, part in zip(starts, parts, strict=False)
+    ]
+
+
 def _marked(slots: Indices, top: int | None = None) -> npt.NDArray[np.bool_]:
-    # A flag per slot up to the highest: ten times as fast as sorting, and a pool of a million slots is a megabyte.
+    # A byte per slot up to the highest: ten times as fast as sorting, and a pool of a million slots is a megabyte.
     flags = np.zeros(int(slots.max() if top is None else top) + 1, np.bool_)
     flags[slots] = True
     return flags

@@ -68,6 +68,8 @@ def check_relocation(source: PagedKv, target: PagedKv, moves: Moves, rotation: R
     for what, slots, pool in (("source", moves.source_slots, source), ("target", moves.target_slots, target)):
         if slots.max() >= pool.slots:
             raise InvalidKvError(f"{what} slot {slots.max()} is beyond the pool's {pool.slots} slots")
+    if moves.repeats_targets():
+        raise InvalidKvError("a target slot is written twice: spans overlap or a block is in the table twice")
     if source.storages & target.storages:
         _check_disjoint(source, target, moves)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from semblend_core.kv.layout import narrow
 from semblend_core.kv.rope_config import read_rope_config
 from semblend_core.kv.rope_scaling import UnsupportedRotationError
 
@@ -68,21 +70,23 @@ class Rotation:
             torch.from_numpy(np.sin(angles).astype(np.float32)),
         )
 
-    def rotate(self, keys: Tensor, shifts: int | Shifts) -> Tensor:
+    def rotate(self, keys: Tensor, shifts: int | np.integer | Shifts) -> Tensor:
         """``keys`` [tokens, ..., key_dim], moved by ``shifts`` tokens: one for all, or one for each. A new tensor.
 
-        The maths is float32, the result has the keys' type. A shift of 0 returns the same bits.
+        The maths is float32, the result has the keys' type, where fp8 saturates. A shift of 0 returns the same bits
+        (with fp8: of finite numbers).
         """
         if keys.shape[-1] != self.key_dim:
             raise ValueError(f"keys have {keys.shape[-1]} components, the rotation is for {self.key_dim}")
-        each = np.full(keys.shape[0], shifts) if isinstance(shifts, int) else np.asarray(shifts)
+        each = np.full(keys.shape[0], shifts) if isinstance(shifts, Integral) else np.asarray(shifts)
         if each.shape != (keys.shape[0],):
             raise ValueError(f"{keys.shape[0]} keys need as many shifts, got {each.shape}")
         shape = (keys.shape[0], *(1,) * (keys.dim() - 2), self.size // 2)
         cos, sin = (table.to(keys.device).reshape(shape) for table in self.cos_sin(each))
         moved = keys.clone()
         turning = moved[..., self.start : self.start + self.size]
-        turning.copy_(turn_pairs(turning.to(torch.float32), cos, sin, interleaved=self.interleaved))
+        turned = turn_pairs(turning.to(torch.float32), cos, sin, interleaved=self.interleaved)
+        turning.copy_(narrow(turned, keys.dtype))
         return moved
 
 

@@ -1,8 +1,8 @@
 """The per-model self-test: does this engine, with this model, move and compute KV correctly? If not, discovery only.
 
 Every adapter runs it at start, through its own way of moving KV. It needs no reference beside the engine itself: K of
-layer 0 depends on token and position alone, a prompt computed in full must give the cold logits, and what is put in
-place must be what is read back.
+layer 0 depends on token and position alone, which proves the model's rotation and with it the moved K of every layer;
+a prompt computed in full must give the cold logits, and what is put in place must be what is read back.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from semblend_core.contract import Plan, TokenIds
 from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.self_test_cache import SelfTestCache
 from semblend_core.kv.self_test_prompts import IN_PLACE, MOVED, SelfTestPrompts
 from semblend_core.kv.self_test_report import SelfTestCheck, SelfTestIdentity, SelfTestReport
@@ -67,6 +69,10 @@ class SelfTestSubject(Protocol):
     def span_alignment(self) -> int:
         """Targets of spans start and end at multiples of this; 1 where single tokens can be placed."""
 
+    @property
+    def rotation(self) -> Rotation:
+        """The model's, for stored keys of all layers. It need not be what the engine moves keys with."""
+
     def prefill(self, token_ids: TokenIds) -> tuple[DonorKv, Tensor]:
         """Compute the prompt with no reuse of any kind: the KV of all its tokens, and the last token's logits."""
 
@@ -77,23 +83,27 @@ class SelfTestSubject(Protocol):
 def run_self_test(
     subject: SelfTestSubject, cache: SelfTestCache | None = None, *, force: bool = False
 ) -> SelfTestReport:
-    """Test ``subject``, or return what ``cache`` knows of it, success or failure, unless ``force``. Never raises."""
+    """Test ``subject``, or return what ``cache`` knows of it, success or failure, unless ``force``. Never raises.
+
+    A failure is logged as an error at every start. The cache keeps findings only: where a check could not be carried
+    out, as for want of memory, the next start tests again.
+    """
     started = time.perf_counter()
     try:
         identity = subject.identity
         known = None if cache is None or force else cache.load(identity)
         if known is not None:
+            _log_failure(known, "found at an earlier start, run_self_test(..., force=True) tests again")
             return known
         prompts = SelfTestPrompts(subject.vocabulary, subject.max_tokens, subject.span_alignment)
     except Exception as error:
         report = SelfTestReport(None, (_not_carried_out("setup", error),), time.perf_counter() - started)
-        logger.error("%s", report.reason)
+        _log_failure(report, "found now")
         return report
     with torch.no_grad():
         checks = tuple(_Run(subject, prompts).checks())
     report = SelfTestReport(identity, checks, time.perf_counter() - started)
-    if report.reason is not None:
-        logger.error("%s: SemBlend finds but does not load (%s)", report.reason, identity)
+    _log_failure(report, "found now")
     if cache is not None:
         cache.store(report)
     return report
@@ -112,8 +122,10 @@ class _Run:
         yield self._check("moved_round_trip", self._moved_round_trip)
         for shift in SHIFTS:
             yield self._check(f"relocated_keys, shift {shift}", partial(self._relocated_keys, shift))
+            yield self._check(f"relocated_layers, shift {shift}", partial(self._relocated_layers, shift))
         far = self._prompts.large_shift(LARGE_SHIFT)
         yield self._check(f"relocated_keys, shift {far}", partial(self._relocated_keys_far, far))
+        yield self._check(f"relocated_layers, shift {far}", partial(self._relocated_layers_far, far))
         yield self._check("relocated_values", self._relocated_values)
         yield self._check("sparse_rows", self._sparse_rows)
         yield self._check("full_recompute_logits", lambda: self._full_recompute()[0])
@@ -168,6 +180,24 @@ class _Run:
             _key_tolerance(donor, at.stop),
             "K of layer 0 after the move against a row computed there, relative",
         )
+
+    def _relocated_layers(self, shift: int) -> tuple[float, float, str]:
+        passage = self._prompts.moved(shift)
+        donor, _ = self._prefill(passage.donor_tokens)
+        kv, _ = self._prefill_with(passage.tokens, passage.plan, {MOVED: donor})
+        return self._against_turned(kv, passage.in_target, donor, passage.in_donor)
+
+    def _relocated_layers_far(self, shift: int) -> tuple[float, float, str]:
+        tokens, placed, _, donor_tokens, at = self._prompts.repeated(shift)
+        donor, _ = self._prefill(donor_tokens)
+        kv, _ = self._prefill_with(tokens, placed, {MOVED: donor})
+        return self._against_turned(kv, at, donor, slice(0, at.stop - at.start))
+
+    def _against_turned(self, kv: DonorKv, at: slice, donor: DonorKv, source: slice) -> tuple[float, float, str]:
+        """Layer 0 is compared too: there the move is also compared with computed K, which proves the rotation."""
+        turned = self._subject.rotation.rotate(donor.keys[:, source].float(), at.start - source.start)
+        error = _worst(*(_relative(*pair) for pair in zip(kv.keys[:, at], turned, strict=True)))
+        return error, _key_tolerance(donor, at.stop), "K after the move against the donor's K turned, worst layer"
 
     def _relocated_values(self) -> tuple[float, float, str]:
         passage = self._prompts.moved(SHIFTS[1])
@@ -227,6 +257,11 @@ def _whole(answer: tuple[DonorKv, Tensor], tokens: TokenIds) -> tuple[DonorKv, T
     return answer
 
 
+def _log_failure(report: SelfTestReport, when: str) -> None:
+    if report.reason is not None:
+        logger.error("%s: SemBlend finds but does not load (%s; %s)", report.reason, when, report.identity)
+
+
 def _not_carried_out(name: str, error: Exception) -> SelfTestCheck:
     logger.error("self-test check %r could not be carried out", name, exc_info=error)
     return SelfTestCheck(name, None, 0.0, False, f"{type(error).__name__}: {error}")
@@ -236,7 +271,7 @@ def _largest_difference(one: DonorKv, other: DonorKv, at_one: slice, at_other: s
     largest = float((one.keys[:, at_one].float() - other.keys[:, at_other].float()).abs().max())
     if one.values is None or other.values is None:
         return largest
-    return max(largest, float((one.values[:, at_one].float() - other.values[:, at_other].float()).abs().max()))
+    return _worst(largest, float((one.values[:, at_one].float() - other.values[:, at_other].float()).abs().max()))
 
 
 def _relative(measured: Tensor, expected: Tensor) -> float:
@@ -248,7 +283,11 @@ def _relative_kv(measured: DonorKv, expected: DonorKv) -> float:
     error = _relative(measured.keys, expected.keys)
     if measured.values is None or expected.values is None:
         return error
-    return max(error, _relative(measured.values, expected.values))
+    return _worst(error, _relative(measured.values, expected.values))
+
+
+def _worst(*errors: float) -> float:
+    return float(np.max(errors))  # Python's max may pass over what is not a number.
 
 
 def _key_tolerance(kv: DonorKv, position: int) -> float:

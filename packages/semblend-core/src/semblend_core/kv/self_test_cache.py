@@ -37,7 +37,8 @@ class SelfTestCache:
         return report if report.identity == identity else None
 
     def store(self, report: SelfTestReport) -> None:
-        if report.identity is None:
+        """Keep ``report``, unless it is not conclusive: a start that ran out of memory must not decide the next."""
+        if report.identity is None or not report.conclusive:
             return
         file = self._file(report.identity)
         partial: str | None = None

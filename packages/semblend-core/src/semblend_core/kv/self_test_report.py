@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from semblend_core.__about__ import __version__
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class SelfTestIdentity:
     engine_version: str
     model: str
     revision: str
+    device: str
+    """The kind of device that computes: a cache folder may be shared between hosts."""
     dtype: str
     """Storage type of the KV cache."""
     kv_layout: str
@@ -64,6 +66,11 @@ class SelfTestReport:
     @property
     def passed(self) -> bool:
         return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether every check was carried out. A report that is not says nothing of the next start."""
+        return all(check.measured is not None for check in self.checks)
 
     @property
     def mode(self) -> Literal["materialize", "discovery_only"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from semblend_core.kv.layout import FP8_LARGEST, PagedKv
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv, narrow
 from semblend_core.kv.moves import UploadedMoves
 from semblend_core.kv.rotation import Rotation, turn_pairs
 
@@ -17,16 +17,16 @@ def relocate_with_torch(source: PagedKv, target: PagedKv, moves: UploadedMoves) 
     rows = moves.shift_rows.long()
     cos, sin = (table[rows].unsqueeze(1) for table in (moves.cos, moves.sin))  # The same for every head.
     for layer in range(source.layers):
+        read, write = (pool.scale_table[:, layer].tolist() for pool in (source, target))
         keys = _gather(source.keys[layer], taken)
-        scales = (source.scale_table[0, layer], target.scale_table[2, layer]) if _is_fp8(source) else None
+        scales = (read[0], write[2]) if _is_fp8(source) else None
         _scatter(
             target.keys[layer], given, _move_keys(keys, cos, sin, moves.rotation, scales, rescaled(source, target, 0))
         )
         if source.values:
             values = _gather(source.values[layer], taken)
             if rescaled(source, target, 1):
-                wide = values.to(torch.float32) * source.scale_table[1, layer]
-                values = _narrow(wide * target.scale_table[3, layer], values.dtype)
+                values = narrow(values.to(torch.float32) * read[1] * write[3], values.dtype)
             _scatter(target.values[layer], given, values)
 
 
@@ -37,25 +37,19 @@ def rescaled(source: PagedKv, target: PagedKv, part: int) -> bool:
 
 
 def _move_keys(
-    keys: Tensor, cos: Tensor, sin: Tensor, rotation: Rotation, scales: tuple[Tensor, Tensor] | None, all_change: bool
+    keys: Tensor, cos: Tensor, sin: Tensor, rotation: Rotation, scales: tuple[float, float] | None, all_change: bool
 ) -> Tensor:
     moved = keys
     if all_change and scales is not None:
-        moved = _narrow(keys.to(torch.float32) * scales[0] * scales[1], keys.dtype)
+        moved = narrow(keys.to(torch.float32) * scales[0] * scales[1], keys.dtype)
     turning = slice(rotation.start, rotation.start + rotation.size)
     wide = keys[..., turning].to(torch.float32)
     if scales is None:
         turned = turn_pairs(wide, cos, sin, interleaved=rotation.interleaved)
     else:
         turned = turn_pairs(wide * scales[0], cos, sin, interleaved=rotation.interleaved) * scales[1]
-    moved[..., turning] = _narrow(turned, keys.dtype)
+    moved[..., turning] = narrow(turned, keys.dtype)
     return moved
-
-
-def _narrow(wide: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounded to nearest even; fp8 saturates, where a plain conversion would make infinities or NaN."""
-    largest = FP8_LARGEST.get(dtype)
-    return (wide if largest is None else wide.clamp(-largest, largest)).to(dtype)
 
 
 def _is_fp8(pool: PagedKv) -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from semblend_core.kv.donor_kv import InvalidKvError
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
-from semblend_core.kv.moves import UploadedMoves
+from semblend_core.kv.moves import UploadedMoves, upload
 from semblend_core.kv.torch_relocation import rescaled
 
 TILE_BYTES = 8192
@@ -45,7 +45,9 @@ def _row_starts(layer_start, slots, heads, block, token, head, BLOCK: tl.constex
 @triton.jit
 def _narrow(wide, dtype: tl.constexpr, LARGEST: tl.constexpr):
     if LARGEST > 0:
-        wide = tl.minimum(tl.maximum(wide, -LARGEST), LARGEST)
+        # What is not a number stays so, as with torch's clamp.
+        wide = tl.maximum(wide, -LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        wide = tl.minimum(wide, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     return wide.to(dtype)
 
 
@@ -218,15 +220,18 @@ def launch_arguments(
     """The kernel's arguments and its compile-time constants, by name."""
     _, _, heads, key_dim = source.keys[0].shape
     source_values, target_values = source.values or source.keys, target.values or target.keys
+    # With each launch, on its own stream: a table that stayed there could be read by another stream too early.
+    starts_and_scales = (source.layer_starts, target.layer_starts, source.scale_table, target.scale_table)
+    source_starts, target_starts, source_scales, target_scales = upload(starts_and_scales, target.device)
     arguments = {
         "source_keys": source.keys[0],
         "target_keys": target.keys[0],
         "source_values": source_values[0],
         "target_values": target_values[0],
-        "source_starts": source.layer_starts,
-        "target_starts": target.layer_starts,
-        "source_scales": source.scale_table,
-        "target_scales": target.scale_table,
+        "source_starts": source_starts,
+        "target_starts": target_starts,
+        "source_scales": source_scales,
+        "target_scales": target_scales,
         "source_slots": moves.source_slots,
         "target_slots": moves.target_slots,
         "shift_rows": moves.shift_rows,

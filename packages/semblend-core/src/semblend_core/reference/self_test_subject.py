@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-import transformers
+import torch
 from torch import Tensor
 
 from semblend_core.contract import Plan, TokenIds
 from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.self_test import SelfTestIdentity
 from semblend_core.reference.engine import ReferenceEngine
 from semblend_core.reference.prefill import Prefill
+
+_SAY_NOTHING_OF_THE_MODEL = {"_name_or_path", "transformers_version"}
 
 
 class ReferenceSubject:
@@ -25,14 +33,20 @@ class ReferenceSubject:
 
     @property
     def identity(self) -> SelfTestIdentity:
+        config = self.engine.model.config
         return SelfTestIdentity(
             engine="reference",
-            engine_version=f"transformers {transformers.__version__}",
-            model=str(self.engine.model.config._name_or_path or type(self.engine.model).__name__),
-            revision=self.revision,
+            engine_version=", ".join(map(_installed, ("transformers", "torch", "triton"))),
+            model=str(config._name_or_path or type(self.engine.model).__name__),
+            revision=f"{self.revision}, config {_config_digest(config)}",
+            device=_device_name(self.engine.geometry.device),
             dtype=str(self.engine.geometry.dtype).removeprefix("torch."),
-            kv_layout="tokens-heads-dim",
+            kv_layout=f"tokens-heads-dim, up to {self.max_tokens} tokens",
         )
+
+    @property
+    def rotation(self) -> Rotation:
+        return self.engine.rotation
 
     @property
     def vocabulary(self) -> int:
@@ -50,3 +64,26 @@ class ReferenceSubject:
 
     def _answer(self, prefill: Prefill) -> tuple[DonorKv, Tensor]:
         return self.engine.capture(prefill.workspace, prefill.token_ids.size, approximate=True), prefill.logits
+
+
+def _config_digest(config: Any) -> str:
+    def kept(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name not in _SAY_NOTHING_OF_THE_MODEL}
+
+    fields = json.loads(config.to_json_string(use_diff=False), object_hook=kept)
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _installed(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        return f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return device.type
