@@ -103,6 +103,8 @@ def _long_enough(swept: list[Run], min_span: int, lowest: int) -> list[tuple[int
 
 
 def _aligned(pieces: list[tuple[int, int, Run]], alignment: int, min_span: int, lowest: int) -> list[Run]:
+    if alignment == 1:  # Nothing to round: the pieces are long enough and apart already.
+        return [Run(first, end, run.donor, run.donor_start + first - run.start) for first, end, run in pieces]
     aligned: list[Run] = []
     taken = lowest
     for first, end, run in pieces:
