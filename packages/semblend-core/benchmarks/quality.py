@@ -107,11 +107,12 @@ def figures_of(records: list[Record]) -> dict[str, Any]:
         figures["declined"][transform] = len(cases) - len(reusable)
         for label in ("rotate_only", "fast", "balanced", "full_recompute"):
             having = [case for case in reusable if _tier_key(label) in case["trials"]]
-            figures.setdefault(label, {})[transform] = _cell(having, _tier_key(label))
+            if having:
+                figures.setdefault(label, {})[transform] = _cell(having, _tier_key(label))
         _compare_policies(figures, transform, reusable)
     figures |= _floors(records)
     errors = [record["full_recompute_max_abs"] for record in records if "full_recompute_max_abs" in record]
-    figures["full_recompute_max_abs"] = max(errors)
+    figures["full_recompute_max_abs"] = max(errors, default=None)
     return figures
 
 
@@ -119,9 +120,9 @@ def _compare_policies(figures: dict[str, Any], transform: str, cases: list[Recor
     """Policies against each other, each table and curve over the cases that all of its cells have."""
     keys = {key for case in cases for key in case["trials"] if not key.startswith(_NO_POLICIES)}
     equal = {key for key in keys if float(key.rsplit("@", 1)[1]) == equal_budget(transform)}
-    if not equal:
-        return
     compared = [case for case in cases if equal <= set(case["trials"])]
+    if not equal or not compared:
+        return
     for key in sorted(equal):
         figures.setdefault(key.rsplit("@", 1)[0], {})[transform] = _cell(compared, key)
     figures["equal_budget"][transform] = {
@@ -180,7 +181,8 @@ def print_table(figures: dict[str, Any]) -> None:
                 f"{label:34}{transform:26}{cell['n']:>4}{cell['kl']:>10.5f}{cut:>7}{cell['ppl_ratio']:>8.4f}"
                 f"{cell['top1']:>8.4f}{cell['recompute']:>8.3f}{ttft:>7}"
             )
-    print(f"full recompute against cold, largest logit difference: {figures['full_recompute_max_abs']:.1e}")
+    if figures["full_recompute_max_abs"] is not None:
+        print(f"full recompute against cold, largest logit difference: {figures['full_recompute_max_abs']:.1e}")
     print(f"TTFT of {DOCUMENT_TOKENS} tokens behind a new instruction: {figures['ttft_ratio_4k']:.1f}x of cold")
 
 

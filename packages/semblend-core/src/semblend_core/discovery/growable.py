@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-GROWTH = 2.0
-"""The system commits an unused tail late; copying is off the lookup's path."""
+GROWTH = 8.0
+"""An unused tail is address space and not memory, which the system commits when it is first written; copies are dear."""
 
 
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
