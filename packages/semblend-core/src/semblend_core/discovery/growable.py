@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 GROWTH = 8.0
-"""An unused tail is address space and not memory, which the system commits when it is first written; copies are dear."""
+"""An unused tail is address space, not memory: the system commits it when it is first written. Copies are dear."""
 
 
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
