@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,7 @@ class Subject:
             flops_saved=saved,
             ttft_ratio=self.cold.seconds / prefill.seconds if timed else None,
             answer=self._answer(self._engine.decode(prefill, ANSWER_TOKENS)) if answer and self.case.answer else None,
-            cold_answer=self._answer(self.continuation.tolist()[:ANSWER_TOKENS])
+            cold_answer=self._answer(self._engine.decode(self.cold, ANSWER_TOKENS))
             if answer and self.case.answer
             else None,
         )
@@ -191,7 +191,3 @@ def _common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 def _through_fp8(kv: Tensor) -> Tensor:
     scale = kv.abs().amax(dim=(1, 2, 3), keepdim=True) / 448.0
     return (kv / scale).to(torch.float8_e4m3fn).to(kv.dtype) * scale
-
-
-def as_dict(measured: Measured) -> dict[str, Any]:
-    return asdict(measured)

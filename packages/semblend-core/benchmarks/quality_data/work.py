@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from quality_data.cases import Case, Cases
 from quality_data.design import Extent, trials
-from quality_data.measure import Subject, as_dict
+from quality_data.measure import Subject
 from quality_data.sources import Sources
 from semblend_core.reference import ReferenceEngine, load_default_tokenizer
 
@@ -46,7 +47,7 @@ def run_case(engine: ReferenceEngine, texts: Texts, case: Case, number: int, ext
     record["layer_deviation"] = subject.layer_deviation()
     for trial in trials(case.transform, subject.plan, number, extent):
         measured, logit_error = subject.measure(trial.policy, trial.budget, answer=trial.answer, timed=timed)
-        record["trials"][trial.key] = as_dict(measured)
+        record["trials"][trial.key] = asdict(measured)
         if trial.label == "full_recompute":
             record["full_recompute_max_abs"] = logit_error
     return record
