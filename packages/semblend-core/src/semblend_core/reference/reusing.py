@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from semblend_core.contract import Plan, TokenIds, as_token_ids
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
@@ -47,7 +50,7 @@ def prefill_reusing(
         probe = EngineProbe(engine, workspace, tokens, plan, truth=truth) if policy.needs_probe else None
         decided = policy.plan(plan, budget=budget, probe=probe, block=block)
         rows = row_positions(decided.plan)
-        logits = engine.compute(workspace, tokens[rows], rows, observer=_correcting(engine, decided))
+        logits = engine.compute(workspace, tokens[rows], rows, observer=_correcting(engine, decided, rows))
     assert logits is not None
     prefill = Prefill(
         tokens,
@@ -61,13 +64,15 @@ def prefill_reusing(
     return ReusingPrefill(prefill, decided)
 
 
-def _correcting(engine: ReferenceEngine, decided: Recompute) -> Callable[[Observation], None] | None:
+def _correcting(
+    engine: ReferenceEngine, decided: Recompute, rows: NDArray[np.int64]
+) -> Callable[[Observation], None] | None:
     if decided.correction is None:
         return None
     correction = MeanShiftCorrection(
         decided.correction,
         decided.plan.spans,
-        row_positions(decided.plan),
+        rows,
         engine.rotation,
         engine.geometry.device,
     )
