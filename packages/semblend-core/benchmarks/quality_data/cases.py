@@ -42,8 +42,6 @@ class Case:
     name: str
     donors: dict[str, tuple[int, ...]]
     recipient: tuple[int, ...]
-    question_tokens: int
-    """Length of the recipient's last part, behind all documents: question and answer header."""
     answer: str
     spans: tuple[Span, ...] | None = None
     """What to reuse, where the study decides it; None: what discovery finds."""
@@ -77,7 +75,7 @@ class Cases:
         for number, document in enumerate(self._sources.documents(self._tokens)):
             first, second = INSTRUCTIONS[number % 5], INSTRUCTIONS[(number + 1 + number // 5 % 4) % 5]
             asked = document.asked[1 if new_question else 0]
-            donor = self._prompt(first, [document.tokens], document.asked[0])[0]
+            donor = self._prompt(first, [document.tokens], document.asked[0])
             yield self._case(transform, document.source, {"donor": donor}, second, [document.tokens], asked)
 
     def _reordered(self, parts: int) -> Iterator[Case]:
@@ -89,7 +87,7 @@ class Cases:
             instruction = INSTRUCTIONS[number % 5]
             asked = group[number % parts].asked[0]
             texts = [passage.tokens for passage in group]
-            donor = self._prompt(instruction, texts, asked)[0]
+            donor = self._prompt(instruction, texts, asked)
             moved = [texts[part] for part in order]
             yield self._case(f"reorder_{parts}", _named(group), {"donor": donor}, instruction, moved, asked)
 
@@ -100,7 +98,7 @@ class Cases:
             others = [groups[(number + step) % len(groups)] for step in (1, 2, 3)]
             asked = wanted[number % 4].asked[0]
             texts = [passage.tokens for passage in wanted]
-            recipient = self._prompt(INSTRUCTIONS[4], texts, asked)[0]
+            recipient = self._prompt(INSTRUCTIONS[4], texts, asked)
             donors = {f"donor-{place}": donor_of(wanted, others, place, recipient) for place in range(4)}
             case = self._case(transform, _named(wanted), donors, INSTRUCTIONS[4], texts, asked)
             # Donors that have each other's passages would leave the choice to discovery.
@@ -114,13 +112,13 @@ class Cases:
         neighbours = [group[place].tokens for group in others]
         slot = (place + 1) % 4
         texts = [*neighbours[:slot], wanted[place].tokens, *neighbours[slot:]]
-        return self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])[0]
+        return self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])
 
     def _alone(
         self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
     ) -> tuple[int, ...]:
         """By itself behind the front that all requests share."""
-        return self._prompt(INSTRUCTIONS[4], [wanted[place].tokens], wanted[place].asked[0])[0]
+        return self._prompt(INSTRUCTIONS[4], [wanted[place].tokens], wanted[place].asked[0])
 
     def _most_alike(
         self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
@@ -130,7 +128,7 @@ class Cases:
         texts = [*reversed(friends), wanted[place].tokens, others[0][place].tokens]
         candidates = {
             "unrelated": self._unrelated(wanted, others, place, recipient),
-            "related": self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])[0],
+            "related": self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0]),
         }
         passage = wanted[place].tokens
         spans = [
@@ -148,7 +146,7 @@ class Cases:
             for place in chosen.sample(places, max(1, len(places) // 100)):
                 words[place] = words[chosen.choice(places)]
             edited = tuple(self._encode("".join(words)))
-            donor = self._prompt(INSTRUCTIONS[0], [document.tokens], document.asked[0])[0]
+            donor = self._prompt(INSTRUCTIONS[0], [document.tokens], document.asked[0])
             yield self._case(
                 "sparse_edit", document.source, {"donor": donor}, INSTRUCTIONS[1], [edited], document.asked[0]
             )
@@ -161,7 +159,7 @@ class Cases:
             if len(names) < 4:
                 continue
             changed = _with_other_names(text, dict(zip(names, [*names[1:], names[0]], strict=True)))
-            donor = self._prompt(INSTRUCTIONS[0], [document.tokens], document.asked[0])[0]
+            donor = self._prompt(INSTRUCTIONS[0], [document.tokens], document.asked[0])
             tokens = tuple(self._encode(changed))
             yield self._case(
                 "entity_swap",
@@ -186,16 +184,15 @@ class Cases:
         texts: Sequence[tuple[int, ...]],
         asked: Asked,
     ) -> Case:
-        recipient, question = self._prompt(instruction, texts, asked)
-        return Case(transform, name, donors, recipient, question, asked.answer)
+        return Case(transform, name, donors, self._prompt(instruction, texts, asked), asked.answer)
 
-    def _prompt(self, instruction: str, texts: Sequence[tuple[int, ...]], asked: Asked) -> tuple[tuple[int, ...], int]:
+    def _prompt(self, instruction: str, texts: Sequence[tuple[int, ...]], asked: Asked) -> tuple[int, ...]:
         """Parts are tokenized apart, as serving templates do, so that equal text stays equal tokens."""
         head = self._encode(f"<|im_start|>system\n{instruction}<|im_end|>\n<|im_start|>user\n")
         between = self._encode("\n\n")
         body = [token for text in texts for token in (*text, *between)]
         tail = self._encode(f"Question: {asked.question}<|im_end|>\n<|im_start|>assistant\n")
-        return (*head, *body, *tail), len(tail)
+        return (*head, *body, *tail)
 
 
 def _named(group: Sequence[Passage]) -> str:
