@@ -168,15 +168,7 @@ class ReferenceEngine:
             workspace = self.place_plan(plan, donors, exact_prefix=exact_prefix, room=room)
             logits = self.compute(workspace, tokens[rows], rows)
         assert logits is not None
-        return Prefill(
-            tokens,
-            workspace,
-            logits,
-            elapsed(),
-            computed_tokens=plan.computed_tokens,
-            reused_tokens=plan.reused_tokens,
-            exact_prefix_tokens=plan.exact_prefix_tokens,
-        )
+        return Prefill.of_plan(plan, tokens, workspace, logits, elapsed())
 
     def place_plan(
         self,

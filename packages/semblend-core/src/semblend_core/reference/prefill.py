@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from semblend_core.contract import TokenIds
+from semblend_core.contract import Plan, TokenIds
 from semblend_core.reference.workspace import Workspace
 
 
@@ -26,3 +26,16 @@ class Prefill:
     """Tokens whose relocated KV was used."""
     exact_prefix_tokens: int = 0
     """Tokens whose KV came unmoved from an exact prefix."""
+
+    @classmethod
+    def of_plan(cls, plan: Plan, token_ids: TokenIds, workspace: Workspace, logits: Tensor, seconds: float) -> Prefill:
+        """What carrying out ``plan`` left behind."""
+        return cls(
+            token_ids,
+            workspace,
+            logits,
+            seconds,
+            computed_tokens=plan.computed_tokens,
+            reused_tokens=plan.reused_tokens,
+            exact_prefix_tokens=plan.exact_prefix_tokens,
+        )

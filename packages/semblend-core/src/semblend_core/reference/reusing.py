@@ -52,16 +52,7 @@ def prefill_reusing(
         rows = row_positions(decided.plan)
         logits = engine.compute(workspace, tokens[rows], rows, observer=_correcting(engine, decided, rows))
     assert logits is not None
-    prefill = Prefill(
-        tokens,
-        workspace,
-        logits,
-        elapsed(),
-        computed_tokens=decided.plan.computed_tokens,
-        reused_tokens=decided.plan.reused_tokens,
-        exact_prefix_tokens=plan.exact_prefix_tokens,
-    )
-    return ReusingPrefill(prefill, decided)
+    return ReusingPrefill(Prefill.of_plan(decided.plan, tokens, workspace, logits, elapsed()), decided)
 
 
 def _correcting(
