@@ -1,4 +1,4 @@
-"""The command line: ``sembench COMMAND`` or ``python -m sembench COMMAND``."""
+"""``sembench demo``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from pathlib import Path
 
 import click
 
-from sembench.__about__ import __version__
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="sembench")
-def main() -> None:
-    """Measure semantic KV reuse: what was found, what was really reused, and what it cost."""
-
-
-@main.command()
+@click.command()
 @click.option(
     "--output-dir",
     type=click.Path(file_okay=False, path_type=Path),

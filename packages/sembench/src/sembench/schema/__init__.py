@@ -1,0 +1,39 @@
+"""The published formats: manifests, results and engine summaries, as typed models with JSON Schemas."""
+
+from sembench.schema.engine import EngineSummary
+from sembench.schema.manifest import MANIFEST_SCHEMA, TRANSFORMS, DonorPrompt, ManifestItem
+from sembench.schema.reading import InputError, read_json, read_jsonl, write_atomically
+from sembench.schema.result import (
+    RESULT_SCHEMA,
+    Aggregate,
+    Interval,
+    Paired,
+    Quality,
+    Rate,
+    RequestRecord,
+    Result,
+    RunIdentity,
+    TransformSummary,
+)
+
+__all__ = [
+    "MANIFEST_SCHEMA",
+    "RESULT_SCHEMA",
+    "TRANSFORMS",
+    "Aggregate",
+    "DonorPrompt",
+    "EngineSummary",
+    "InputError",
+    "Interval",
+    "ManifestItem",
+    "Paired",
+    "Quality",
+    "Rate",
+    "RequestRecord",
+    "Result",
+    "RunIdentity",
+    "TransformSummary",
+    "read_json",
+    "read_jsonl",
+    "write_atomically",
+]

@@ -1,0 +1,92 @@
+"""Reading and writing the formats. What is wrong with a file is said with its name, line and field."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class InputError(Exception):
+    """A file that cannot be used; the message says where and why. The command line exits with ``exit_code``."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def read_jsonl(path: Path, model: type[Model], *, allow_torn_end: bool = False) -> Iterator[Model]:
+    """One model per line. ``allow_torn_end`` forgives a last line that a killed writer left unfinished."""
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            torn = not line.endswith(b"\n")
+            try:
+                yield _validated(json.loads(line), model, f"{path}:{number}")
+            except ValueError as error:
+                if torn and allow_torn_end:
+                    return
+                hint = "; the file ends in the middle of a line" if torn else ""
+                raise InputError(f"{path}:{number}: not JSON: {error}{hint}") from None
+
+
+def read_json(path: Path, model: type[Model]) -> Model:
+    with _opened(path) as file:
+        data = file.read()
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    return _validated(document, model, str(path))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The file is the old one or the new one, whenever the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+
+
+def _validated(document: Any, model: type[Model], where: str) -> Model:
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: expected a JSON object, got {type(document).__name__}")
+    _check_version(document, model, where)
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise InputError("\n".join(_describe(where, problem) for problem in error.errors())) from None
+
+
+def _check_version(document: dict[str, Any], model: type[Model], where: str) -> None:
+    # Said on its own: every other complaint about a file of another version would mislead.
+    for name in ("schema_version", "benchmark_version"):
+        field = model.model_fields.get(name)
+        if field is not None and document.get(name) != field.default:
+            found = f"{document[name]!r}" if name in document else "missing"
+            raise InputError(f"{where}: {name}: expected {field.default!r}, found {found}")
+
+
+def _describe(where: str, problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"])
+    return f"{where}: {field + ': ' if field else ''}{problem['msg']}"

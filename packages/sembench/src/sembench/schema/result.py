@@ -1,0 +1,209 @@
+"""A result: who ran what, every request's record, and the figures made of them.
+
+None always means *not measured*, never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+RESULT_SCHEMA = "sembench.result.v1"
+
+Arm = Literal["offline", "cold", "exact", "warm", "probe"]
+"""cold: nothing to reuse, and proved so. exact: the same prompt again, from the engine's own prefix cache.
+warm: donors were served before. probe: an approximately served prompt again, later, with reuse off."""
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class RunIdentity(_Model):
+    """What a reader needs to repeat the run."""
+
+    kind: Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "noise-floor", "merged"]
+    started_at: str
+    """UTC, ISO 8601."""
+    finished_at: str | None
+    manifest: str | None
+    manifest_sha256: str | None
+    manifest_items: Count | None
+    command: list[str]
+    seed: int | None = None
+    versions: dict[str, str]
+    """Packages and Python."""
+    host: dict[str, Any]
+    """Platform, CPUs, device."""
+    engine: dict[str, Any] = {}
+    """Name, version, model, url: what the engine says of itself."""
+    serve_command: str | None = None
+
+
+class Rate(_Model):
+    """A share that is printed with what it was made of."""
+
+    value: float | None
+    numerator: float | None
+    denominator: float | None
+
+    @classmethod
+    def of(cls, numerator: float | None, denominator: float | None) -> Rate:
+        known = numerator is not None and denominator
+        return cls(value=numerator / denominator if known else None, numerator=numerator, denominator=denominator)  # type: ignore[operator]
+
+
+class Interval(_Model):
+    """A figure over clean pairs, with its 95% bootstrap interval."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    n: Count
+
+
+class Quality(_Model):
+    """One answer. The first four are against the manifest's answers, the others against the cold arm."""
+
+    exact_match: Share | None = None
+    f1: Share | None = None
+    rouge_l: Share | None = None
+    token_recall: Share | None = None
+    passed: bool | None = None
+    """The best of F1, ROUGE-L and token recall reached the run's quality threshold."""
+    cold_rouge_l: Share | None = None
+    """ROUGE-L of the warm answer against the cold one."""
+    kl_mean: float | None = None
+    kl_max: float | None = None
+    ppl_ratio: float | None = None
+    top1: Share | None = None
+    judge: dict[str, Any] | None = None
+    """What an LLM judge said, where one was asked."""
+
+
+class RequestRecord(_Model):
+    """One request in one arm."""
+
+    item_id: str
+    arm: Arm
+    dataset: str
+    transform: str
+    negative_control: bool
+    request_id: str | None = None
+    status: Literal["ok", "error"] = "ok"
+    error: str | None = None
+    attempts: Count = 1
+
+    prompt_tokens: Count | None = None
+    total_blocks: Count | None = None
+    exact_blocks: Count | None = None
+    candidate_blocks: Count | None = None
+    eligible_blocks: Count | None = None
+    confirmed_blocks: Count | None = None
+    """Floor of confirmed tokens by the block size, from the backend's own events."""
+
+    exact_prefix_tokens: Count | None = None
+    advertised_tokens: Count | None = None
+    """What the planner handed to the backend."""
+    confirmed_tokens: Count | None = None
+    """What the backend said has landed; 0 only where its events cover the request and tell of none."""
+    computed_tokens: Count | None = None
+    spans: Count | None = None
+    donors: Count | None = None
+    outcome: str | None = None
+    """materialized, declined, exact_only, ... as the backend or provider says."""
+    decline_reason: str | None = None
+    lookup_us: float | None = None
+
+    ttft_ms: float | None = None
+    latency_ms: float | None = None
+    output_tokens: Count | None = None
+    engine_cached_tokens: Count | None = None
+    """The engine's own count: local and external hits together. No semantic evidence."""
+    proved_cold: bool | None = None
+    """Cold arm only: how is in ``cold_proof``."""
+    cold_proof: str | None = None
+    output: str | None = None
+    quality: Quality = Quality()
+    route: dict[str, str] = {}
+    """Routing headers of the response."""
+
+
+class Aggregate(_Model):
+    """Over all items of the manifest, in the warm (or offline) arm."""
+
+    items: Count
+    requests_ok: Count
+    requests_failed: Count
+    block_size: Count | None = None
+    exact_block_hit_rate: Rate | None = None
+    semantic_candidate_block_rate: Rate | None = None
+    semantic_eligible_block_rate: Rate | None = None
+    backend_confirmed_block_rate: Rate | None = None
+    semantic_eligible_lift: float | None = None
+    backend_confirmed_lift: float | None = None
+    semantic_placement_rate_by_request: Rate | None = None
+    """Requests with at least one confirmed token (live), or with an eligible block beyond exact (offline)."""
+    negative_control_semantic_eligible_rate: Rate | None = None
+    negative_control_backend_confirmed_rate: Rate | None = None
+    negative_control_semantic_placement_rate: Rate | None = None
+    materialized_reuse_rate: Rate | None = None
+    propagation_contamination_rate: Rate | None = None
+    materialization_events: Count | None = None
+    materialized_tokens: Count | None = None
+    quality_pass_rate: Rate | None = None
+    exact_match: float | None = None
+    f1: float | None = None
+    rouge_l: float | None = None
+    token_recall: float | None = None
+    kl_mean: float | None = None
+    kl_max: float | None = None
+    ppl_ratio: float | None = None
+    top1: float | None = None
+    judge: dict[str, Any] | None = None
+    outcomes: dict[str, Count] = {}
+    decline_reasons: dict[str, Count] = {}
+    lookup_us: dict[str, float] | None = None
+    """p50, p99, max."""
+
+
+class Paired(_Model):
+    """Cold against warm, the same items in one run or in two that were merged."""
+
+    clean_pairs: Count
+    dropped: dict[str, Count] = {}
+    """Why pairs were left out."""
+    cold_ttft_ms_median: float | None = None
+    warm_ttft_ms_median: float | None = None
+    exact_ttft_ms_median: float | None = None
+    blended_ttft_speedup_median: Interval | None = None
+    """Over all clean pairs that are no negative controls: the headline."""
+    hit_ttft_speedup_median: Interval | None = None
+    """Over pairs with confirmed reuse only; means nothing without ``hit_rate``."""
+    hit_rate: Rate | None = None
+    negative_control_ttft_speedup_median: Interval | None = None
+    miss_tax_ms: Interval | None = None
+    warm_rouge_l: float | None = None
+    cold_rouge_l: float | None = None
+    noise_floor: dict[str, float | None] | None = None
+
+
+class TransformSummary(_Model):
+    aggregate: Aggregate
+    paired: Paired | None = None
+
+
+class Result(_Model):
+    schema_version: Literal["sembench.result.v1"] = "sembench.result.v1"
+    run: RunIdentity
+    config: dict[str, Any]
+    aggregate: Aggregate
+    paired: Paired | None = None
+    by_transform: dict[str, TransformSummary] = {}
+    requests: list[RequestRecord] = []
+    load: list[dict[str, Any]] | None = None
+    """run-load only: one entry per concurrency or rate."""
+    engine_window: dict[str, Any] | None = None
