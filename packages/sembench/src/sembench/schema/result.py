@@ -102,6 +102,8 @@ class RequestRecord(_Model):
     exact_blocks: Count | None = None
     candidate_blocks: Count | None = None
     eligible_blocks: Count | None = None
+    eligible_beyond_exact_blocks: Count | None = None
+    """Eligible blocks that no full block of a donor equals: what the planner adds to an exact cache."""
     confirmed_blocks: Count | None = None
     """Floor of confirmed tokens by the block size, from the backend's own events."""
 
@@ -136,6 +138,8 @@ class Aggregate(_Model):
     """Over all items of the manifest, in the warm (or offline) arm."""
 
     items: Count
+    arm: Arm | None = None
+    """The arm that the figures are of: warm where there is one, else offline, exact, cold."""
     requests_ok: Count
     requests_failed: Count
     block_size: Count | None = None
