@@ -1,0 +1,101 @@
+"""Errors in an engine's log. A traceback is one error, over however many lines and however often it is prefixed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+MAX_SAMPLE = 300
+
+_TRACEBACK = "Traceback (most recent call last)"
+_LEVEL = re.compile(r"(?<![A-Za-z])(?:ERROR|CRITICAL|FATAL)(?![A-Za-z])")
+_OTHER_LEVEL = re.compile(r"(?<![A-Za-z])(?:DEBUG|INFO|WARNING|WARN)(?![A-Za-z])")
+_NAMED = re.compile(r"(?i:semblend|connector)|(?<![A-Za-z])(?:kv|KV)(?![a-z])")
+_PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\)|(?<![A-Za-z0-9])(?:DP\d+ )?(?:PP\d+ )?TP\d+(?![A-Za-z0-9])")
+_EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)|[\w.]+\.[\w.]+)\b:?")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+@dataclass(slots=True)
+class _Block:
+    lines: list[str] = field(default_factory=list)
+    traceback: bool = False
+    named: bool = False
+
+    def add(self, text: str) -> None:
+        self.traceback = self.traceback or _TRACEBACK in text
+        self.named = self.named or bool(_NAMED.search(text))
+        # The ends of a long block say what it is.
+        if len(self.lines) < 200:
+            self.lines.append(text)
+        else:
+            self.lines[-1] = text
+
+
+class ErrorReader:
+    """Feed it all lines; it tells of each error once it has ended.
+
+    Counted are tracebacks, and lines at level ERROR or above that name SemBlend, a connector or KV. Lines of several
+    processes may alternate: each process has a block of its own, as far as its lines name it.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Block] = {}
+
+    def feed(self, text: str) -> Iterator[str]:
+        named = _PROCESS.search(text[:200])
+        process = named[0] if named else ""
+        block = self._open.get(process)
+        starts = _TRACEBACK in text or _LEVEL.search(text[:200]) is not None
+        if block is not None and not (starts or _continues(text, block)):
+            del self._open[process]
+            yield from _ended(block)
+            block = None
+        if block is None and starts:
+            block = self._open[process] = _Block()
+        if block is not None:
+            if _begins_anew(text, block):
+                yield from _ended(block)
+                block = self._open[process] = _Block()
+            block.add(text)
+
+    def finish(self) -> Iterator[str]:
+        for block in self._open.values():
+            yield from _ended(block)
+        self._open.clear()
+
+
+def _continues(text: str, block: _Block) -> bool:
+    """Inside a traceback: indented frames, the exception, what chains two of them, empty lines."""
+    if not block.traceback or _OTHER_LEVEL.search(text[:200]):
+        return False
+    return not text.strip() or text[:1].isspace() or text.startswith(_CHAINED) or bool(_EXCEPTION.match(text))
+
+
+def _begins_anew(text: str, block: _Block) -> bool:
+    """Two ERROR lines in a row are two errors, unless they are the parts of one traceback."""
+    if not block.lines or _LEVEL.search(text[:200]) is None:
+        return False
+    if block.traceback:
+        # A traceback logged line by line: the next entry begins where a line is neither frame nor exception.
+        return _has_ended(block) and _TRACEBACK not in text and not any(words in text for words in _CHAINED)
+    return _TRACEBACK not in text
+
+
+def _has_ended(block: _Block) -> bool:
+    last = _message(block.lines[-1])
+    return bool(_EXCEPTION.match(last)) and not last.startswith(" ")
+
+
+def _message(text: str) -> str:
+    """A line without what a logger puts in front of it."""
+    return re.sub(r"^.*?(?:ERROR|CRITICAL|FATAL)\b(?: [\d:.,\- ]+)?(?: ?\[[^\]]*\])?:? ?", "", text, count=1)
+
+
+def _ended(block: _Block) -> Iterator[str]:
+    if not (block.traceback or block.named):
+        return
+    telling = [line for line in block.lines if _EXCEPTION.match(_message(line).strip())]
+    sample = telling[-1] if block.traceback and telling else block.lines[0]
+    yield sample.strip()[:MAX_SAMPLE]

@@ -1,0 +1,70 @@
+"""What every format is turned into before it is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Kind = Literal[
+    "donor_captured",
+    "donor_registered",
+    "lookup",
+    "plan",
+    "load_advertised",
+    "materialized",
+    "declined",
+    "evicted",
+    "error",
+    "exact_retrieved",
+    "stored",
+    "other",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that an engine said. None: it did not say."""
+
+    kind: Kind
+    request_id: str | None = None
+    """The request it tells of; None for donors."""
+    tokens: int | None = None
+    bytes: int | None = None
+    reason: str | None = None
+    """Why there is no plan, why it was declined, the cause of an eviction, the error; the name of another event."""
+    spans: int | None = None
+    lookup_us: float | None = None
+    found: bool | None = None
+    """Of a lookup: whether it ended in a plan."""
+    time: float | None = None
+    """Unix seconds."""
+
+
+class UnreadableEventError(Exception):
+    """A line claims to be an event and is not readable; the message says why."""
+
+
+class LineParser(Protocol):
+    """Reads one format. A parser may keep state, so each summary has its own."""
+
+    tells: frozenset[str]
+    """The counts of the summary that this format can tell at all."""
+    is_stream: bool
+    """Every event is written, so an empty file tells of none. A text log may have been silent."""
+
+    def events(self, text: str) -> Iterator[Event]:
+        """The events in a line; none for a line of something else. Raises ``UnreadableEventError``."""
+
+    def finish(self) -> Iterator[Event]:
+        """What could be told only at the end."""
+
+    def remarks(self) -> dict[str, int]:
+        """Counts of the format's own that belong to no common field."""
+
+
+def whole(value: object) -> int | None:
+    """A count, if it is one: JSON's true is none, and neither is a negative number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+        return None
+    return int(value)

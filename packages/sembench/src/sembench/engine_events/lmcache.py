@@ -1,0 +1,53 @@
+"""LMCache's text log: an exact baseline. Nothing here is semantic reuse."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from sembench.engine_events.event import Event
+from sembench.engine_events.text import is_later_rank, pieces
+
+_EVENT = re.compile(r"hit tokens: *\d+|\b(?:Retrieved|Stored) \d+ (?:out of|tokens)\b", re.IGNORECASE)
+_REQUEST = re.compile(r"Reqid: *([^\s,]+)|req_id=([^\s\],]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+
+
+class LmcacheLog:
+    """Counts a lookup per ``hit tokens`` line and the tokens that were retrieved and stored."""
+
+    is_stream = False
+    tells = frozenset({"lookups", "lookup_hits", "exact_retrieved_tokens", "stored_tokens"})
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def events(self, text: str) -> Iterator[Event]:
+        first = _EVENT.search(text)
+        if first is None:
+            return
+        if is_later_rank(text[: first.start()]):
+            self._counts["lines_of_later_ranks"] += 1
+            return
+        named = _REQUEST.search(text)
+        request_id = (named[1] or named[2]) if named else None
+        for piece in pieces(text, _EVENT):
+            yield self._event(piece, request_id)
+
+    def finish(self) -> Iterator[Event]:
+        return iter(())
+
+    def remarks(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def _event(self, piece: str, request_id: str | None) -> Event:
+        number = _NUMBER.search(piece)
+        tokens = int(number[0]) if number else 0  # the marker holds a number
+        start = piece[:9].lower()
+        if start.startswith("stored"):
+            return Event(kind="stored", tokens=tokens)
+        if start == "retrieved":
+            return Event(kind="exact_retrieved", tokens=tokens)
+        self._counts["hit_tokens"] += tokens
+        return Event(kind="lookup", request_id=request_id, found=tokens > 0, reason=None if tokens else "no_hit")

@@ -1,0 +1,172 @@
+"""Log files of one engine, read into one summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sembench.engine_events.audit import AUDIT_FAMILY, AUDIT_TELLS, audit_event, audit_record, check_schema
+from sembench.engine_events.errors import ErrorReader
+from sembench.engine_events.event import Event, LineParser, UnreadableEventError
+from sembench.engine_events.lines import LogLine, is_plain, read_lines
+from sembench.engine_events.lmcache import LmcacheLog
+from sembench.engine_events.sglang import SglangLog
+from sembench.engine_events.tally import Tally
+from sembench.engine_events.text import time_of
+from sembench.engine_events.trtllm import TrtllmStream
+from sembench.engine_events.vllm import VllmLog
+from sembench.schema import EngineSummary, InputError
+from semblend_core import read_audit
+
+ENGINES = ("vllm", "sglang", "trtllm", "lmcache", "semblend")
+MAX_TORN = 20
+
+_PARSERS: dict[str, Callable[[], LineParser]] = {
+    "vllm": VllmLog,
+    "sglang": SglangLog,
+    "trtllm": TrtllmStream,
+    "lmcache": LmcacheLog,
+}
+
+
+def summarize(engine: str, inputs: Sequence[Path]) -> EngineSummary:
+    """Count what ``inputs`` tell. Raises InputError for a missing file and for an audit stream of another version."""
+    if engine not in ENGINES:
+        raise InputError(f"--engine {engine}: is none of {', '.join(ENGINES)}")
+    _check_inputs(inputs)
+    reading = _Reading(engine)
+    for path in inputs:
+        reading.read(path, inputs)
+    return reading.summary(inputs)
+
+
+def _check_inputs(inputs: Sequence[Path]) -> None:
+    seen: set[Path] = set()
+    for path in inputs:
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "no such file"
+            raise InputError(f"--input {path}: {what}")
+        if path.resolve() in seen:
+            raise InputError(f"--input {path}: given twice; its events would be counted twice")
+        seen.add(path.resolve())
+
+
+class _Reading:
+    """The state of one summary. The audit stream and the format's own events are counted apart until the end."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+        self.parser = _PARSERS[engine]() if engine in _PARSERS else None
+        self.own = Tally()
+        self.audit = Tally()
+        self.lines = self.unparsed = 0
+        self.torn: list[str] = []
+
+    def read(self, path: Path, inputs: Sequence[Path]) -> None:
+        if self.engine == "semblend" and is_plain(path):
+            self._read_stream(path, inputs)
+        else:
+            self._read_log(path)
+
+    def _read_stream(self, path: Path, inputs: Sequence[Path]) -> None:
+        """A file of audit records alone, behind its rotated predecessors unless they are inputs themselves."""
+        others = {other.resolve() for other in inputs} - {path.resolve()}
+        named = any(
+            other.name.startswith(f"{path.name}.") and other.parent == path.resolve().parent for other in others
+        )
+        reading = read_audit(path, backups=not named)
+        if any(not torn.start.lstrip().startswith("{") for torn in reading.torn):
+            self._read_log(path)  # other text between the records: a log after all
+            return
+        self.lines += len(reading.records) + len(reading.torn)
+        for record in reading.records:
+            self._add_record(record, str(path))
+        for torn in reading.torn:
+            if torn.problem.startswith(f"schema '{AUDIT_FAMILY}"):
+                raise InputError(f"{torn.file}:{torn.line}: {torn.problem}")
+            self._unreadable(str(torn))
+
+    def _read_log(self, path: Path) -> None:
+        errors = ErrorReader()
+        for line in read_lines(path):
+            if line.damage:
+                self._torn(f"{line.place}: {line.damage}")
+                continue
+            self.lines += 1
+            self._read_line(line)
+            for sample in errors.feed(line.text):
+                self.own.add_error(sample)
+        for sample in errors.finish():
+            self.own.add_error(sample)
+
+    def _read_line(self, line: LogLine) -> None:
+        try:
+            record = audit_record(line.text, line.place)
+            if record is not None:
+                self._add_record(record, line.place)
+                return
+            if self.parser is None and line.text.lstrip().startswith("{"):
+                raise UnreadableEventError("not a whole audit record")
+            events = list(self.parser.events(line.text)) if self.parser else []
+        except UnreadableEventError as error:
+            self._unreadable(f"{line.place}: {error}: {line.text[:60]!r}")
+            return
+        for event in events:
+            self.own.add(event)
+        if events:
+            self._note(line, events)
+
+    def _note(self, line: LogLine, events: list[Event]) -> None:
+        time = time_of(line.text)
+        if time is not None and all(event.time is None for event in events):
+            self.own.saw_time(time)
+        if line.torn and not line.text.rstrip().endswith("}"):
+            self._torn(f"{line.place}: the file ends without a line end; the last figure may be cut")
+
+    def _add_record(self, record: dict[str, Any], place: str) -> None:
+        check_schema(record.get("schema"), place)
+        try:
+            self.audit.add(audit_event(record))
+        except UnreadableEventError as error:
+            self._unreadable(f"{place}: {error}")
+
+    def _unreadable(self, what: str) -> None:
+        self.unparsed += 1
+        self._torn(what)
+
+    def _torn(self, what: str) -> None:
+        if len(self.torn) < MAX_TORN:
+            self.torn.append(what)
+
+    def summary(self, inputs: Sequence[Path]) -> EngineSummary:
+        if self.parser is not None:
+            for event in self.parser.finish():
+                self.own.add(event)
+        # The audit stream is the authority where there is one: text beside it tells of the same requests again.
+        from_audit = self.audit.recognised > 0 or self.parser is None
+        extra: dict[str, Any] = {"source": "semblend.audit.v1" if from_audit else self.engine}
+        if self.parser is not None:
+            extra |= {name: count for name, count in self.parser.remarks().items() if count}
+        if from_audit and self.own.recognised:
+            extra["events_told_twice"] = self.own.recognised
+        chosen = self.audit if from_audit else self.own
+        if from_audit:
+            self.audit.take_errors(self.own)
+        return chosen.summary(
+            self.engine,
+            (str(path) for path in inputs),
+            lines=self.lines,
+            unparsed=self.unparsed,
+            torn=self.torn,
+            tells=self._tells(chosen, from_audit),
+            outcomes_are_told=from_audit,
+            extra=extra,
+        )
+
+    def _tells(self, chosen: Tally, from_audit: bool) -> frozenset[str]:
+        """What may be 0. A log without any event of ours may be of a server that writes none: then nothing is told."""
+        is_stream = from_audit or (self.parser is not None and self.parser.is_stream)
+        if not chosen.recognised and not (is_stream and self.lines == 0):
+            return frozenset()
+        return AUDIT_TELLS if from_audit or self.parser is None else self.parser.tells

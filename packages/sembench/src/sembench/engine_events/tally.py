@@ -1,0 +1,161 @@
+"""Events counted into a summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from sembench.engine_events.event import Event
+from sembench.schema import EngineSummary
+from sembench.schema.engine import EngineRequest
+
+MAX_SAMPLES = 10
+
+_COUNTED = {
+    "donor_captured": "donors_captured",
+    "donor_registered": "donors_registered",
+    "lookup": "lookups",
+    "plan": "plans",
+    "load_advertised": "loads_advertised",
+    "materialized": "materialization_events",
+}
+_SUMMED = {
+    "load_advertised": "advertised_tokens",
+    "materialized": "materialized_tokens",
+    "exact_retrieved": "exact_retrieved_tokens",
+    "stored": "stored_tokens",
+}
+_NO_OUTCOME_YET = "waiting"
+
+
+class Tally:
+    """Adds up. ``materialized`` alone makes confirmed tokens."""
+
+    def __init__(self) -> None:
+        self.recognised = 0
+        self._counts: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._bytes: list[int | None] = []
+        self._declined: Counter[str] = Counter()
+        self._evicted: Counter[str] = Counter()
+        self._others: Counter[str] = Counter()
+        self._errors: list[str] = []
+        self._error_count = 0
+        self._times: list[float] = []
+        self._requests: dict[str, EngineRequest] = {}
+        self._state: dict[str, str] = {}
+
+    def add(self, event: Event) -> None:
+        self.recognised += 1
+        if event.time is not None:
+            self.saw_time(event.time)
+        if event.kind in _COUNTED:
+            self._counts[_COUNTED[event.kind]] += 1
+        if event.kind in _SUMMED:
+            self._sum(_SUMMED[event.kind], event.tokens)
+        match event.kind:
+            case "lookup":
+                self._counts["lookup_hits"] += event.found is True
+            case "materialized":
+                self._bytes.append(event.bytes)
+            case "declined":
+                self._declined[event.reason or "unknown"] += 1
+            case "evicted":
+                self._evicted[event.reason or "unknown"] += 1
+            case "error":
+                self.add_error(event.reason or "error")
+            case "other":
+                self._others[event.reason or "unknown"] += 1
+        if event.request_id is not None:
+            self._of_request(event.request_id, event)
+
+    def add_error(self, sample: str) -> None:
+        self._error_count += 1
+        if len(self._errors) < MAX_SAMPLES:
+            self._errors.append(sample)
+
+    def take_errors(self, other: Tally) -> None:
+        """Errors in the text around an audit stream count with those in it."""
+        self._error_count += other._error_count
+        self._errors = [*self._errors, *other._errors][:MAX_SAMPLES]
+
+    def saw_time(self, time: float) -> None:
+        self._times = [min([*self._times, time]), max([*self._times, time])]
+
+    def _sum(self, name: str, tokens: int | None) -> None:
+        if tokens is None:
+            self._unknown[name] += 1
+        else:
+            self._counts[name] += tokens
+
+    def _of_request(self, request_id: str, event: Event) -> None:
+        request = self._requests.setdefault(request_id, EngineRequest())
+        match event.kind:
+            case "lookup":
+                request.spans = event.spans if event.spans is not None else request.spans
+                request.lookup_us = event.lookup_us if event.lookup_us is not None else request.lookup_us
+                request.reason = event.reason
+                self._state[request_id] = _NO_OUTCOME_YET if event.found else "ended"
+            case "plan":
+                request.reason = event.reason or request.reason
+                self._state[request_id] = "ended" if event.reason else _NO_OUTCOME_YET
+            case "load_advertised":
+                request.spans = event.spans if event.spans is not None else request.spans
+                request.advertised_tokens = (request.advertised_tokens or 0) + (event.tokens or 0)
+                self._state[request_id] = _NO_OUTCOME_YET
+            case "declined":
+                request.reason = event.reason
+                self._state[request_id] = "ended"
+            case "materialized" if event.tokens is not None:
+                request.confirmed_tokens = (request.confirmed_tokens or 0) + event.tokens
+
+    def _settle_requests(self, outcomes_are_told: bool) -> None:
+        """A request whose events are here and tell of nothing that landed has 0 confirmed tokens.
+
+        Where the format tells how each request ended, one that has not ended yet stays unknown.
+        """
+        for request_id, request in self._requests.items():
+            waiting = outcomes_are_told and self._state.get(request_id) == _NO_OUTCOME_YET
+            if request.confirmed_tokens is None and not waiting:
+                request.confirmed_tokens = 0
+
+    def summary(
+        self,
+        engine: str,
+        inputs: Iterable[str],
+        *,
+        lines: int,
+        unparsed: int,
+        torn: list[str],
+        tells: frozenset[str],
+        outcomes_are_told: bool,
+        extra: dict[str, Any],
+    ) -> EngineSummary:
+        """``tells``: the counts that are 0 where no event raised them; all others stay None."""
+        if "materialization_events" in tells:
+            self._settle_requests(outcomes_are_told)
+        figures: dict[str, Any] = {name: self._counts[name] for name in tells}
+        for name, missing in self._unknown.items():
+            extra = {**extra, f"{name}_not_stated": missing}
+            if name in tells and not self._counts[name]:
+                figures[name] = None
+        if "materialized_bytes" in tells:
+            known = [size for size in self._bytes if size is not None]
+            figures["materialized_bytes"] = sum(known) if len(known) == len(self._bytes) else None
+        return EngineSummary(
+            engine=engine,
+            inputs=list(inputs),
+            lines=lines,
+            unparsed_lines=unparsed,
+            torn_lines=torn,
+            declined=dict(sorted(self._declined.items())),
+            evicted=dict(sorted(self._evicted.items())),
+            errors=self._error_count,
+            error_samples=self._errors,
+            first_time=self._times[0] if self._times else None,
+            last_time=self._times[-1] if self._times else None,
+            requests=self._requests,
+            extra={**extra, **({"other_events": dict(sorted(self._others.items()))} if self._others else {})},
+            **figures,
+        )

@@ -1,0 +1,103 @@
+"""TensorRT-LLM: JSON lines with an ``event`` each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from sembench.engine_events.event import Event, UnreadableEventError, whole
+
+_TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
+
+
+class TrtllmStream:
+    """``materialized`` is reuse. ``engine_blend_boundary`` says how the suffix was run, which is no count of tokens."""
+
+    is_stream = True
+    tells = frozenset(
+        {
+            "donors_registered",
+            "lookups",
+            "lookup_hits",
+            "loads_advertised",
+            "advertised_tokens",
+            "materialization_events",
+            "materialized_tokens",
+        }
+    )
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def events(self, text: str) -> Iterator[Event]:
+        start = text.find("{")
+        if start < 0 or '"event"' not in text:
+            return
+        try:
+            record, _ = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableEventError(f"not a whole JSON object: {error}") from None
+        if isinstance(record, dict) and isinstance(record.get("event"), str):
+            yield from self._events_of(record)
+
+    def finish(self) -> Iterator[Event]:
+        return iter(())
+
+    def remarks(self) -> dict[str, int]:
+        return dict(self._counts)
+
+    def _events_of(self, record: dict[str, Any]) -> Iterator[Event]:
+        common: dict[str, Any] = {"request_id": _request_id(record), "time": _time(record)}
+        match record["event"]:
+            case "lookup":
+                yield from self._lookup(record, common)
+            case "donor_registered":
+                yield Event(kind="donor_registered", tokens=whole(record.get("token_count")), time=common["time"])
+            case "materialized":
+                yield from self._materialized(record, common)
+            case "engine_blend_boundary":
+                self._counts["engine_blend_boundaries"] += 1
+                yield Event(kind="other", reason="engine_blend_boundary", time=common["time"])
+            case "error":
+                yield Event(kind="error", reason=str(record.get("error") or record.get("message")), **common)
+            case name:
+                yield Event(kind="other", reason=name, time=common["time"])
+
+    def _lookup(self, record: dict[str, Any], common: dict[str, Any]) -> Iterator[Event]:
+        found = record.get("found") is True
+        reason = record.get("rejection_reason") or None
+        yield Event(kind="lookup", found=found, reason=None if found else reason or "not_found", **common)
+        if reason:
+            yield Event(kind="declined", reason=str(reason), **common)
+        advertised = whole(record.get("num_new_matched_tokens"))
+        if found and advertised:
+            yield Event(kind="load_advertised", tokens=advertised, **common)
+
+    def _materialized(self, record: dict[str, Any], common: dict[str, Any]) -> Iterator[Event]:
+        if record.get("materialized", True) in (False, 0):
+            yield Event(kind="declined", reason="nothing_materialized", **common)
+            return
+        tokens = next((n for name in _TOKEN_FIELDS if (n := whole(record.get(name))) is not None), None)
+        planned = whole(record.get("covered_token_count"))
+        if tokens is not None and planned is not None and tokens > planned:
+            # No more tokens can land than the plan covers: the count is of something finer, such as token layers.
+            self._counts["counts_above_the_plan"] += 1
+            tokens = planned
+        if record.get("requires_rope_correction") is True:
+            self._counts["rope_corrections"] += 1
+        yield Event(kind="materialized", tokens=tokens, **common)
+
+
+def _request_id(record: dict[str, Any]) -> str | None:
+    value = record.get("request_id")
+    return None if value is None else str(value)
+
+
+def _time(record: dict[str, Any]) -> float | None:
+    for name in ("time", "timestamp", "ts"):
+        value = record.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    return None
