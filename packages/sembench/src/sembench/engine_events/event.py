@@ -19,6 +19,7 @@ Kind = Literal[
     "exact_retrieved",
     "stored",
     "other",
+    "unreadable",
 ]
 
 
@@ -32,7 +33,8 @@ class Event:
     tokens: int | None = None
     bytes: int | None = None
     reason: str | None = None
-    """Why there is no plan, why it was declined, the cause of an eviction, the error; the name of another event."""
+    """Why there is no plan, why it was declined, the cause of an eviction, the error, what is unreadable; the name of
+    another event."""
     spans: int | None = None
     lookup_us: float | None = None
     found: bool | None = None
@@ -54,7 +56,8 @@ class LineParser(Protocol):
     """Every event is written, so an empty file tells of none. A text log may have been silent."""
 
     def events(self, text: str) -> Iterator[Event]:
-        """The events in a line; none for a line of something else. Raises ``UnreadableEventError``."""
+        """The events in a line; none for a line of something else. What claims to be one and is not readable comes as
+        ``unreadable``, or as an ``UnreadableEventError`` where the whole line is lost."""
 
     def finish(self) -> Iterator[Event]:
         """What could be told only at the end."""

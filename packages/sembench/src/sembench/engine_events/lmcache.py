@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sembench.engine_events.event import Event
-from sembench.engine_events.text import is_later_rank, pieces
+from sembench.engine_events.text import is_later_rank, read_pieces
 
 _EVENT = re.compile(r"hit tokens: *\d+|\b(?:Retrieved|Stored) \d+ (?:out of|tokens)\b", re.IGNORECASE)
 _REQUEST = re.compile(r"Reqid: *([^\s,]+)|req_id=([^\s\],]+)", re.IGNORECASE)
@@ -32,8 +32,7 @@ class LmcacheLog:
             return
         named = _REQUEST.search(text)
         request_id = (named[1] or named[2]) if named else None
-        for piece in pieces(text, _EVENT):
-            yield self._event(piece, request_id)
+        yield from read_pieces(text, _EVENT, lambda piece: self._event(piece, request_id))
 
     def finish(self) -> Iterator[Event]:
         return iter(())
@@ -41,13 +40,14 @@ class LmcacheLog:
     def remarks(self) -> dict[str, int]:
         return dict(self._counts)
 
-    def _event(self, piece: str, request_id: str | None) -> Event:
+    def _event(self, piece: str, request_id: str | None) -> Iterator[Event]:
         number = _NUMBER.search(piece)
         tokens = int(number[0]) if number else 0  # the marker holds a number
         start = piece[:9].lower()
         if start.startswith("stored"):
-            return Event(kind="stored", tokens=tokens)
-        if start == "retrieved":
-            return Event(kind="exact_retrieved", tokens=tokens)
-        self._counts["hit_tokens"] += tokens
-        return Event(kind="lookup", request_id=request_id, found=tokens > 0, reason=None if tokens else "no_hit")
+            yield Event(kind="stored", tokens=tokens)
+        elif start == "retrieved":
+            yield Event(kind="exact_retrieved", tokens=tokens)
+        else:
+            self._counts["hit_tokens"] += tokens
+            yield Event(kind="lookup", request_id=request_id, found=tokens > 0, reason=None if tokens else "no_hit")

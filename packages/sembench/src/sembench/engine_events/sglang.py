@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sembench.engine_events.event import Event, UnreadableEventError
-from sembench.engine_events.text import count_of, is_later_rank, pairs, pieces
+from sembench.engine_events.text import count_of, is_later_rank, pairs, read_pieces
 
 _EVENT = re.compile(
     r"register_donor\w*: ?ok\b|\[FUZZY\] semantic hit\b|\[FUZZY RADIX\] Fuzzy match (?:success|failed)\b"
@@ -51,8 +51,7 @@ class SglangLog:
         if is_later_rank(text[: first.start()]):
             self._counts["lines_of_later_ranks"] += 1
             return
-        for piece in pieces(text, _EVENT):
-            yield from self._event(piece)
+        yield from read_pieces(text, _EVENT, self._event)
 
     def _event(self, piece: str) -> Iterator[Event]:
         start = piece[:60].lower()

@@ -113,7 +113,10 @@ class _Reading:
             self._unreadable(f"{line.place}: {error}: {line.text[:60]!r}")
             return
         for event in events:
-            self.own.add(event)
+            if event.kind == "unreadable":
+                self._unreadable(f"{line.place}: {event.reason}: {line.text[:60]!r}")
+            else:
+                self.own.add(event)
         if events:
             self._note(line, events)
 

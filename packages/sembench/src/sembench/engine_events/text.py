@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from sembench.engine_events.event import UnreadableEventError
+from sembench.engine_events.event import Event, UnreadableEventError
 
 _PAIR = re.compile(r"(\w+)=([^\s,;()]+)")
+# A level or a bracket may follow at once: where a line end was lost, the next line's prefix does.
+_WHOLE = re.compile(r"\d+(?=[A-Z\[]|$)")
 _RANK = re.compile(r"(?<![A-Za-z0-9])TP(\d+)(?![A-Za-z0-9])")
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 
-def pieces(text: str, marker: re.Pattern[str]) -> Iterator[str]:
+def read_pieces(text: str, marker: re.Pattern[str], read: Callable[[str], Iterator[Event]]) -> Iterator[Event]:
     """The events of a line, each from its marker to the next: processes that share a pipe can lose a line end."""
     starts = [match.start() for match in marker.finditer(text)]
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
-        yield text[start:end]
+        try:
+            yield from read(text[start:end])
+        except UnreadableEventError as error:
+            yield Event(kind="unreadable", reason=str(error))
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -26,10 +31,10 @@ def pairs(text: str) -> dict[str, str]:
 
 def count_of(found: dict[str, str], name: str, what: str) -> int:
     """A figure without which the event says nothing."""
-    value = found.get(name, "")
-    if not value.isdigit():
+    value = _WHOLE.match(found.get(name, ""))
+    if value is None:
         raise UnreadableEventError(f"{what}: no {name}= with a number")
-    return int(value)
+    return int(value[0])
 
 
 def is_later_rank(prefix: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sembench.engine_events.event import Event
-from sembench.engine_events.text import count_of, is_later_rank, pairs, pieces
+from sembench.engine_events.text import count_of, is_later_rank, pairs, read_pieces
 
 _EVENT = re.compile(
     r"SemBlend (?:donor registered|semantic lookup (?:hit|miss)|[^=\n]{0,80}?load advertised|materializ(?:ed|ing))\b"
@@ -38,8 +38,7 @@ class VllmLog:
         if is_later_rank(text[: first.start()]):
             self._later_ranks += 1
             return
-        for piece in pieces(text, _EVENT):
-            yield from self._event(piece)
+        yield from read_pieces(text, _EVENT, self._event)
 
     def finish(self) -> Iterator[Event]:
         return iter(())

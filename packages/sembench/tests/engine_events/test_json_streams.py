@@ -1,0 +1,208 @@
+"""TensorRT-LLM's stream and our own audit stream, whole, mixed, torn, rotated and of another version."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sembench.engine_events import summarize
+from sembench.schema import EngineSummary, InputError
+from semblend_core import Settings, create_provider
+from semblend_core.testing import TokenEngine
+
+Log = Callable[..., Path]
+
+
+def record(event: str, request_id: str | None = "r1", **fields: Any) -> str:
+    envelope = {
+        "schema": "semblend.audit.v1",
+        "event": event,
+        "time": 1000.5,
+        "engine": "vllm",
+        "request_id": request_id,
+    }
+    return json.dumps({**envelope, "namespace": None, **fields})
+
+
+MATERIALIZED = record("materialized", tokens=3072, layers=28, bytes=1024, microseconds=None)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
+    """A stream that the real provider wrote: its path, the tokens that were confirmed, and for how many requests."""
+    path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    settings = Settings(embedder="none", lookup_budget_ms=10_000.0, audit_path=str(path))
+    provider = create_provider(settings, engine="vllm")
+    engine = TokenEngine(provider)
+    document = list(range(5000, 7000))
+    engine.serve([*range(100, 160), *document])
+    engine.settle()
+    outcomes = [engine.serve([*range(300 + i, 380 + i), *document]).outcome for i in range(3)]
+    engine.serve(list(range(20_000, 21_000)))
+    provider.close()
+    confirmed = [outcome.confirmed_tokens for outcome in outcomes if outcome.confirmed_tokens]
+    return path, sum(confirmed), len(confirmed)
+
+
+def test_the_real_stream_is_counted_as_the_engine_confirmed_it(served: tuple[Path, int, int]) -> None:
+    path, tokens, events = served
+    assert tokens > 0, "the engine model must have reused something for this test to say anything"
+    summary = summarize("semblend", [path])
+    assert (summary.materialized_tokens, summary.materialization_events) == (tokens, events)
+    assert summary.unparsed_lines == 0
+    assert summary.lines == len(path.read_text().splitlines())
+    assert sum(request.confirmed_tokens or 0 for request in summary.requests.values()) == tokens
+    assert 0 in {request.confirmed_tokens for request in summary.requests.values()}, (
+        "the unrelated prompt reused nothing"
+    )
+    assert summary.first_time is not None
+
+
+def test_gzip_and_prefixes_change_nothing(served: tuple[Path, int, int], tmp_path: Path) -> None:
+    path, _, _ = served
+    packed = tmp_path / "log.gz"
+    packed.write_bytes(
+        gzip.compress(b"\n".join(b"2026-06-22T18:00:00Z " + line for line in path.read_bytes().splitlines()))
+    )
+    plain, mixed = summarize("semblend", [path]), summarize("vllm", [packed])
+    assert _figures(mixed) == _figures(plain)
+
+
+def _figures(summary: EngineSummary) -> dict[str, Any]:
+    return summary.model_dump(exclude={"engine", "inputs", "torn_lines", "extra"})
+
+
+def test_audit_records_in_a_text_log_are_not_counted_beside_the_text_that_repeats_them(log: Log) -> None:
+    path = log("INFO SemBlend materialized request_id=r1 donor_id=d tokens=3072", MATERIALIZED)
+    summary = summarize("vllm", [path])
+    assert (summary.materialization_events, summary.materialized_tokens) == (1, 3072)
+    assert summary.materialized_bytes == 1024
+    assert summary.extra["source"] == "semblend.audit.v1"
+    assert summary.extra["events_told_twice"] == 1
+
+
+def test_an_empty_stream_tells_of_nothing_and_an_empty_text_log_does_not(log: Log) -> None:
+    for engine in ("semblend", "trtllm"):
+        assert summarize(engine, [log()]).materialized_tokens == 0
+    assert summarize("vllm", [log()]).materialized_tokens is None
+
+
+def test_a_file_without_a_single_record_is_no_audit_stream(log: Log) -> None:
+    summary = summarize("semblend", [log("hello", "world")])
+    assert summary.materialized_tokens is None
+
+
+def test_requests_are_0_only_where_their_story_has_ended(log: Log) -> None:
+    summary = summarize(
+        "semblend",
+        [
+            log(
+                record("lookup", "declined", reason="no_donors", spans=0, microseconds=12.5),
+                record("declined", "declined", reason="no_donors", stage="lookup", donor_id=None),
+                record("lookup", "open", reason=None, spans=2, microseconds=80.0),
+                record("plan", "open", materialize=True),
+                record("lookup", "found-only", reason=None, spans=1, microseconds=80.0),
+                record("plan", "found-only", materialize=False),
+                record("declined", "donor", reason="donor_too_short", stage="offer", donor_id="donor"),
+                record("evicted", None, donor_id="d", tokens=5, bytes=6, cause="budget"),
+                record("error", None, where="lookup", error="ValueError", location="a.py:3"),
+            )
+        ],
+    )
+    confirmed = {name: request.confirmed_tokens for name, request in summary.requests.items()}
+    assert confirmed == {"declined": 0, "open": None, "found-only": 0}
+    assert summary.requests["open"].lookup_us == 80.0
+    assert (summary.lookups, summary.lookup_hits, summary.plans) == (3, 2, 2)
+    assert summary.declined == {"donor_too_short": 1, "no_donors": 1}
+    assert summary.evicted == {"budget": 1}
+    assert (summary.errors, summary.error_samples) == (1, ["lookup: ValueError at a.py:3"])
+
+
+def test_bytes_that_one_backend_did_not_tell_are_unknown_in_total(log: Log) -> None:
+    summary = summarize("semblend", [log(MATERIALIZED, record("materialized", "r2", tokens=16, bytes=None))])
+    assert summary.materialized_tokens == 3088
+    assert summary.materialized_bytes is None
+
+
+def test_a_torn_last_line_is_reported_and_the_rest_counted(log: Log) -> None:
+    path = log(MATERIALIZED)
+    with path.open("a") as stream:
+        stream.write(MATERIALIZED[:90])
+    for engine in ("semblend", "vllm", "trtllm"):
+        summary = summarize(engine, [path])
+        assert summary.materialized_tokens == 3072
+        assert summary.unparsed_lines == 1
+        assert any(":2:" in torn for torn in summary.torn_lines)
+
+
+def test_a_line_of_rubbish_hides_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(
+        bytes(range(256)) * 40 + b"\n" + MATERIALIZED.encode() + b"\n\x00\xff\x1b[31m\n" + b"x" * 9_000_000
+    )
+    summary = summarize("semblend", [path])
+    assert summary.materialized_tokens == 3072
+
+
+def test_a_damaged_gzip_keeps_what_could_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "audit.gz"
+    lines = b"".join(MATERIALIZED.replace("r1", f"r{i}").encode() + b"\n" for i in range(5000))
+    packed = gzip.compress(lines)
+    path.write_bytes(packed[: len(packed) // 2])
+    summary = summarize("semblend", [path])
+    assert 0 < (summary.materialized_tokens or 0) < 5000 * 3072
+    assert any("cannot be read further" in torn for torn in summary.torn_lines)
+
+
+def test_another_version_is_refused(log: Log) -> None:
+    newer = MATERIALIZED.replace("audit.v1", "audit.v2")
+    for engine in ("semblend", "vllm"):
+        with pytest.raises(InputError, match=r"semblend\.audit\.v2") as refused:
+            summarize(engine, [log(MATERIALIZED, newer)])
+        assert refused.value.exit_code == 2
+
+
+def test_rotated_files_come_along_and_are_counted_once(log: Log) -> None:
+    old, new = log(MATERIALIZED, name="audit.jsonl.1"), log(MATERIALIZED, name="audit.jsonl")
+    assert summarize("semblend", [new]).materialization_events == 2
+    assert summarize("semblend", [old, new]).materialization_events == 2
+    with pytest.raises(InputError, match="given twice"):
+        summarize("semblend", [new, new])
+
+
+def test_trtllm_tallies_rejections_and_counts_boundaries_apart(log: Log) -> None:
+    lines = (
+        {"event": "scheduler_initialized", "namespace": {}},
+        {"event": "lookup", "request_id": 1, "found": False, "rejection_reason": "no_donor_match"},
+        {"event": "lookup", "request_id": 2, "found": True, "num_new_matched_tokens": 552, "rejection_reason": ""},
+        {"event": "engine_blend_boundary", "boundary_layer": 24, "prefix_token_count": 552},
+        {"event": "donor_registered", "request_id": 2049, "token_count": 900},
+    )
+    found = summarize("trtllm", [log(*map(json.dumps, lines))])
+    assert (found.lookups, found.lookup_hits, found.donors_registered) == (2, 1, 1)
+    assert (found.materialization_events, found.materialized_tokens, found.advertised_tokens) == (0, 0, 552)
+    assert found.declined == {"no_donor_match": 1}
+    assert found.extra["engine_blend_boundaries"] == 1
+    landed = {"event": "materialized", "request_id": 2, "materialized": 552, "requires_rope_correction": True}
+    summary = summarize("trtllm", [log(*map(json.dumps, (*lines, landed)))])
+    assert (summary.materialization_events, summary.materialized_tokens) == (1, 552)
+    assert summary.requests["2"].confirmed_tokens == 552
+    assert summary.requests["1"].confirmed_tokens == 0
+
+
+def test_trtllm_never_counts_more_tokens_than_the_plan_covers(log: Log) -> None:
+    landed = {"event": "materialized", "request_id": 2, "materialized": 552 * 28, "covered_token_count": 552}
+    summary = summarize("trtllm", [log(json.dumps(landed))])
+    assert summary.materialized_tokens == 552
+    assert summary.extra["counts_above_the_plan"] == 1
+
+
+def test_trtllm_event_without_a_count_leaves_the_tokens_unknown(log: Log) -> None:
+    summary = summarize("trtllm", [log(json.dumps({"event": "materialized", "request_id": 2}))])
+    assert summary.materialization_events == 1
+    assert summary.materialized_tokens is None
