@@ -151,10 +151,12 @@ def check_correctness(device: torch.device, types: tuple[torch.dtype, ...] = TYP
 def median_ms(call: Callable[[], object], repeats: int, warm_up: int = 3) -> float:
     for _ in range(warm_up):
         call()
-    event: Any = torch.cuda.Event
-    pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(repeats)]
-    torch.cuda.synchronize()
+    cuda: Any = torch.cuda
+    pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    cuda.synchronize()
     for start, end in pairs:
+        # The device is busy until the host has queued the call: a host that is late would be timed instead.
+        cuda._sleep(BUSY_CYCLES)
         start.record()
         call()
         end.record()
