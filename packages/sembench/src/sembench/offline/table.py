@@ -1,0 +1,76 @@
+"""What ``run-offline`` shows: progress on stderr, the figures on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from sembench.schema import Aggregate, Rate, Result
+
+
+@contextmanager
+def progress(items: int) -> Iterator[Callable[[], None]]:
+    """A bar over the items; the function moves it by one."""
+    columns = (TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("items", total=items)
+        yield lambda: bar.advance(task)
+
+
+def print_summary(result: Result, console: Console | None = None) -> None:
+    """One row per transform and one for all; a dash is a figure that was not measured."""
+    console = console or Console()
+    aggregate, config = result.aggregate, result.config
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("transform")
+    for heading in ("items", "exact blocks", "candidate", "eligible", "lift", "placed"):
+        table.add_column(heading, justify="right")
+    for name, summary in result.by_transform.items():
+        table.add_row(name, *_cells(summary.aggregate))
+    table.add_section()
+    table.add_row("all", *_cells(aggregate))
+    console.print(table)
+    provider = config.get("provider", {}).get("name")
+    console.print(f"provider {provider}, tokenizer {config.get('tokenizer')}, blocks of {aggregate.block_size} tokens")
+    console.print(
+        f"negative controls: eligible {_rate(aggregate.negative_control_semantic_eligible_rate)}, "
+        f"placed {_rate(aggregate.negative_control_semantic_placement_rate)}"
+    )
+    if aggregate.lookup_us:
+        console.print("lookup: " + ", ".join(f"{name} {us / 1e3:.2f} ms" for name, us in aggregate.lookup_us.items()))
+    if aggregate.decline_reasons:
+        console.print("declined: " + _counts(aggregate.decline_reasons))
+    if aggregate.requests_failed:
+        first = next(record.error for record in result.requests if record.status == "error")
+        console.print(
+            f"failed: {aggregate.requests_failed} of {aggregate.items} items; the first: {first}", style="red"
+        )
+    console.print("Nothing was loaded: these figures say what could be reused, not what was.")
+
+
+def _cells(aggregate: Aggregate) -> list[str]:
+    lift = aggregate.semantic_eligible_lift
+    return [
+        str(aggregate.items),
+        _rate(aggregate.exact_block_hit_rate),
+        _rate(aggregate.semantic_candidate_block_rate),
+        _rate(aggregate.semantic_eligible_block_rate),
+        "-" if lift is None else f"{100 * lift:+.1f} pp",
+        _rate(aggregate.semantic_placement_rate_by_request),
+    ]
+
+
+def _rate(rate: Rate | None) -> str:
+    if rate is None:
+        return "-"
+    parts = " / ".join("-" if part is None else f"{part:g}" for part in (rate.numerator, rate.denominator))
+    return f"{'-' if rate.value is None else f'{100 * rate.value:.1f}%'} ({parts})"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda entry: -entry[1]))
