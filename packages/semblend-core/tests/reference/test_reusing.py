@@ -87,6 +87,11 @@ def test_recomputing_everything_equals_cold(reordered: Reordered) -> None:
     assert float((prefill.logits - reordered.cold.logits).abs().max()) <= 1e-3
 
 
+def test_a_prompt_of_another_length_than_the_plan_is_refused(reordered: Reordered) -> None:
+    with pytest.raises(ValueError, match="the plan is for"):
+        prefill_reusing(reordered.engine, reordered.tokens[:-1], reordered.plan, reordered.donors, RotateOnly(), 0.0)
+
+
 @pytest.mark.parametrize("policy", [SeamHead(16), QueryAttention(seam=16), KVDeviation(), Oracle()])
 def test_a_policy_keeps_its_budget_on_a_real_model(reordered: Reordered, policy: RecomputePolicy) -> None:
     prefill, share = reordered.reuse(policy, 0.4)

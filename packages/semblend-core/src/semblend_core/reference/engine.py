@@ -160,9 +160,7 @@ class ReferenceEngine:
         room: int = _DECODE_ROOM,
     ) -> Prefill:
         """Carry out ``plan``: place the exact prefix and the donors' KV, then compute all rows in one forward."""
-        tokens = as_token_ids(token_ids)
-        if tokens.size != plan.prompt_tokens:
-            raise ValueError(f"the plan is for {plan.prompt_tokens} tokens, the prompt has {tokens.size}")
+        tokens = tokens_of_plan(token_ids, plan)
         rows = row_positions(plan)
         with self.timed() as elapsed:
             workspace = self.place_plan(plan, donors, exact_prefix=exact_prefix, room=room)
@@ -275,6 +273,14 @@ class ReferenceEngine:
     def _wait(self) -> None:
         if self.geometry.device.type == "cuda":
             torch.cuda.synchronize(self.geometry.device)
+
+
+def tokens_of_plan(token_ids: Tokens, plan: Plan) -> TokenIds:
+    """The prompt's tokens, if they are as many as the plan is for."""
+    tokens = as_token_ids(token_ids)
+    if tokens.size != plan.prompt_tokens:
+        raise ValueError(f"the plan is for {plan.prompt_tokens} tokens, the prompt has {tokens.size}")
+    return tokens
 
 
 def row_positions(plan: Plan) -> NDArray[np.int64]:

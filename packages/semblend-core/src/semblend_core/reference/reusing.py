@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from semblend_core.contract import Plan, TokenIds, as_token_ids
+from semblend_core.contract import Plan, TokenIds
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.recompute import Recompute, RecomputePolicy
 from semblend_core.reference.attention import Observation
-from semblend_core.reference.engine import ReferenceEngine, row_positions
+from semblend_core.reference.engine import ReferenceEngine, row_positions, tokens_of_plan
 from semblend_core.reference.prefill import Prefill
 from semblend_core.reference.probing import EngineProbe
 from semblend_core.reference.workspace import Workspace
@@ -44,7 +44,7 @@ def prefill_reusing(
 
     ``truth``: the cold prefill and its continuation, for the oracle of a study.
     """
-    tokens = as_token_ids(token_ids)
+    tokens = tokens_of_plan(token_ids, plan)
     with engine.timed() as elapsed:
         workspace = engine.place_plan(plan, donors, exact_prefix=exact_prefix, room=room)
         probe = EngineProbe(engine, workspace, tokens, plan, truth=truth) if policy.needs_probe else None
