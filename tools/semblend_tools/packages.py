@@ -57,6 +57,11 @@ class Package:
         """The package's `[tool.semblend]` table."""
         return dict(self.pyproject.get("tool", {}).get("semblend", {}))
 
+    @property
+    def test_system_packages(self) -> tuple[str, ...]:
+        """Debian packages whose programs the tests use."""
+        return tuple(self.settings.get("test-system-packages", ()))
+
     @cached_property
     def requirements(self) -> list[Requirement]:
         return [parse_requirement(text) for text in self.pyproject["project"].get("dependencies", [])]

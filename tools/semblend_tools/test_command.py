@@ -13,6 +13,7 @@ from semblend_tools.junit import NO_TESTS_COLLECTED, Counts, read_counts
 from semblend_tools.lint_command import lint
 from semblend_tools.packages import Package, discover, select
 from semblend_tools.progress import complain, say
+from semblend_tools.system_packages import provide
 from semblend_tools.tables import print_table
 
 TOOLS = "tools"
@@ -26,6 +27,7 @@ class Suite:
     environment: Environment
     tests: Path
     ignored: Path | None = None
+    system_packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def _suites(clone: Clone, names: Sequence[str], *, engines: bool) -> list[Suite]
         raise ToolError(f"{error}, and {TOOLS} (this tooling's own tests)", error.exit_code) from None
     suites = []
     for package in chosen:
-        suites.append(Suite(package.name, environment, package.tests, package.engine_tests))
+        needed = package.test_system_packages
+        suites.append(Suite(package.name, environment, package.tests, package.engine_tests, needed))
         suites += _engine_suites(clone, package) if engines else []
     if not names or TOOLS in names:
         suites.append(Suite(TOOLS, environment, clone.root / "tools" / "tests"))
@@ -82,6 +85,7 @@ def _engine_suites(clone: Clone, package: Package) -> list[Suite]:
 
 def _run(clone: Clone, suite: Suite, pytest_arguments: Sequence[str]) -> Result:
     say(f"testing {suite.name} in the environment `{suite.environment.label}`")
+    provide(clone, suite.system_packages)
     started = time.monotonic()
     code, counts = NO_TESTS_COLLECTED, Counts()
     if suite.tests.is_dir():

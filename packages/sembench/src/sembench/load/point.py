@@ -34,7 +34,7 @@ class Percentiles(BaseModel):
 
 
 class LoadPoint(BaseModel):
-    """A closed loop keeps ``concurrency`` requests in flight; an open loop starts ``rate`` requests a second, come what may.
+    """A closed loop keeps ``concurrency`` requests in flight; an open loop starts ``rate`` of them a second regardless.
 
     Counted are the requests that were due inside the window of ``duration_s`` after the warm-up.
     """

@@ -12,8 +12,9 @@ from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.report.svg import Axis, Tick, legend, line, marker, plot
 from sembench.schema import Result
 
-# Classes and shapes for up to this many shares; more would not be told apart.
-_LOOKS = (("cold", "circle"), ("exact", "square"), ("warm", "ring"), ("fourth", "circle"), ("fifth", "square"))
+Looks = dict[float, tuple[str, str]]
+"""Class and shape for each share of reuse, the same in all plots of a result."""
+_BETWEEN = (("exact", "square"), ("fourth", "circle"), ("fifth", "square"))
 _LAG_OF_NOTE_MS = 5.0
 
 
@@ -27,8 +28,9 @@ def load_curves(result: Result, prefix: str) -> Html | None:
     if not points:
         return section(anchor, title, el("p", "Not measured: the run ended before its first point.", class_="missing"))
     body: list[Child] = [el("p", abstract(points), class_="lead")]
+    looks = _looks(points)
     for mode in ("closed", "open"):
-        body += _of_mode([point for point in points if point.mode == mode])
+        body += _of_mode([point for point in points if point.mode == mode], looks)
     return section(anchor, title, *body)
 
 
@@ -62,7 +64,7 @@ def abstract(points: Sequence[LoadPoint]) -> str:
     return " ".join(told)
 
 
-def _of_mode(points: Sequence[LoadPoint]) -> list[Child]:
+def _of_mode(points: Sequence[LoadPoint], looks: Looks) -> list[Child]:
     if not points:
         return []
     closed = points[0].mode == "closed"
@@ -74,14 +76,15 @@ def _of_mode(points: Sequence[LoadPoint]) -> list[Child]:
         else "Requests arrive at random times, whether or not earlier ones are answered. Latency counts from when a "
         "request was due; service time, from when it was sent, stands in the table."
     )
-    drawings = [
-        _curve(points, "TTFT, median, ms", over, lambda point: point.ttft_ms.p50),
-        _curve(points, "TTFT, 95th percentile, ms", over, lambda point: point.ttft_ms.p95),
-        _curve(points, "output tokens per second", over, lambda point: point.output_tokens_per_s),
-        _curve(points, "latency, median, ms", over, lambda point: point.latency_ms.p50),
+    figures: list[tuple[str, Callable[[LoadPoint], float | None]]] = [
+        ("TTFT, median, ms", lambda point: point.ttft_ms.p50),
+        ("TTFT, 95th percentile, ms", lambda point: point.ttft_ms.p95),
+        ("output tokens per second", lambda point: point.output_tokens_per_s),
+        ("latency, median, ms", lambda point: point.latency_ms.p50),
     ]
-    looks = _looks(points)
-    key = legend([(*look, f"reuse share {share:g}") for share, look in looks.items()])
+    drawings = [_curve(points, looks, title, over, of) for title, of in figures]
+    shares = sorted({point.reuse_share for point in points})
+    key = legend([(*looks[share], f"reuse share {share:g}") for share in shares])
     return [
         el("h3", "Closed loop" if closed else "Open loop"),
         el("p", note),
@@ -91,7 +94,9 @@ def _of_mode(points: Sequence[LoadPoint]) -> list[Child]:
     ]
 
 
-def _curve(points: Sequence[LoadPoint], title: str, over: str, of: Callable[[LoadPoint], float | None]) -> Html | None:
+def _curve(
+    points: Sequence[LoadPoint], looks: Looks, title: str, over: str, of: Callable[[LoadPoint], float | None]
+) -> Html | None:
     values = {(point.reuse_share, point.level): known(of(point)) for point in points}
     measured = [value for value in values.values() if value is not None]
     if not measured:
@@ -100,7 +105,7 @@ def _curve(points: Sequence[LoadPoint], title: str, over: str, of: Callable[[Loa
     y = Axis.from_zero(max(measured))
     centre = {level: round(100 * (n + 0.5) / len(levels), 3) for n, level in enumerate(levels)}
     marks: list[Child] = []
-    for share, (series, shape) in _looks(points).items():
+    for share, (series, shape) in looks.items():
         places = [(level, values.get((share, level))) for level in levels]
         known_places = [(level, value) for level, value in places if value is not None]
         marks.append(line([(centre[level], y.y(value)) for level, value in known_places], series))
@@ -111,9 +116,13 @@ def _curve(points: Sequence[LoadPoint], title: str, over: str, of: Callable[[Loa
     return plot(marks, y=y, x_ticks=ticks, y_title=title, x_title=over, describe=f"{title}, over {over}")
 
 
-def _looks(points: Sequence[LoadPoint]) -> dict[float, tuple[str, str]]:
+def _looks(points: Sequence[LoadPoint]) -> Looks:
+    """The least reuse looks like cold and the most like reuse, as elsewhere on the page."""
     shares = sorted({point.reuse_share for point in points})
-    return {share: _LOOKS[min(n, len(_LOOKS) - 1)] for n, share in enumerate(shares)}
+    looks = {share: _BETWEEN[n % len(_BETWEEN)] for n, share in enumerate(shares, -1)}
+    looks[shares[-1]] = ("warm", "ring")
+    looks[shares[0]] = ("cold", "circle")
+    return looks
 
 
 def _table(points: Sequence[LoadPoint], closed: bool) -> Html:

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from sembench.report.answers import chosen, marked, pairs_of
+from sembench.report.comparison import Named, comparison, refusal
+from sembench.report.figures import NOT_MEASURED
+from sembench.report.headline import abstract, groups, reused_tokens
+from sembench.report.length import bands_of
+from sembench.report.load_curves import load_curves
+from sembench.report.page import render_report
+from sembench.report.speed_quality import points_of
+from sembench.schema import EngineSummary, Rate, Result
+
+Replay = Callable[..., Result]
+
+
+def test_the_same_results_give_the_same_bytes(replay: Replay) -> None:
+    assert render_report([replay()]) == render_report([replay()])
+
+
+def test_nothing_measured_means_no_figure_at_all(nothing_measured: Result) -> None:
+    rows = [row for _, group in groups(nothing_measured) for row in group]
+    assert {row.value for row in rows} == {NOT_MEASURED}
+    assert abstract(nothing_measured) == "None of the headline figures was measured."
+    page = render_report([nothing_measured])
+    assert "0%" not in page.split("</style>")[1]
+    assert "×" not in page.split("</style>")[1]
+
+
+def test_the_summary_says_when_controls_did_not_stay_cold(replay: Replay) -> None:
+    result = replay()
+    assert "Negative controls stayed cold (0 of 6)." in abstract(result)
+    result.aggregate.negative_control_semantic_placement_rate = Rate.of(2, 6)
+    assert "Negative controls did not stay cold: 2 of 6 reused." in abstract(result)
+
+
+def test_failed_requests_are_in_the_summary(replay: Replay) -> None:
+    result = replay()
+    result.aggregate.requests_failed = 3
+    assert "3 of 51 requests failed." in abstract(result)
+
+
+def test_reused_tokens_are_counted_over_warm_requests_that_tell_them(replay: Replay) -> None:
+    result = replay()
+    warm = [record for record in result.requests if record.arm == "warm"]
+    warm[0].confirmed_tokens = None
+    rate = reused_tokens(result)
+    assert rate is not None
+    assert rate.numerator == sum(record.confirmed_tokens or 0 for record in warm[1:])
+    assert rate.denominator == sum(record.prompt_tokens or 0 for record in warm[1:])
+
+
+def test_bands_double_and_hold_every_usable_request_once(replay: Replay) -> None:
+    result = replay()
+    result.requests[0].status = "error"
+    result.requests[1].ttft_ms = None
+    bands = bands_of(result.requests)
+    assert all(later.upper == 2 * earlier.upper for earlier, later in pairwise(bands))
+    usable = [
+        record
+        for record in result.requests
+        if record.status == "ok" and record.ttft_ms is not None and not record.negative_control
+    ]
+    assert sum(len(values) for band in bands for values in band.ttft.values()) == len(usable)
+    for record in usable:
+        band = next(band for band in bands if band.upper >= (record.prompt_tokens or 0))
+        assert record.ttft_ms in band.ttft[record.arm]
+
+
+def test_only_transforms_with_both_figures_are_points(replay: Replay) -> None:
+    result = replay()
+    result.by_transform["rag_reorder"].aggregate.kl_mean = None
+    result.by_transform["sparse_edit"].paired = None
+    shown = {point.transform for point in points_of(result)}
+    assert shown == set(result.by_transform) - {"rag_reorder", "sparse_edit"}
+
+
+def test_the_answers_that_differ_most_are_shown_first_and_then_every_transform(replay: Replay) -> None:
+    pairs = pairs_of(replay())
+    shown = chosen(pairs)
+    assert shown[0].distance == max(pair.distance for pair in pairs)
+    assert len(shown) == 6
+    assert len({pair.warm.transform for pair in shown[2:]}) == 4
+
+
+def test_only_words_that_differ_are_marked() -> None:
+    left, right = marked("the cause was\na leak", "the cause was a fire")
+    assert left == "the cause was\na <mark>leak</mark>"
+    assert right == "the cause was a <mark>fire</mark>"
+
+
+def named(*results: Result) -> list[Named]:
+    return [Named(name, result) for name, result in zip("abc", results, strict=False)]
+
+
+def test_results_of_one_manifest_are_shown_side_by_side_with_what_differs(replay: Replay) -> None:
+    first, second = replay(), replay()
+    second.config["budget"] = 0.30
+    shown = comparison(named(first, second))
+    assert "Not comparable" not in shown
+    assert shown.count("2.86×") >= 2
+    assert "config.budget" in shown
+    assert "0.15" in shown
+    assert "config.policy" not in shown
+
+
+def test_results_of_different_manifests_are_refused_and_no_figure_is_shown(replay: Replay) -> None:
+    shown = comparison(named(replay(), replay(sha256="cd" * 32)))
+    assert "Not comparable" in shown
+    assert "different manifests" in shown
+    assert "cd" * 32 in shown
+    assert "×" not in shown
+
+
+def test_an_unknown_manifest_is_refused(replay: Replay, nothing_measured: Result) -> None:
+    assert "b is not known" in (refusal(named(replay(), nothing_measured)) or "")
+
+
+def test_different_items_of_one_manifest_are_refused(replay: Replay) -> None:
+    assert "a 48, b 16" in (refusal(named(replay(), replay(items=16))) or "")
+
+
+def test_a_load_result_and_a_replay_are_refused(replay: Replay, load_result: Result) -> None:
+    assert refusal(named(replay(), load_result)) == "Load results and replays have no figure in common."
+    assert refusal(named(load_result, load_result)) is None
+    assert "tokens/s" in comparison(named(load_result, load_result))
+
+
+def test_a_load_point_with_errors_is_remarked(load_result: Result) -> None:
+    shown = load_curves(load_result, "") or ""
+    assert "3 of 60 requests failed (http_503 3)" in shown
+    assert "backlog 7" in shown
+
+
+def test_load_entries_of_another_form_are_said_to_be_unreadable(load_result: Result) -> None:
+    load_result.load = [{"mode": "sideways"}]
+    assert "cannot be read" in (load_curves(load_result, "") or "")
+
+
+def test_engine_events_show_only_what_an_engine_tells() -> None:
+    summary = EngineSummary(engine="vllm", inputs=["a.log"], lines=9, unparsed_lines=0, materialized_tokens=512)
+    summary.declined = {"no_spans": 3}
+    from sembench.report.engine_events import engine_events
+
+    shown = engine_events([summary]) or ""
+    assert "512" in shown
+    assert "3 of 3" in shown
+    assert "Lookups" not in shown
+    assert engine_events([]) is None
