@@ -31,11 +31,22 @@ def best_cover(
     ``worth``: fewest newly covered tokens that justify one more piece. ``start``: positions before it are taken.
     ``alignment``: piece starts and ends are multiples of it. ``max_spans``: the longest so many are kept.
     """
-    swept = _sweep(sorted(run for run in runs if run.end - start >= worth), start, worth, preference)
+    ordered = sorted(run for run in runs if run.end - start >= worth)
+    swept = ordered if _apart(ordered) else _sweep(ordered, start, worth, preference)
     pieces = _aligned(_long_enough(swept, min_span, start), alignment, min_span, start)
     if max_spans is not None and len(pieces) > max_spans:
         pieces = sorted(sorted(pieces, key=lambda run: run.start - run.end)[:max_spans])
     return pieces
+
+
+def _apart(ordered: list[Run]) -> bool:
+    """Whether no two runs overlap: then the sweep would take them all, as after edits of one donor's text."""
+    position = 0
+    for run in ordered:
+        if run.start < position:
+            return False
+        position = run.end
+    return True
 
 
 def _sweep(ordered: list[Run], position: int, worth: int, preference: Preference) -> list[Run]:

@@ -44,9 +44,7 @@ def search_runs(
     else:
         singly = min(SINGLY, diagonals.hits.size)
         for i in range(singly):
-            first, end = int(diagonals.first[i]), int(diagonals.last[i]) + gram
-            inside = any(run.start <= first and end <= run.end for run in found)
-            if not inside or unexplained(query, donors, diagonals.take(np.array([i])), found, gram).size:
+            if not _explained(query, donors, diagonals, i, found, gram):
                 found += run_along(query, donors, diagonals, i, **limits)
         if singly == diagonals.hits.size:
             return [*dict.fromkeys(found)]
@@ -91,6 +89,24 @@ def outside(positions: npt.NDArray[np.int64], runs: Sequence[Run], gram: int) ->
     farthest = np.maximum.accumulate(edges[:, 1])
     before = np.searchsorted(edges[:, 0], positions, side="right")
     return np.asarray((before == 0) | (farthest[np.maximum(before, 1) - 1] < positions + gram))
+
+
+def _explained(
+    query: TokenIds, donors: DonorColumns, diagonals: Diagonals, i: int, runs: Sequence[Run], gram: int
+) -> bool:
+    """The opposite of ``unexplained`` for a single diagonal, without arrays."""
+    first, end = int(diagonals.first[i]), int(diagonals.last[i]) + gram
+    around = next((run for run in runs if run.start <= first and end <= run.end), None)
+    if around is None:
+        return False
+    shift, donor = int(diagonals.shift[i]), int(diagonals.donor[i])
+    start, length = int(donors.start[donor]), int(donors.length[donor])
+    for position in (around.start - 1, around.end):
+        there = position + shift
+        within = 0 <= position < query.size and 0 <= there < length
+        if within and query[position] == donors.arena[start + there]:
+            return False
+    return True
 
 
 def unexplained(
