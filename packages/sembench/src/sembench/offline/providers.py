@@ -19,6 +19,9 @@ NAMES = ("core", "exact", "peer")
 _NO_TIME_LIMIT_MS = 600_000.0
 """The limit protects an engine's scheduler; here it would only make the figures depend on the machine's load."""
 
+_KNOWN_ELSEWHERE = ("SEMBLEND_MODEL_CACHE", "SEMBLEND_CACHE_DIR", "SEMBLEND_REQUIRE_ENGINES")
+"""Variables that are no settings of the provider, and no misspelt ones either."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
@@ -62,7 +65,7 @@ def _settings(options: ProviderOptions) -> Settings:
     if options.fuzzy is not None:
         changes["fuzzy_chunks"] = options.fuzzy
     try:
-        return replace(Settings.from_env(), **changes)
+        return replace(Settings.from_env(also_known=_KNOWN_ELSEWHERE), **changes)
     except SettingError as error:
         raise InputError(str(error)) from None
 

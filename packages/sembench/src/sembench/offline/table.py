@@ -16,20 +16,26 @@ from sembench.schema import Aggregate, Rate, Result
 @contextmanager
 def progress(items: int) -> Iterator[Callable[[], None]]:
     """A bar over the items; the function moves it by one."""
+    console = Console(stderr=True)
     columns = (TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("items", total=items)
         yield lambda: bar.advance(task)
 
 
 def print_summary(result: Result, console: Console | None = None) -> None:
-    """One row per transform and one for all; a dash is a figure that was not measured."""
-    console = console or Console()
+    """One row per transform and one for all; a dash is a figure that was not measured.
+
+    Counts are of full blocks, with their share of ``blocks``; ``placed`` counts items, with their share of ``items``.
+    """
+    console = console or _console()
     aggregate, config = result.aggregate, result.config
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("transform")
-    for heading in ("items", "exact blocks", "candidate", "eligible", "lift", "placed"):
-        table.add_column(heading, justify="right")
+    table.add_column("transform", no_wrap=True)
+    for heading in ("items", "blocks", "exact", "candidate", "eligible", "lift", "placed"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, summary in result.by_transform.items():
         table.add_row(name, *_cells(summary.aggregate))
     table.add_section()
@@ -53,22 +59,37 @@ def print_summary(result: Result, console: Console | None = None) -> None:
     console.print("Nothing was loaded: these figures say what could be reused, not what was.")
 
 
+def _console() -> Console:
+    # A pipe has no width: a file or a pager should not get rows that are broken for nobody's terminal.
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
+
+
 def _cells(aggregate: Aggregate) -> list[str]:
     lift = aggregate.semantic_eligible_lift
+    exact = aggregate.exact_block_hit_rate
     return [
         str(aggregate.items),
-        _rate(aggregate.exact_block_hit_rate),
-        _rate(aggregate.semantic_candidate_block_rate),
-        _rate(aggregate.semantic_eligible_block_rate),
+        "-" if exact is None or exact.denominator is None else f"{exact.denominator:.0f}",
+        _share(exact),
+        _share(aggregate.semantic_candidate_block_rate),
+        _share(aggregate.semantic_eligible_block_rate),
         "-" if lift is None else f"{100 * lift:+.1f} pp",
-        _rate(aggregate.semantic_placement_rate_by_request),
+        _share(aggregate.semantic_placement_rate_by_request),
     ]
+
+
+def _share(rate: Rate | None) -> str:
+    """The numerator and the share; the denominator has a column of its own."""
+    if rate is None or rate.numerator is None:
+        return "-"
+    return f"{rate.numerator:.0f} {'-' if rate.value is None else f'{100 * rate.value:5.1f}%'}"
 
 
 def _rate(rate: Rate | None) -> str:
     if rate is None:
         return "-"
-    parts = " / ".join("-" if part is None else f"{part:g}" for part in (rate.numerator, rate.denominator))
+    parts = " / ".join("-" if part is None else f"{part:.0f}" for part in (rate.numerator, rate.denominator))
     return f"{'-' if rate.value is None else f'{100 * rate.value:.1f}%'} ({parts})"
 
 
