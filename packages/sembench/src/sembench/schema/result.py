@@ -119,8 +119,12 @@ class RequestRecord(_Model):
     """materialized, declined, exact_only, ... as the backend or provider says."""
     decline_reason: str | None = None
     lookup_us: float | None = None
+    policy: str | None = None
+    """What chose the tokens that were computed afresh, where the backend says so."""
 
     ttft_ms: float | None = None
+    ttft_samples_ms: list[float] | None = None
+    """Every measurement, where there were several; ``ttft_ms`` is their median."""
     latency_ms: float | None = None
     output_tokens: Count | None = None
     engine_cached_tokens: Count | None = None
@@ -129,6 +133,8 @@ class RequestRecord(_Model):
     """Cold arm only: how is in ``cold_proof``."""
     cold_proof: str | None = None
     output: str | None = None
+    output_logprobs: list[dict[str, Any]] | None = None
+    """Log-probabilities of the output's tokens as the server gives them, where they were asked for."""
     quality: Quality = Quality()
     route: dict[str, str] = {}
     """Routing headers of the response."""

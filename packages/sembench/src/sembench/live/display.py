@@ -1,0 +1,98 @@
+"""What a person sees: progress on stderr, tables on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sembench.live.noise_floor import NoiseFloor
+from sembench.live.preflight import Preflight
+from sembench.schema import Interval, Rate, RequestRecord, Result
+
+
+class Counting:
+    """Counts records into a progress bar."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("serving", total=total, note="")
+        self._failed = 0
+
+    def __call__(self, record: RequestRecord) -> None:
+        self._failed += record.status == "error"
+        note = f"{self._failed} failed" if self._failed else ""
+        self._progress.update(self._task, advance=1, note=note)
+
+
+@contextmanager
+def counting(total: int) -> Iterator[Counting]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        yield Counting(progress, total)
+
+
+def print_preflight(found: Preflight) -> None:
+    table = Table(title=found.url, title_justify="left")
+    for heading in ("check", "result", "detail"):
+        table.add_column(heading, overflow="fold")
+    for check in found.checks:
+        verdict = {True: "yes", False: "NO" if check.required else "no", None: "unknown"}[check.ok]
+        table.add_row(check.name, verdict, check.detail)
+    Console().print(table)
+
+
+def print_result(result: Result) -> None:
+    table = Table(show_header=False)
+    table.add_column("figure")
+    table.add_column("value", overflow="fold")
+    for figure, value in _rows(result):
+        table.add_row(figure, value)
+    Console().print(table)
+
+
+def _rows(result: Result) -> Iterator[tuple[str, str]]:
+    figures, paired = result.aggregate, result.paired
+    yield "warm requests", f"{figures.requests_ok} ok, {figures.requests_failed} failed, of {figures.items} items"
+    yield "answers passed", _rate(figures.quality_pass_rate)
+    yield "backend confirmed blocks", _rate(figures.backend_confirmed_block_rate)
+    if paired is None:
+        yield "speedup", "not measured: add --paired for a cold arm"
+        return
+    left_out = ", ".join(f"{count} {reason}" for reason, count in paired.dropped.items())
+    yield "clean pairs", f"{paired.clean_pairs} of {figures.items}" + (f" (left out: {left_out})" if left_out else "")
+    times = (paired.cold_ttft_ms_median, paired.exact_ttft_ms_median, paired.warm_ttft_ms_median)
+    yield "TTFT ms, cold / exact / warm", " / ".join("-" if ms is None else f"{ms:.1f}" for ms in times)
+    yield "blended TTFT speedup", _interval(paired.blended_ttft_speedup_median)
+    yield "negative controls' speedup", _interval(paired.negative_control_ttft_speedup_median)
+
+
+def print_noise_floor(floor: NoiseFloor) -> None:
+    table = Table(title="cold against cold", title_justify="left")
+    for heading in ("figure", "pairs", "mean", "p5", "p50", "p95"):
+        table.add_column(heading)
+    for figure in ("rouge_l", "ttft_ratio", "answer_score_difference"):
+        spread = getattr(floor, figure)
+        numbers = (spread.mean, spread.p5, spread.p50, spread.p95)
+        table.add_row(figure, str(spread.n), *("-" if value is None else f"{value:.4f}" for value in numbers))
+    console = Console()
+    console.print(table)
+    console.print(f"same text: {_rate(floor.exact_match)}")
+    for reason, count in floor.dropped.items():
+        console.print(f"left out: {count} servings: {reason}")
+
+
+def _rate(rate: Rate | None) -> str:
+    if rate is None or rate.value is None:
+        return "not measured"
+    return f"{rate.value:.3f} ({rate.numerator:g} / {rate.denominator:g})"
+
+
+def _interval(interval: Interval | None) -> str:
+    if interval is None or interval.value is None:
+        return "not measured"
+    bounds = f", 95% {interval.low:.3f} to {interval.high:.3f}" if interval.low is not None else ""
+    return f"{interval.value:.3f}{bounds} (n = {interval.n})"

@@ -1,0 +1,123 @@
+"""What the replay asks of a server, whichever protocol it speaks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from sembench.live.failures import RequestFailedError, failure_of_response, failure_of_transport, malformed
+
+ROUTE_HEADERS = (
+    "x-semblend-routing-path",
+    "x-semblend-routing-worker",
+    "x-semblend-routing-similarity",
+    "x-semblend-worker",
+    "x-semblend-similarity",
+    "x-gateway-route",
+    "x-route",
+)
+"""What routers say of their decision."""
+QUICK_TIMEOUT_S = 20.0
+"""For questions that no model has to answer."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One prompt to be served."""
+
+    text: str
+    request_id: str
+    session_id: str
+    max_tokens: int
+    salt: str | None = None
+    """Requests with different salts share no cached KV, on servers that know salts."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields added to the body as they are."""
+    logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer, complete. Times are from sending the request; None is what the server did not tell."""
+
+    text: str
+    ttft_ms: float | None
+    """Up to the first chunk with text in it; None for an answer without any."""
+    latency_ms: float
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    route: Mapping[str, str] = field(default_factory=dict)
+    logprobs: list[dict[str, Any]] | None = None
+
+
+class Endpoint(ABC):
+    """A server at ``base_url``. Failures are RequestFailedError."""
+
+    engine: str
+    """``openai`` or ``sglang``: the protocol."""
+    reset_paths: tuple[str, ...]
+    """Where such a server may take the order to forget its cached KV."""
+    salt_field: str
+
+    def __init__(self, client: httpx.AsyncClient, base_url: str, model: str, *, tenant: str, timeout_s: float) -> None:
+        self.client = client
+        self.base_url = base_url
+        self.model = model
+        self.tenant = tenant
+        self.timeout_s = timeout_s
+
+    @abstractmethod
+    async def ask(self, ask: Ask) -> Reply:
+        """Serve one prompt, greedily, streaming."""
+
+    @abstractmethod
+    async def describe(self) -> dict[str, Any]:
+        """What the server says of itself: name, version, settings that matter. Empty where it says nothing."""
+
+    async def models(self) -> list[str] | None:
+        """The names it serves; None where it does not tell."""
+        listed = await self.get_json("/v1/models")
+        if listed is None:
+            return None
+        entries = listed.get("data")
+        if not isinstance(entries, list):
+            raise malformed("/v1/models holds no list `data`")
+        return [str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry]
+
+    async def get_json(self, path: str) -> dict[str, Any] | None:
+        """The object at ``path``; None where the server has no such path."""
+        try:
+            response = await self.client.get(f"{self.base_url}{path}", timeout=min(QUICK_TIMEOUT_S, self.timeout_s))
+        except httpx.HTTPError as error:
+            raise failure_of_transport(error) from None
+        if response.status_code in (404, 405, 501):
+            return None
+        if response.status_code != 200:
+            raise failure_of_response(response)
+        try:
+            document = response.json()
+        except ValueError as error:
+            raise malformed(f"{path} is not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise malformed(f"{path} is no JSON object")
+        return document
+
+    def headers(self, ask: Ask) -> dict[str, str]:
+        return {"X-Request-Id": ask.request_id, "x-tenant-id": self.tenant, "x-session-id": ask.session_id}
+
+
+def route_of(headers: httpx.Headers) -> dict[str, str]:
+    return {name: headers[name] for name in ROUTE_HEADERS if name in headers}
+
+
+def count_or_none(value: object) -> int | None:
+    """A token count as a server states it; anything else is not a statement."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+__all__ = ["Ask", "Endpoint", "Reply", "RequestFailedError", "count_or_none", "route_of"]

@@ -1,0 +1,166 @@
+"""All items of a manifest, served and recorded; what was recorded survives a kill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import httpx
+
+from sembench.identity import Kind, identify
+from sembench.live.arms import ItemReplay, Servers
+from sembench.live.config import LiveConfig, open_client
+from sembench.live.connector_audit import join_audit
+from sembench.live.isolation import Isolation
+from sembench.live.partial import Partial, PartialHeader
+from sembench.live.preflight import REFUSED, Preflight, preflight
+from sembench.results import build_result
+from sembench.schema import InputError, ManifestItem, RequestRecord, Result
+
+FAILURES_IN_A_ROW = 10
+"""So many, and the server is gone rather than some requests bad."""
+
+OnRecord = Callable[[RequestRecord], None]
+OpenPartial = Callable[[PartialHeader], Partial]
+
+
+async def replay(
+    config: LiveConfig,
+    manifest: Path,
+    items: Sequence[ManifestItem],
+    open_partial: OpenPartial,
+    on_record: OnRecord,
+    api_key: str | None,
+) -> Partial:
+    """Serve what is not yet recorded. The partial that comes back holds every record."""
+    async with open_client(api_key, config.concurrency) as client:
+        servers = servers_of(config, client)
+        found = await check_servers(config, servers)
+        isolation = Isolation(client, found.able, concurrency=config.concurrency)
+        partial = open_partial(_header(config, manifest, items, found, isolation))
+        try:
+            run = _Run(config, servers, isolation, found, partial, on_record)
+            await run.serve(run.take_up(items))
+        finally:
+            partial.close()
+        return partial
+
+
+def servers_of(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
+    recipients = config.endpoint(client)
+    apart = config.donor_url is not None and config.donor_url != config.url
+    return Servers(recipients, config.endpoint(client, config.donor_url) if apart else recipients)
+
+
+async def check_servers(config: LiveConfig, servers: Servers) -> Preflight:
+    """Refuses before anything is measured: exit 3."""
+    if servers.donors is not servers.recipients:
+        (await preflight(servers.donors, prove=False)).require()
+    found = await preflight(
+        servers.recipients,
+        prove=config.paired,
+        reset_urls=config.reset_urls,
+        workers=config.workers,
+        reuse_off=config.reuse_off if config.paired or config.probe else None,
+    )
+    found.require()
+    if config.probe and not found.able.reuse_off:
+        raise InputError(f"--probe: {config.url} does not accept the switch {config.reuse_off} (--reuse-off)", REFUSED)
+    return found
+
+
+def finish(config: LiveConfig, items: Sequence[ManifestItem], partial: Partial) -> Result:
+    """The result of all records, in the manifest's order, whatever the order in which they were served."""
+    ordered = [
+        partial.records[(item.item_id, arm)]
+        for item in items
+        for arm in config.arms
+        if (item.item_id, arm) in partial.records
+    ]
+    if config.connector_audit:
+        try:
+            ordered = join_audit(ordered, Path(config.connector_audit))
+        except InputError as error:
+            raise InputError(
+                f"{error}\nThe records are kept: put the file there and run again with --resume."
+            ) from None
+    told = config.model_dump(mode="json") | {"resumed": partial.resumed}
+    return build_result(partial.header.run, told, items, ordered, config.block_size)
+
+
+def _header(
+    config: LiveConfig, manifest: Path, items: Sequence[ManifestItem], found: Preflight, isolation: Isolation
+) -> PartialHeader:
+    kind: Kind = "live-sglang" if config.engine == "sglang" else "live-gateway"
+    # Without a cold arm nothing has to be kept apart: items meet the cache as traffic leaves it.
+    apart = isolation.how if config.paired else "none"
+    server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": apart}
+    run = identify(
+        kind, manifest, len(items), seed=config.seed, engine=server, serve_command=config.serve_command, device="remote"
+    )
+    return PartialHeader(run=run, config=config.model_dump(mode="json"), server=server)
+
+
+class _Run:
+    """The workers that share one queue of items."""
+
+    def __init__(
+        self,
+        config: LiveConfig,
+        servers: Servers,
+        isolation: Isolation,
+        found: Preflight,
+        partial: Partial,
+        on_record: OnRecord,
+    ) -> None:
+        self._config = config
+        self._servers = servers
+        self._isolation = isolation
+        self._able = found.able
+        self._partial = partial
+        self._on_record = on_record
+        self._failed_in_a_row: list[RequestRecord] = []
+
+    def take_up(self, items: Sequence[ManifestItem]) -> list[ManifestItem]:
+        """What is left to serve. An item of which an arm is missing starts over: its arms depend on each other."""
+        recorded, arms = self._partial.records, self._config.arms
+        left = [item for item in items if any((item.item_id, arm) not in recorded for arm in arms)]
+        for item in left:
+            for arm in arms:
+                recorded.pop((item.item_id, arm), None)
+        for record in recorded.values():
+            self._on_record(record)
+        return left
+
+    async def serve(self, items: Sequence[ManifestItem]) -> None:
+        queue = iter(items)
+        workers = [asyncio.create_task(self._work(queue)) for _ in range(self._config.concurrency)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, queue: Iterator[ManifestItem]) -> None:
+        for item in queue:
+            replayed = ItemReplay(item, self._config, self._servers, self._isolation, self._able)
+            async for record in replayed.records():
+                self._partial.append(record)
+                self._on_record(record)
+                self._watch(record)
+
+    def _watch(self, record: RequestRecord) -> None:
+        if record.status == "ok":
+            self._failed_in_a_row.clear()
+            return
+        self._failed_in_a_row.append(record)
+        if len(self._failed_in_a_row) < FAILURES_IN_A_ROW:
+            return
+        self._partial.forget(failed.item_id for failed in self._failed_in_a_row)
+        raise InputError(
+            f"{FAILURES_IN_A_ROW} requests failed in a row, the last with: {record.error}\n"
+            f"What was measured is in {self._partial.path}; mend the server and run again with --resume.",
+            REFUSED,
+        )
