@@ -1,0 +1,19 @@
+"""Manifests: building, writing, auditing and freezing them."""
+
+from sembench.identity import sha256_of as sha256
+from sembench.manifests.generated import BANDS_TOKENS, DOMAIN_NAMES, build_fixture, build_synthetic
+from sembench.manifests.items import BUILDER_VERSION, BuildOptions, Built
+from sembench.manifests.writing import manifest_line, write_manifest
+
+__all__ = [
+    "BANDS_TOKENS",
+    "BUILDER_VERSION",
+    "DOMAIN_NAMES",
+    "BuildOptions",
+    "Built",
+    "build_fixture",
+    "build_synthetic",
+    "manifest_line",
+    "sha256",
+    "write_manifest",
+]

@@ -1,0 +1,92 @@
+"""The document itself changes a little: its whitespace, or a few of its sentences."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from sembench.manifests.draws import Draws
+from sembench.manifests.prompts import Prompt, question_last
+from sembench.manifests.source import Source
+from sembench.manifests.text_units import holds_answer, sentence_spans
+from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
+
+_REVISED_SHARE = 0.04
+_NUMBER = re.compile(r"\d{2,}")
+_REVISIONS = (
+    "As was corrected later, ",
+    "According to the revised copy, ",
+    "With one reservation, ",
+    "On second reading, ",
+    "As far as is known today, ",
+)
+
+
+def fuzzy_edit(source: Source, context: Context) -> list[Draft]:
+    draws = context.draws
+    width = draws.between(68, 84)
+    line = f"Retrieved from mirror {draws.between(2, 40)} | revision {draws.digits(3)}\n"
+    return [_edited(source, _with_line(source, line, reflowed(source.document, width)), {"width": width})]
+
+
+def sparse_edit(source: Source, context: Context) -> list[Draft]:
+    document, revised, sentences = revise(source.document, source.facts[0].answers, context.draws)
+    recipient = question_last(source, document, source.facts[0].question)
+    return [_edited(source, recipient, {"revised_sentences": revised, "sentences": sentences})]
+
+
+def reflowed(document: str, width: int) -> str:
+    """Long lines are wrapped, short ones set in by two blanks: what a copy through another program does."""
+    lines = []
+    for line in document.split("\n"):
+        if len(line) > width:
+            lines += textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
+        else:
+            lines.append(f"  {line}" if line else line)
+    return "\n".join(lines)
+
+
+def revise(document: str, answers: tuple[str, ...], draws: Draws) -> tuple[str, int, int]:
+    """The document with about one sentence in 25 revised, how many those are, and of how many. Answers stay."""
+    spans = sentence_spans(document)
+    open_ = [n for n, (start, end) in enumerate(spans) if not holds_answer(document[start:end], answers)]
+    if not open_:
+        raise NotPossible("every sentence states the answer")
+    chosen = set(draws.some(open_, max(1, round(len(spans) * _REVISED_SHARE))))
+    parts: list[str] = []
+    last = 0
+    for number, (start, end) in enumerate(spans):
+        if number in chosen:
+            parts += [document[last:start], _revision(document[start:end], draws)]
+            last = end
+    parts.append(document[last:])
+    return "".join(parts), len(chosen), len(spans)
+
+
+def _revision(sentence: str, draws: Draws) -> str:
+    figures = list(_NUMBER.finditer(sentence))
+    if figures:
+        figure = draws.pick(figures)
+        return sentence[: figure.start()] + _other_number(figure.group(), draws) + sentence[figure.end() :]
+    return draws.pick(_REVISIONS) + sentence[:1].lower() + sentence[1:]
+
+
+def _other_number(number: str, draws: Draws) -> str:
+    while True:
+        other = draws.digits(len(number)) if len(number) < 18 else draws.digits(9) + number[9:]
+        if other != number:
+            return other
+
+
+def _with_line(source: Source, line: str, document: str) -> Prompt:
+    whole = question_last(source, document, source.facts[0].question)
+    start, end = whole.evidence[0]
+    return Prompt(whole.text[:start] + line + whole.text[start:], ((start + len(line), end + len(line)),))
+
+
+def _edited(source: Source, recipient: Prompt, metadata: dict[str, object]) -> Draft:
+    fact = source.facts[0]
+    donor = question_last(source, source.document, fact.question)
+    return Draft(
+        [DonorDraft(donor, "before the edit", source)], recipient, fact.question, fact.answers, metadata=metadata
+    )
