@@ -1,0 +1,209 @@
+"""``sembench`` commands that judge results: gates, merging, return on reuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sembench.cli.options import Words
+from sembench.schema import EngineSummary, Interval, Result, read_json, write_atomically
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_SHARE = click.FloatRange(0, 1)
+_AT_LEAST_0 = click.FloatRange(min=0)
+_WIDTH = 160
+"""Where stdout is no terminal: a table in a CI log must not be folded into columns of three letters."""
+
+_GATES: tuple[tuple[str, Any, str], ...] = (
+    ("--min-quality-pass-rate", _SHARE, "Share of items with accepted answers that were answered well enough."),
+    ("--min-semantic-placement-rate", _SHARE, "Share of items for which at least one token was placed."),
+    ("--min-backend-confirmed-block-rate", _SHARE, "Share of all prompt blocks that the backend confirmed."),
+    ("--min-materialization-events", click.IntRange(min=0), "Requests for which KV landed, by the backend's events."),
+    ("--min-materialized-tokens", click.IntRange(min=0), "Tokens that landed, by the backend's events."),
+    ("--min-blended-ttft-speedup", _AT_LEAST_0, "Median of cold by warm TTFT, over hits and misses."),
+    ("--max-negative-control-confirmed-rate", _SHARE, "Share of the controls' blocks that the backend confirmed."),
+    ("--max-negative-control-speedup-deviation", _AT_LEAST_0, "How far from 1 the controls' median speedup may be."),
+    (
+        "--max-warm-vs-cold-rouge-drop",
+        _SHARE,
+        "How far the ROUGE-L of warm answers against cold ones may be below that of cold against cold. Needs "
+        "--noise-floor-calibration.",
+    ),
+    (
+        "--min-judge-faithfulness",
+        click.FloatRange(1, 5),
+        "Mean score of the LLM judge for warm answers. Only beside another gate on quality.",
+    ),
+)
+
+
+def _gate_options(command: Any) -> Any:
+    for name, kind, text in reversed(_GATES):
+        command = click.option(name, type=kind, help=text)(command)
+    return command
+
+
+@click.command()
+@click.option("--result", "result_path", type=_FILE, required=True, help="The result to judge.")
+@click.option(
+    "--engine-summary",
+    "summary_paths",
+    cls=Words,
+    type=_FILE,
+    help="Summaries of engine logs (summarize-engine-events). With them, events, tokens and errors are theirs, summed.",
+)
+@click.option("--noise-floor-calibration", type=_FILE, help="Noise floor (calibrate-noise-floor) of the same protocol.")
+@_gate_options
+@click.option("--require-materialized-reuse", is_flag=True, help="Tokens landed, in at least one backend event.")
+@click.option("--require-no-engine-errors", is_flag=True, help="The engine's logs hold no error.")
+@click.option("--allow-missing", is_flag=True, help="A gate whose figure is missing is not judged, instead of failing.")
+def assert_result_gates(
+    result_path: Path,
+    summary_paths: tuple[Path, ...],
+    noise_floor_calibration: Path | None,
+    allow_missing: bool,
+    **gates: Any,
+) -> None:
+    """Hold a result against gates; exit code 1 with all reasons where one fails.
+
+    A gate whose figure was not measured fails: null is not 0 and not a pass. Only gates that are named are judged, and
+    at least one must be.
+
+    \b
+    Example:
+      sembench assert-result-gates --result r.json --engine-summary events.json \\
+        --min-quality-pass-rate 0.80 --require-materialized-reuse --require-no-engine-errors
+    """
+    from sembench.live.noise_floor import NoiseFloor
+    from sembench.results.gates import Wanted, judge_gates
+
+    wanted = Wanted(**gates)
+    _check_gates(wanted.names, noise_floor_calibration)
+    report = judge_gates(
+        wanted,
+        read_json(result_path, Result),
+        [read_json(path, EngineSummary) for path in summary_paths],
+        read_json(noise_floor_calibration, NoiseFloor) if noise_floor_calibration else None,
+        allow_missing=allow_missing,
+    )
+    table = Table("gate", "wanted", "found", "verdict", box=SIMPLE_HEAD, pad_edge=False)
+    words = {True: "pass", False: "FAIL", None: "not judged"}
+    for verdict in report.verdicts:
+        table.add_row(*map(Text, (verdict.gate, verdict.wanted, verdict.found, words[verdict.passed])))
+    _console().print(table)
+    for note in report.notes:
+        click.echo(f"note: {note}", err=True)
+    for verdict in report.verdicts:
+        if verdict.passed is not True:
+            click.echo(f"{verdict.gate}: {words[verdict.passed]}: {verdict.reason}", err=True)
+    if report.failures:
+        raise click.exceptions.Exit(1)
+
+
+def _check_gates(names: list[str], noise_floor: Path | None) -> None:
+    if not names:
+        raise click.UsageError("no gate is named, so there is nothing to judge; see --help")
+    quality = {"min_quality_pass_rate", "max_warm_vs_cold_rouge_drop"}
+    if "min_judge_faithfulness" in names and not quality & set(names):
+        raise click.UsageError(
+            "--min-judge-faithfulness alone says too little: a judge is never the only quality gate; add "
+            "--min-quality-pass-rate or --max-warm-vs-cold-rouge-drop"
+        )
+    if "max_warm_vs_cold_rouge_drop" in names and noise_floor is None:
+        raise click.UsageError(
+            "--max-warm-vs-cold-rouge-drop needs --noise-floor-calibration: without it noise looks like a drop"
+        )
+
+
+@click.command()
+@click.option("--cold", "cold_path", type=_FILE, required=True, help="The run whose cold arm counts.")
+@click.option("--warm", "warm_path", type=_FILE, required=True, help="The run whose warm arm counts.")
+@click.option("--manifest", "-m", type=_FILE, help="The manifest of both runs. Default: where they say it is.")
+@click.option("--output", "-o", type=_FILE, required=True, help="Where the merged result goes.")
+def merge_results(cold_path: Path, warm_path: Path, manifest: Path | None, output: Path) -> None:
+    """Pair a cold and a warm run of one manifest, item by item, such as a stock engine's with SemBlend's.
+
+    Refused with exit code 1 and the reasons: swapped files, another manifest, model, engine, template or output
+    length, and a cold arm that was warm or is not proved cold.
+
+    \b
+    Example:
+      sembench merge-results --cold stock.json --warm semblend.json --output paired.json
+    """
+    from sembench.results.merge import merge_results as merge
+
+    result = merge(read_json(cold_path, Result), read_json(warm_path, Result), manifest)
+    write_atomically(output, result.model_dump_json(indent=1))
+    pairs = result.paired.clean_pairs if result.paired else 0
+    click.echo(f"{pairs} clean pairs of {result.aggregate.items} items: {output}")
+    for reason, count in (result.paired.dropped if result.paired else {}).items():
+        click.echo(f"  left out: {count} {reason.replace('_', ' ')}", err=True)
+
+
+@click.command()
+@click.option("--result", "result_path", type=_FILE, required=True, help="A paired result.")
+@click.option("--hit-rate", type=_SHARE, help="Hit rate of your traffic. Default: the one measured, on this manifest.")
+@click.option("--gpu-hour-cost", type=_AT_LEAST_0, help="Price of the serving GPUs per hour.")
+@click.option("--prefill-cost-per-1k-tokens", type=_AT_LEAST_0, help="Price of 1,000 prompt tokens.")
+@click.option("--output", "-o", type=_FILE, help="Also write the figures here (JSON).")
+def roi(
+    result_path: Path,
+    hit_rate: float | None,
+    gpu_hour_cost: float | None,
+    prefill_cost_per_1k_tokens: float | None,
+    output: Path | None,
+) -> None:
+    """The hit rate from which reuse pays, from measured times: what a hit gains against what a miss costs.
+
+    Needs clean pairs with and without reuse; refused with exit code 1 where one is missing. The two prices are two
+    views of one saving and are never added.
+
+    \b
+    Example:
+      sembench roi --result paired.json --gpu-hour-cost 4.0 --hit-rate 0.3
+    """
+    from sembench.results.roi import Prices, return_on_reuse
+
+    told = return_on_reuse(read_json(result_path, Result), Prices(prefill_cost_per_1k_tokens, gpu_hour_cost), hit_rate)
+    if output:
+        write_atomically(output, told.model_dump_json(indent=1))
+    rate = told.hit_rate
+    parts = "assumed" if rate.numerator is None else f"{rate.numerator:g} of {rate.denominator:g} pairs"
+    table = Table("figure", "value", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_row("a hit gains", _shown(told.gain_ms, " ms"))
+    table.add_row("a miss costs", _shown(told.miss_tax_ms, " ms"))
+    table.add_row(
+        "break-even hit rate",
+        _shown(told.break_even_hit_rate) if told.break_even_hit_rate.value is not None else "none: hits gain nothing",
+    )
+    table.add_row("hit rate", f"{rate.value:.3f} ({parts})")
+    table.add_row("net per request at that rate", _shown(told.net_ms_per_request, " ms"))
+    table.add_row(
+        "tokens saved per hit / per request", f"{told.tokens_saved_per_hit:.0f} / {told.tokens_saved_per_request:.0f}"
+    )
+    for name, value in (
+        ("GPU time saved, per 1,000 requests", told.gpu_cost_saved_per_1000_requests),
+        ("prefill saved, per 1,000 requests", told.prefill_cost_saved_per_1000_requests),
+    ):
+        if value is not None:
+            table.add_row(name, f"{value:.4g}")
+    _console().print(table)
+    if told.pairs_left_out:
+        click.echo(f"note: {told.pairs_left_out} pairs are neither a hit nor a miss that is known as one", err=True)
+
+
+def _shown(interval: Interval, unit: str = "") -> str:
+    bounds = "" if interval.low is None else f", 95% {interval.low:.3g} to {interval.high:.3g}"
+    value = "not known" if interval.value is None else f"{interval.value:.3g}{unit}"
+    return f"{value} (n={interval.n}{bounds})"
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)

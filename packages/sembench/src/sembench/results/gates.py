@@ -1,0 +1,199 @@
+"""Gates: what a result must show, each judged on one figure. A figure that is missing fails the gate that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+from sembench.live.noise_floor import NoiseFloor
+from sembench.results.gate_evidence import BackendEvidence, protocol_difference, warm_vs_cold_rouge
+from sembench.schema import EngineSummary, Interval, Rate, Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The gates that were asked for; None and False: not asked for."""
+
+    min_quality_pass_rate: float | None = None
+    min_semantic_placement_rate: float | None = None
+    min_backend_confirmed_block_rate: float | None = None
+    min_materialization_events: int | None = None
+    min_materialized_tokens: int | None = None
+    min_blended_ttft_speedup: float | None = None
+    max_negative_control_confirmed_rate: float | None = None
+    max_negative_control_speedup_deviation: float | None = None
+    max_warm_vs_cold_rouge_drop: float | None = None
+    min_judge_faithfulness: float | None = None
+    require_materialized_reuse: bool = False
+    require_no_engine_errors: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return [name for name, value in values if value is not None and value is not False]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A figure, as it is printed with what it is made of; ``missing`` says why there is none."""
+
+    value: float | None
+    shown: str
+    missing: str | None = None
+    at_least: float | None = None
+    """Where the figure is not known: what it cannot be below."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    gate: str
+    wanted: str
+    found: str
+    passed: bool | None
+    """None: not judged, because the figure is missing and that was allowed."""
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    verdicts: list[Verdict]
+    notes: list[str]
+    """What a reader of the verdicts should know, such as figures that contradict each other."""
+
+    @property
+    def failures(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.passed is False]
+
+
+def judge_gates(
+    wanted: Wanted,
+    result: Result,
+    summaries: Sequence[EngineSummary] = (),
+    noise_floor: NoiseFloor | None = None,
+    *,
+    allow_missing: bool = False,
+) -> Report:
+    """One verdict for each gate that is asked for, in the order of ``Wanted``."""
+    backend = BackendEvidence.of(result, summaries)
+    figures: dict[str, Callable[[], Found]] = {
+        "min_quality_pass_rate": lambda: _rate(result.aggregate.quality_pass_rate, "no answer was scored"),
+        "min_semantic_placement_rate": lambda: _rate(
+            result.aggregate.semantic_placement_rate_by_request, "no request tells what was placed"
+        ),
+        "min_backend_confirmed_block_rate": lambda: _rate(
+            result.aggregate.backend_confirmed_block_rate, "no backend event covers a request"
+        ),
+        "min_materialization_events": lambda: _count(backend.events, backend.source),
+        "min_materialized_tokens": lambda: _count(backend.tokens, backend.source),
+        "min_blended_ttft_speedup": lambda: _interval(
+            result.paired.blended_ttft_speedup_median if result.paired else None
+        ),
+        "max_negative_control_confirmed_rate": lambda: _rate(
+            result.aggregate.negative_control_backend_confirmed_rate, "no backend event covers the negative controls"
+        ),
+        "max_negative_control_speedup_deviation": lambda: _deviation(result),
+        "max_warm_vs_cold_rouge_drop": lambda: _rouge_drop(result, noise_floor),
+        "min_judge_faithfulness": lambda: _judged(result),
+        "require_materialized_reuse": lambda: _reuse(backend),
+        "require_no_engine_errors": lambda: _errors(backend),
+    }
+    verdicts = [_verdict(name, getattr(wanted, name), figures[name](), allow_missing) for name in wanted.names]
+    return Report(verdicts, backend.notes)
+
+
+def _verdict(name: str, bound: float | bool, found: Found, allow_missing: bool) -> Verdict:
+    gate, wanted = f"--{name.replace('_', '-')}", _bound(name, bound)
+    limit = 1.0 if name == "require_materialized_reuse" else 0.0 if name == "require_no_engine_errors" else float(bound)
+    at_most = name.startswith("max_") or name == "require_no_engine_errors"
+    if found.value is None:
+        if at_most and found.at_least is not None and found.at_least > limit:
+            return Verdict(gate, wanted, found.shown, False, f"what is known is already above it: {found.shown}")
+        missing = found.missing or "not measured"
+        return Verdict(gate, wanted, "missing", None if allow_missing else False, missing)
+    passed = found.value <= limit if at_most else found.value >= limit
+    return Verdict(gate, wanted, found.shown, passed, None if passed else f"wanted {wanted}, found {found.shown}")
+
+
+def _bound(name: str, bound: float | bool) -> str:
+    if name == "require_materialized_reuse":
+        return "tokens > 0, events >= 1"
+    if name == "require_no_engine_errors":
+        return "0 errors"
+    return f"{'<=' if name.startswith('max_') else '>='} {bound:g}"
+
+
+def _rate(rate: Rate | None, missing: str) -> Found:
+    if rate is None:
+        return Found(None, "missing", missing)
+    parts = f"{_plain(rate.numerator)} of {_plain(rate.denominator)}"
+    if rate.value is None:
+        known = rate.numerator / rate.denominator if rate.numerator is not None and rate.denominator else None
+        why = "nothing to divide by" if not rate.denominator else "not every request of it was measured"
+        return Found(None, f"at least {parts}", f"{why} ({parts})", at_least=known)
+    return Found(rate.value, f"{rate.value:.4f} ({parts})")
+
+
+def _count(value: int | None, source: str) -> Found:
+    if value is None:
+        return Found(None, "missing", f"{source}: not told")
+    return Found(float(value), f"{value} ({source})")
+
+
+def _interval(interval: Interval | None) -> Found:
+    if interval is None or interval.value is None:
+        return Found(
+            None, "missing", "the result has no clean pair: run with --paired, or pair two runs (merge-results)"
+        )
+    bounds = "" if interval.low is None else f", 95% {interval.low:.3f} to {interval.high:.3f}"
+    return Found(interval.value, f"{interval.value:.3f} (n={interval.n}{bounds})")
+
+
+def _deviation(result: Result) -> Found:
+    found = _interval(result.paired.negative_control_ttft_speedup_median if result.paired else None)
+    if found.value is None:
+        return Found(None, "missing", "the result has no clean pair of a negative control")
+    deviation = abs(found.value - 1)
+    return Found(deviation, f"{deviation:.3f} (speedup {found.shown})")
+
+
+def _rouge_drop(result: Result, floor: NoiseFloor | None) -> Found:
+    if floor is None:
+        return Found(None, "missing", "needs --noise-floor-calibration: see calibrate-noise-floor")
+    if floor.rouge_l.mean is None:
+        return Found(None, "missing", "the noise floor holds no pair of cold answers")
+    difference = protocol_difference(result, floor)
+    if difference:
+        return Found(None, "missing", f"the noise floor is of another protocol: {difference}")
+    warm, pairs = warm_vs_cold_rouge(result)
+    if warm is None:
+        return Found(None, "missing", "no warm answer was compared with its cold one")
+    drop = max(0.0, floor.rouge_l.mean - warm)
+    return Found(
+        drop,
+        f"{drop:.4f} (warm-cold {warm:.4f}, n={pairs}; cold-cold {floor.rouge_l.mean:.4f}, n={floor.rouge_l.n})",
+    )
+
+
+def _judged(result: Result) -> Found:
+    told = (result.aggregate.judge or {}).get("faithfulness_warm")
+    if not isinstance(told, dict) or told.get("mean") is None:
+        return Found(None, "missing", "no judge was asked: see sembench judge")
+    return Found(float(told["mean"]), f"{told['mean']:.3f} (n={told.get('n')}, 1 to 5)")
+
+
+def _reuse(backend: BackendEvidence) -> Found:
+    if backend.tokens is None or backend.events is None:
+        return Found(None, "missing", f"{backend.source}: no backend event tells of reuse")
+    shown = f"{backend.tokens} tokens, {backend.events} events ({backend.source})"
+    return Found(float(backend.tokens > 0 and backend.events >= 1), shown)
+
+
+def _errors(backend: BackendEvidence) -> Found:
+    if backend.errors is None:
+        return Found(None, "missing", "only a log can tell: give --engine-summary of one that is not empty")
+    sample = f": {backend.error_samples[0]}" if backend.error_samples else ""
+    return Found(float(backend.errors), f"{backend.errors} errors{sample}")
+
+
+def _plain(value: float | None) -> str:
+    return "not known" if value is None else f"{value:g}"
