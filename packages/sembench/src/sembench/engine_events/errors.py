@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 MAX_SAMPLE = 300
 
 _TRACEBACK = "Traceback (most recent call last)"
+_WORDS = ("Traceback", "ERROR", "CRITICAL", "FATAL")
 _LEVEL = re.compile(r"(?<![A-Za-z])(?:ERROR|CRITICAL|FATAL)(?![A-Za-z])")
-_OTHER_LEVEL = re.compile(r"(?<![A-Za-z])(?:DEBUG|INFO|WARNING|WARN)(?![A-Za-z])")
+_OTHER_WORDS = ("Traceback", "ERROR", "CRITICAL", "FATAL")
+_LEVEL = re.compile(r"(?<![A-Za-z])(?:DEBUG|INFO|WARNING|WARN)(?![A-Za-z])")
 _NAMED = re.compile(r"(?i:semblend|connector)|(?<![A-Za-z])(?:kv|KV)(?![a-z])")
 _PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\)|(?<![A-Za-z0-9])(?:DP\d+ )?(?:PP\d+ )?TP\d+(?![A-Za-z0-9])")
 _EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)|[\w.]+\.[\w.]+)\b:?")
@@ -44,6 +46,8 @@ class ErrorReader:
         self._open: dict[str, _Block] = {}
 
     def feed(self, text: str) -> Iterator[str]:
+        if not self._open and not any(word in text for word in _WORDS):
+            return  # almost every line of a log; no pattern need be tried on it
         named = _PROCESS.search(text[:200])
         process = named[0] if named else ""
         block = self._open.get(process)
