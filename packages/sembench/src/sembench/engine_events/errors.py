@@ -11,8 +11,7 @@ MAX_SAMPLE = 300
 _TRACEBACK = "Traceback (most recent call last)"
 _WORDS = ("Traceback", "ERROR", "CRITICAL", "FATAL")
 _LEVEL = re.compile(r"(?<![A-Za-z])(?:ERROR|CRITICAL|FATAL)(?![A-Za-z])")
-_OTHER_WORDS = ("Traceback", "ERROR", "CRITICAL", "FATAL")
-_LEVEL = re.compile(r"(?<![A-Za-z])(?:DEBUG|INFO|WARNING|WARN)(?![A-Za-z])")
+_OTHER_LEVEL = re.compile(r"(?<![A-Za-z])(?:DEBUG|INFO|WARNING|WARN)(?![A-Za-z])")
 _NAMED = re.compile(r"(?i:semblend|connector)|(?<![A-Za-z])(?:kv|KV)(?![a-z])")
 _PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\)|(?<![A-Za-z0-9])(?:DP\d+ )?(?:PP\d+ )?TP\d+(?![A-Za-z0-9])")
 _EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)|[\w.]+\.[\w.]+)\b:?")
