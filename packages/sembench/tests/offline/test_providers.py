@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from sembench.offline.providers import ProviderOptions, open_provider
 from sembench.schema import InputError
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, SemanticLookupProvider, Span
 
-PEER = os.environ.get(PYTHON_VARIABLE, "")
-needs_peer = pytest.mark.skipif(not PEER, reason=f"{PYTHON_VARIABLE} names no Python that holds the peer")
 NAMESPACE = Namespace(
     model="m", revision="1", tokenizer="t", dtype="none", kv_layout="none", block_size=4, adapter=None, salt=None
 )
@@ -90,7 +87,7 @@ def test_a_module_beside_the_user_can_be_named(tmp_path: Path, monkeypatch: pyte
         ("lmcache", "is none of core, exact, peer, nor module:attr"),
         ("no_such_module:make", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("a_users_module:absent", "AttributeError"),
-        ("a_users_module:PEER", "is not callable"),
+        ("a_users_module:NAMESPACE", "is not callable"),
         ("a_users_module:make_text", "returned str, not a SemanticLookupProvider"),
         ("a_users_module:make_nothing", "the factory raised OSError: no licence"),
     ],
@@ -156,11 +153,10 @@ def test_a_python_without_the_peer_is_refused_with_what_it_said() -> None:
         open_peer(Path(sys.executable), None, {})
 
 
-@needs_peer
-def test_the_peer_finds_a_moved_document() -> None:
+def test_the_peer_finds_a_moved_document(peer_python: Path) -> None:
     document = list(range(1000, 1600))
     with_header = [*range(50), *document]
-    peer = open_peer(Path(PEER), 0.5, {})
+    peer = open_peer(peer_python, 0.5, {})
     try:
         text = " ".join(map(str, document))
         peer.note_text("d", text)
@@ -174,13 +170,14 @@ def test_the_peer_finds_a_moved_document() -> None:
         assert peer.lookup(request(with_header)).plan is None
         assert peer.description["version"] == "0.3.25"
         assert peer.description["options"] == {"min_similarity": 0.5}
+        assert "a miss by its design" in peer.description["note"]
+        assert (peer.description["embedder"] == "minilm") != ("without its embedding model" in peer.description["note"])
     finally:
         peer.close()
 
 
-@needs_peer
-def test_a_peer_that_dies_ends_the_run() -> None:
-    peer = open_peer(Path(PEER), None, {})
+def test_a_peer_that_dies_ends_the_run(peer_python: Path) -> None:
+    peer = open_peer(peer_python, None, {})
     peer._pipe._process.kill()
     with pytest.raises(InputError, match="the peer's process ended with code -9"):
         peer.lookup(request([1, 2, 3, 4]))

@@ -82,7 +82,8 @@ class PeerProvider(SemanticLookupProvider):
     @property
     def description(self) -> dict[str, Any]:
         """What a result says of it; complete when the run is."""
-        return {**self._identity, "unequal_tokens_left_out": self._unequal_tokens, "misses": dict(self._misses)}
+        counted = {"unequal_tokens_left_out": self._unequal_tokens, "misses": dict(self._misses)}
+        return {**self._identity, **counted, "note": _note_on(str(self._identity.get("embedder")))}
 
     def note_text(self, name: str, text: str) -> None:
         """The peer reads text, which the contract does not carry."""
@@ -151,6 +152,14 @@ class PeerProvider(SemanticLookupProvider):
 
     def close(self) -> None:
         self._pipe.close()
+
+
+def _note_on(embedder: str) -> str:
+    """What a reader must know to be fair to it."""
+    by_design = "a prompt equal to a donor token for token is a miss by its design, as its engine's exact cache has it"
+    if embedder == "minilm":
+        return by_design
+    return f"{by_design}; it ran without its embedding model, on {embedder}: its choice of donors is not the model's"
 
 
 def equal_spans(

@@ -26,6 +26,7 @@ from semblend_core import (
 )
 
 REGISTERED = "registered"
+_ITEMS_AT_ONCE = 64
 
 
 @dataclass(slots=True)
@@ -202,17 +203,22 @@ def _outcome_of(request: LookupRequest, result: LookupResult) -> Outcome:
 def _tokenized(
     items: Sequence[ManifestItem], tokenizer: Tokenizer
 ) -> Iterator[tuple[ManifestItem, dict[str, Ids], Ids]]:
-    """Each item with the ids of its donors and of its recipient."""
-    donors_of = [_texts_of([item]) for item in items]
-    texts = [
-        text
-        for item, donors in zip(items, donors_of, strict=True)
-        for text in (*donors.values(), item.recipient_prompt)
-    ]
-    encoded = tokenizer.encode_batch(texts)
-    for item, donors in zip(items, donors_of, strict=True):
-        ids = {donor_id: as_token_ids(next(encoded)) for donor_id in donors}
-        yield item, ids, as_token_ids(next(encoded))
+    """Each item with the ids of its donors and of its recipient; a text of several items is tokenized once.
+
+    In windows, so that tokenizing, which may use every core, and lookups, which are timed, take turns.
+    """
+    for start in range(0, len(items), _ITEMS_AT_ONCE):
+        window = items[start : start + _ITEMS_AT_ONCE]
+        donors_of = [_texts_of([item]) for item in window]
+        texts = [
+            text
+            for item, donors in zip(window, donors_of, strict=True)
+            for text in (*donors.values(), item.recipient_prompt)
+        ]
+        unique = list(dict.fromkeys(texts))
+        encoded = {text: as_token_ids(ids) for text, ids in zip(unique, tokenizer.encode_batch(unique), strict=True)}
+        for item, donors in zip(window, donors_of, strict=True):
+            yield item, {donor_id: encoded[text] for donor_id, text in donors.items()}, encoded[item.recipient_prompt]
 
 
 def _texts_of(items: Sequence[ManifestItem]) -> dict[str, str]:

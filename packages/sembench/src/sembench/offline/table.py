@@ -41,8 +41,10 @@ def print_summary(result: Result, console: Console | None = None) -> None:
     table.add_section()
     table.add_row("all", *_cells(aggregate))
     console.print(table)
-    provider = config.get("provider", {}).get("name")
-    console.print(f"provider {provider}, tokenizer {config.get('tokenizer')}, blocks of {aggregate.block_size} tokens")
+    provider = config.get("provider", {})
+    console.print(
+        f"provider {provider.get('name')}, tokenizer {config.get('tokenizer')}, blocks of {aggregate.block_size} tokens"
+    )
     console.print(
         f"negative controls: eligible {_rate(aggregate.negative_control_semantic_eligible_rate)}, "
         f"placed {_rate(aggregate.negative_control_semantic_placement_rate)}"
@@ -51,6 +53,8 @@ def print_summary(result: Result, console: Console | None = None) -> None:
         console.print("lookup: " + ", ".join(f"{name} {us / 1e3:.2f} ms" for name, us in aggregate.lookup_us.items()))
     if aggregate.decline_reasons:
         console.print("declined: " + _counts(aggregate.decline_reasons))
+    if provider.get("note"):
+        console.print(f"note on {provider.get('name')}: {provider['note']}")
     if aggregate.requests_failed:
         first = next(record.error for record in result.requests if record.status == "error")
         console.print(
