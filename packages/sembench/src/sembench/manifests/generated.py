@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sembench.manifests.domains import DOMAINS, Domain
-from sembench.manifests.items import BuildOptions, Built, build_items
+from sembench.manifests.items import BuildOptions, Built, Report, build_items, unreported
 from sembench.manifests.source import Source
 from sembench.manifests.synthetic import SyntheticWriter
 from sembench.schema import TRANSFORMS, InputError, ManifestItem
@@ -37,17 +37,21 @@ def synthetic_manifest(
     domains: tuple[str, ...],
     bands_tokens: tuple[int, ...],
     sources_per_band: int,
-    advance: Callable[[], None] = lambda: None,
+    *,
+    max_per_domain: int | None = None,
+    report: Report = unreported,
 ) -> Built:
     kinds = [_domain(name) for name in domains]
-    keys = [
-        (kind, f"{kind.name}-{band}-{number}", band)
-        for band in bands_tokens
-        for number in range(sources_per_band)
-        for kind in kinds
-    ]
-    asked = {"domains": list(domains), "bands_tokens": list(bands_tokens), "sources_per_band": sources_per_band}
-    return _built(keys, replace(options, extra={**asked, **options.extra}), advance)
+    lengths = [(band, number) for band in bands_tokens for number in range(sources_per_band)][:max_per_domain]
+    keys = [(kind, f"{kind.name}-{band}-{number}", band) for band, number in lengths for kind in kinds]
+    asked: dict[str, Any] = {
+        "domains": list(domains),
+        "bands_tokens": list(bands_tokens),
+        "sources_per_band": sources_per_band,
+    }
+    if max_per_domain is not None:
+        asked["max_items_per_dataset"] = max_per_domain
+    return _built(keys, replace(options, extra={**asked, **options.extra}), report)
 
 
 def build_fixture(*, seed: int = 7) -> list[ManifestItem]:
@@ -55,7 +59,7 @@ def build_fixture(*, seed: int = 7) -> list[ManifestItem]:
     return fixture_manifest(BuildOptions("fixture", seed)).items
 
 
-def fixture_manifest(options: BuildOptions, advance: Callable[[], None] = lambda: None) -> Built:
+def fixture_manifest(options: BuildOptions, report: Report = unreported) -> Built:
     writer = SyntheticWriter(options.seed)
     strangers = _Strangers(writer)
     built = Built()
@@ -65,9 +69,10 @@ def fixture_manifest(options: BuildOptions, advance: Callable[[], None] = lambda
         band = _FIXTURE_BAND + 90 * (number % 5)
         swap = transform == "entity_swap_control"
         source = writer.write(domain, f"{domain.name}-{transform}", band, with_swap=swap)
-        part = build_items([source], replace(options, transforms=(transform,)), strangers.for_, advance)
+        part = build_items([source], options, strangers.for_, only=(transform,))
         built.items += part.items
         built.skipped += part.skipped
+        report("items", number + 1, len(options.transforms))
     return built
 
 
@@ -85,11 +90,14 @@ class _Strangers:
         return self._writer.write(other, f"{other.name}-unrelated-to-{source.source_id}", band, with_swap=False)
 
 
-def _built(keys: list[tuple[Domain, str, int]], options: BuildOptions, advance: Callable[[], None]) -> Built:
+def _built(keys: list[tuple[Domain, str, int]], options: BuildOptions, report: Report) -> Built:
     writer = SyntheticWriter(options.seed)
     swap = "entity_swap_control" in options.transforms
-    sources = [writer.write(kind, source_id, band, with_swap=swap) for kind, source_id, band in keys]
-    return build_items(sources, options, _Strangers(writer).for_, advance)
+    sources = []
+    for kind, source_id, band in keys:
+        sources.append(writer.write(kind, source_id, band, with_swap=swap))
+        report("documents", len(sources), len(keys))
+    return build_items(sources, options, _Strangers(writer).for_, report)
 
 
 def _domain(name: str) -> Domain:

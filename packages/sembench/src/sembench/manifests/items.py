@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,14 @@ from sembench.schema import TRANSFORMS, DonorPrompt, InputError, ManifestItem
 
 BUILDER_VERSION = "1"
 """Raised whenever the same inputs and seed would give other bytes."""
+
+
+Report = Callable[[str, int, int], None]
+"""Hears of progress: of what, how many are done, and of how many."""
+
+
+def unreported(stage: str, done: int, total: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -56,16 +64,23 @@ class Built:
 
 
 def build_items(
-    sources: Iterable[Source], options: BuildOptions, stranger: Callable[[Source], Source], advance: Callable[[], None]
+    sources: Sequence[Source],
+    options: BuildOptions,
+    stranger: Callable[[Source], Source],
+    report: Report = unreported,
+    only: tuple[str, ...] | None = None,
 ) -> Built:
-    """One item for each transform of each source, two for a conversation. ``advance`` is called after each source."""
+    """One item for each transform of each source, two for a conversation.
+
+    ``only`` leaves out the other transforms of the options, which are recorded all the same.
+    """
     for name in options.transforms:
         if name not in TRANSFORM_FUNCTIONS:
             raise InputError(f"--transforms: {name!r} is none of {', '.join(TRANSFORM_FUNCTIONS)}")
     built = Built()
     recorded = options.recorded()
-    for source in sources:
-        for name in options.transforms:
+    for done, source in enumerate(sources, 1):
+        for name in only or options.transforms:
             draws = Draws(options.seed, source.dataset, source.source_id, name)
             context = Context(draws, options.max_segments, options.min_segment_chars, stranger)
             try:
@@ -74,7 +89,7 @@ def build_items(
                 built.skipped[f"{name}: {reason}"] += 1
                 continue
             built.items += [_item(source, name, index, draft, recorded) for index, draft in enumerate(drafts)]
-        advance()
+        report("items", done, len(sources))
     return built
 
 
@@ -110,6 +125,7 @@ def _donor(source: Source, transform: str, index: int, number: int, donor: Donor
         label=donor.label,
         metadata={
             **donor.metadata,
+            **{name: donor.source.metadata[name] for name in ("document_id",) if name in donor.source.metadata},
             "dataset": donor.source.dataset,
             "source_id": donor.source.source_id,
             "domain": donor.source.domain,

@@ -1,0 +1,78 @@
+"""A local folder as sources: files in LongBench's format, or plain text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sembench.manifests.longbench import V1Row, V2Row, source_of_v1, source_of_v2
+from sembench.manifests.plain_text import SUFFIXES, source_of_file
+from sembench.manifests.source import Source
+from sembench.schema import InputError, read_jsonl
+
+Grouped = dict[str, list[Source]]
+"""Sources by dataset, in the order of their rows."""
+
+
+def read_folder(folder: Path, version: int, datasets: tuple[str, ...], seed: int) -> tuple[Grouped, str]:
+    """The sources of a folder and the digest of the files they came from. Empty ``datasets``: all that it has."""
+    rows = sorted(path for path in folder.rglob("*.jsonl") if path.is_file())
+    arrays = [folder / "data.json"] if version == 2 and (folder / "data.json").is_file() else []
+    texts = [] if rows or arrays else sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    if not rows and not arrays and not texts:
+        raise InputError(f"--source {folder}: holds no .jsonl file and no text ({', '.join(SUFFIXES)})")
+    wanted = [path for path in rows if not datasets or path.stem in (*datasets, "data")]
+    grouped: Grouped = {}
+    for source in _sources([*wanted, *arrays], version) if rows or arrays else _texts(texts, folder, seed):
+        if not datasets or source.dataset in datasets:
+            grouped.setdefault(source.dataset, []).append(source)
+    missing = [name for name in datasets if name not in grouped]
+    if missing:
+        found = sorted({*grouped, *(path.stem for path in rows)})
+        raise InputError(f"--datasets {' '.join(missing)}: not in --source {folder}, which has {', '.join(found)}")
+    return grouped, _digest([*wanted, *arrays, *texts], folder)
+
+
+def _sources(files: list[Path], version: int) -> Iterator[Source]:
+    for path in files:
+        if path.suffix == ".json":
+            yield from (source_of_v2(row, None) for row in _array(path))
+        elif version == 1:
+            yield from (source_of_v1(row, path.stem) for row in read_jsonl(path, V1Row))
+        else:
+            named = None if path.stem == "data" else path.stem
+            yield from (source_of_v2(row, named) for row in read_jsonl(path, V2Row))
+
+
+def _array(path: Path) -> Iterator[V2Row]:
+    """LongBench v2 as it is published: one JSON array."""
+    try:
+        rows = json.loads(path.read_bytes())
+        if not isinstance(rows, list):
+            raise InputError(f"{path}: expected a JSON array of rows, got {type(rows).__name__}")
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    for number, row in enumerate(rows):
+        try:
+            yield V2Row.model_validate(row)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            field = ".".join(str(part) for part in problem["loc"])
+            raise InputError(f"{path}: row {number}: {field}: {problem['msg']}") from None
+
+
+def _texts(paths: list[Path], folder: Path, seed: int) -> Iterator[Source]:
+    return (source_of_file(path, folder, seed) for path in paths)
+
+
+def _digest(paths: list[Path], folder: Path) -> str:
+    """Of names and contents: the folder may lie anywhere."""
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        whole.update(hashlib.sha256(path.read_bytes()).digest())
+    return whole.hexdigest()
