@@ -197,7 +197,8 @@ def _load_point(mode: str, level: int, share: float) -> LoadPoint:
         start_lag_ms=Percentiles.of([0.1, 0.2]),
         loop_lag_ms=Percentiles.of([0.1, 0.2]),
         in_flight_max=level,
-        backlog=0 if level < 4 else 7,
+        backlog_at_start=0 if mode == "open" else None,
+        backlog=7 if mode == "open" and level == 4 else 0,
     )
 
 

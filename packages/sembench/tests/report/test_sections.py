@@ -131,7 +131,7 @@ def test_a_load_result_and_a_replay_are_refused(replay: Replay, load_result: Res
 def test_a_load_point_with_errors_is_remarked(load_result: Result) -> None:
     shown = load_curves(load_result, "") or ""
     assert "3 of 60 requests failed (http_503 3)" in shown
-    assert "backlog 7" in shown
+    assert "0 → 7" in shown
 
 
 def test_load_entries_of_another_form_are_said_to_be_unreadable(load_result: Result) -> None:

@@ -79,10 +79,12 @@ class LoadPoint(BaseModel):
     """How late the generator's timers fired: its own share in every figure above."""
 
     in_flight_max: Count
-    waiting_max: Count = 0
+    waiting_max: Count | None = None
     """Open loop: most requests that were due and not sent, because --max-in-flight was reached."""
-    backlog: Count = 0
-    """Due before the window's end and not answered at its end; grows with the window where the server is too slow."""
+    backlog_at_start: Count | None = None
+    """Open loop: due and not answered when the window began."""
+    backlog: Count | None = None
+    """The same when it ended. More than at the start: the server was too slow for the rate."""
     reuse_requests: Count = 0
     distinct_recipients: Count = 0
     donors_served: Count = 0

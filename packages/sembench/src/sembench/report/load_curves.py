@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 
 from sembench.load.point import LoadPoint, Percentiles
-from sembench.report.figures import NOT_MEASURED, known, milliseconds, number, plain
+from sembench.report.figures import NOT_MEASURED, count, known, milliseconds, number, plain
 from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.report.svg import Axis, Tick, legend, line, marker, plot
 from sembench.schema import Result
@@ -74,7 +74,8 @@ def _of_mode(points: Sequence[LoadPoint], looks: Looks) -> list[Child]:
         "the server takes, not how long arriving users would wait."
         if closed
         else "Requests arrive at random times, whether or not earlier ones are answered. Latency counts from when a "
-        "request was due; service time, from when it was sent, stands in the table."
+        "request was due; service time, from when it was sent, stands in the table, and the backlog: how many were "
+        "unanswered when the window began and when it ended."
     )
     figures: list[tuple[str, Callable[[LoadPoint], float | None]]] = [
         ("TTFT, median, ms", lambda point: point.ttft_ms.p50),
@@ -132,6 +133,7 @@ def _table(points: Sequence[LoadPoint], closed: bool) -> Html:
         level,
         "Reuse share",
         "Answered",
+        *(() if closed else ("Backlog",)),
         "Requests/s",
         "Tokens/s",
         "TTFT p50 / p90 / p95 / p99, ms",
@@ -143,7 +145,8 @@ def _table(points: Sequence[LoadPoint], closed: bool) -> Html:
         (
             f"{point.level:g}",
             f"{point.reuse_share:g}",
-            join((f"{point.ok:,} of {point.requests:,}", _backlog(point))),
+            f"{point.ok:,} of {point.requests:,}",
+            *(() if closed else (_backlog(point),)),
             number(point.requests_per_s),
             number(point.output_tokens_per_s),
             _row(point.ttft_ms, "p50", "p90", "p95", "p99"),
@@ -156,8 +159,9 @@ def _table(points: Sequence[LoadPoint], closed: bool) -> Html:
     return table(head, rows, class_="figures wide")
 
 
-def _backlog(point: LoadPoint) -> Html | None:
-    return el("span", f", backlog {point.backlog:,}", class_="of") if point.mode == "open" else None
+def _backlog(point: LoadPoint) -> Html | str:
+    """Unanswered when the window began and when it ended: where it grows, the rate is too much for the server."""
+    return join((count(point.backlog_at_start), " → ", count(point.backlog)))
 
 
 def _row(percentiles: Percentiles, *names: str) -> Html | str:

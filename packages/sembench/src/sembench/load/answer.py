@@ -1,0 +1,109 @@
+"""One request's answer as it comes in: when it was due, sent, when each token came, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+_QUOTED = 200
+
+
+@dataclass
+class Answer:
+    """Times are of the monotonic clock, in seconds. ``error`` is None for an answer that ended as it should."""
+
+    due: float
+    sent: float | None = None
+    """Just before the request's first byte was written; None where that never came to be."""
+    token_at: array[float] = field(default_factory=lambda: array("d"))
+    """When each event with text arrived."""
+    ended: float | None = None
+    error: str | None = None
+    """The kind: connect, timeout, http_503, disconnected, malformed, error_event, unfinished."""
+    detail: str = ""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_event: bytes = b""
+    """The first event with text, as it came."""
+    reuse: bool = False
+
+    def fail(self, kind: str, detail: str, at: float) -> None:
+        """The first failure is the one that counts."""
+        if self.error is None:
+            self.error, self.detail, self.ended = kind, " ".join(detail.split())[:_QUOTED], at
+
+
+class AnswerReader:
+    """Takes the pieces of a response's body, and notes in the answer what they say."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._rest = b""
+        self._finished = False
+        self._refusal = b""
+
+    def take(self, status: int, piece: bytes, now: float) -> None:
+        if status != 200:
+            self._refusal = (self._refusal + piece)[:_QUOTED]
+            return
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip(), now)
+
+    def end(self, status: int, now: float) -> None:
+        """The response is complete."""
+        if status != 200:
+            self.answer.fail(f"http_{status}", self._refusal.decode("utf-8", "replace"), now)
+        elif not self._finished:
+            self.answer.fail("disconnected", "the stream ended before the answer did", now)
+
+    def _event(self, data: bytes, now: float) -> None:
+        answer = self.answer
+        if answer.error is not None:
+            return
+        if data == b"[DONE]":
+            self._finished, answer.ended = True, now
+            return
+        try:
+            event = json.loads(data)
+            choices = event.get("choices") or ()
+            texts = [_text(choice) for choice in choices]
+        except (ValueError, AttributeError, TypeError):
+            answer.fail("malformed", f"an event is not what OpenAI's API sends: {data[:80]!r}", now)
+            return
+        if event.get("error"):
+            answer.fail("error_event", json.dumps(event["error"]), now)
+            return
+        if any(texts):
+            if not answer.token_at:
+                answer.first_event = data
+            answer.token_at.append(now)
+            answer.ended = now
+        if any(choice.get("finish_reason") for choice in choices):
+            self._finished, answer.ended = True, now
+        if event.get("usage"):
+            self._usage(event["usage"])
+
+    def _usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            return
+        details = usage.get("prompt_tokens_details")
+        self.answer.prompt_tokens = _count(usage.get("prompt_tokens"))
+        self.answer.output_tokens = _count(usage.get("completion_tokens"))
+        self.answer.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+
+
+def _text(choice: Any) -> bool:
+    """Whether the choice brings text; a model that thinks aloud has begun to answer."""
+    source = choice.get("delta")
+    if source is None:
+        return bool(choice.get("text"))
+    return bool(source.get("content") or source.get("reasoning_content") or source.get("reasoning"))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

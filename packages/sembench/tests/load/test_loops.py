@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sembench.load.client import LoadClient, Target
+from sembench.load.loops import arrivals, closed_loop, open_loop
+from sembench.load.measure import point_of
+from sembench.load.mix import PromptMix
+from sembench.load.point import LoadPoint
+from sembench.load.stub import MODEL, Behaviour, StubServer
+from sembench.load.watch import Watch
+from sembench.schema import ManifestItem
+
+
+def measure(
+    url: str,
+    items: list[ManifestItem],
+    *,
+    concurrency: int | None = None,
+    rate: float | None = None,
+    warmup_s: float = 0.0,
+    duration_s: float = 0.5,
+    max_in_flight: int = 512,
+    share: float = 0.0,
+    timeout_s: float = 20.0,
+) -> tuple[LoadPoint, Watch]:
+    async def run() -> Watch:
+        client = LoadClient(Target(url, MODEL, timeout_s=timeout_s))
+        start = time.monotonic() + warmup_s
+        watch = Watch(start, start + duration_s, hopeless_after=20)
+        mix = PromptMix(items, share, seed=1)
+        if concurrency is not None:
+            await closed_loop(client, mix, watch, concurrency)
+        else:
+            await open_loop(client, mix, watch, rate or 1.0, max_in_flight, seed=1)
+        client.close()
+        return watch
+
+    watch = asyncio.run(run())
+    settings = {"concurrency": concurrency, "rate": rate, "reuse_share": share, "warmup_s": warmup_s}
+    return point_of(watch, donors_served=0, **settings), watch  # type: ignore[arg-type]
+
+
+def test_two_hundred_streams_are_in_flight_at_once_and_all_are_answered_in_full(
+    items: list[ManifestItem], stub: Callable[..., Any]
+) -> None:
+    server = stub("--first-token-s", 0.3, "--between-tokens-s", 0.02, "--tokens", 20)
+    point, watch = measure(server.url, items, concurrency=200, warmup_s=0.3, duration_s=1.0)
+    assert server.stop()["in_flight_max"] == 200
+    assert point.in_flight_max == 200
+    assert point.failed == 0
+    assert point.ok == point.requests >= 200
+    counted = [answer for answer in watch.answers if watch.counts(answer.due)]
+    assert all(len(answer.token_at) == 20 and answer.output_tokens == 20 for answer in counted)
+    assert point.ttft_ms.n == point.ok
+    assert point.itl_ms.n == 19 * point.ok
+
+
+def test_a_closed_loop_never_has_more_in_flight_than_it_was_told(
+    items: list[ManifestItem], stub: Callable[..., Any]
+) -> None:
+    server = stub("--first-token-s", 0.01, "--between-tokens-s", 0, "--tokens", 3)
+    point, _ = measure(server.url, items, concurrency=7)
+    assert server.stop()["in_flight_max"] <= 7
+    assert point.in_flight_max == 7
+    assert point.ok > 7
+
+
+def test_every_request_that_was_due_in_the_window_is_counted_to_its_end(
+    items: list[ManifestItem], stub: Callable[..., Any]
+) -> None:
+    """An answer takes longer than the window: none of them may be dropped for that."""
+    server = stub("--first-token-s", 0.8, "--between-tokens-s", 0, "--tokens", 2)
+    point, _ = measure(server.url, items, concurrency=3, duration_s=0.3)
+    assert (point.requests, point.ok, point.failed) == (3, 3, 0)
+    assert point.requests_per_s == 0
+    assert (point.latency_ms.p50 or 0) >= 800
+
+
+def test_arrivals_are_poisson_and_follow_the_seed() -> None:
+    moments = list(arrivals(50.0, 100.0, seed=1))
+    assert moments == sorted(moments)
+    assert all(0 < moment < 100 for moment in moments)
+    # 5,000 expected; four standard deviations are 283.
+    assert abs(len(moments) - 5000) < 283
+    assert moments == list(arrivals(50.0, 100.0, seed=1))
+    assert moments != list(arrivals(50.0, 100.0, seed=2))
+
+
+def test_an_open_loop_does_not_wait_for_answers(items: list[ManifestItem], stub: Callable[..., Any]) -> None:
+    """No answer comes inside the window, and still all arrivals are sent."""
+    server = stub("--first-token-s", 2.5, "--between-tokens-s", 0, "--tokens", 2)
+    point, _ = measure(server.url, items, rate=60.0, duration_s=0.8)
+    due = len(list(arrivals(60.0, 0.8, seed=1)))
+    assert abs(point.requests - due) <= 1  # the window is measured from a moment before the arrivals
+    assert point.in_flight_max == due
+    assert point.backlog == due
+    assert point.ok == point.requests
+
+
+def test_the_wait_for_a_slot_counts_as_latency_and_stands_beside_service_time(
+    items: list[ManifestItem], stub: Callable[..., Any]
+) -> None:
+    """One slot and 50 ms per answer serve 20 a second; 40 a second come."""
+    server = stub("--first-token-s", 0.05, "--between-tokens-s", 0, "--tokens", 2)
+    point, watch = measure(server.url, items, rate=40.0, duration_s=1.0, max_in_flight=1)
+    assert point.in_flight_max == 1
+    assert (point.waiting_max or 0) > 3
+    assert (point.backlog or 0) > 3
+    assert point.backlog_at_start == 0
+    waits = {
+        answer.due: answer.sent - answer.due
+        for answer in watch.answers
+        if answer.sent is not None and watch.counts(answer.due)
+    }
+    last = max(waits)
+    assert waits[last] > 0.1
+    assert (point.latency_ms.max or 0) >= 1000 * waits[last] + 50
+    assert (point.service_latency_ms.p50 or 0) < (point.latency_ms.p50 or 0)
+
+
+def test_what_is_not_answered_at_the_end_is_a_failure_and_no_omission(
+    items: list[ManifestItem], stub: Callable[..., Any]
+) -> None:
+    server = stub("--first-token-s", 30)
+    point, _ = measure(server.url, items, rate=30.0, duration_s=0.5, max_in_flight=2, timeout_s=0.4)
+    assert point.ok == 0
+    assert point.failed == point.requests > 5
+    assert point.errors.keys() == {"timeout", "unfinished"}
+    assert point.ttft_ms.n == 0
+    assert point.ttft_ms.p50 is None
+
+
+@pytest.mark.parametrize("mode", [{"concurrency": 4}, {"rate": 50.0}])
+def test_a_server_that_is_gone_ends_the_point(items: list[ManifestItem], mode: dict[str, Any]) -> None:
+    point, _ = measure("http://127.0.0.1:1", items, duration_s=60.0, **mode)
+    assert point.stopped is not None
+    assert "failed in a row, the last with connect" in point.stopped
+    assert point.ok == 0
+    assert point.errors["connect"] >= 20
+    assert point.duration_s < 60
+
+
+def test_the_recipients_that_were_drawn_are_told(items: list[ManifestItem]) -> None:
+    async def run() -> Watch:
+        server_of = StubServer(Behaviour(first_token_s=0.0, between_tokens_s=0.0, tokens=1))
+        async with await server_of.listen() as server:
+            port = server.sockets[0].getsockname()[1]
+            client = LoadClient(Target(f"http://127.0.0.1:{port}", MODEL))
+            start = time.monotonic()
+            watch = Watch(start, start + 0.4, hopeless_after=20)
+            await closed_loop(client, PromptMix(items, 1.0, seed=1), watch, 2)
+            client.close()
+            return watch
+
+    watch = asyncio.run(run())
+    assert set(watch.items) == {item.item_id for item in items if not item.negative_control}
+    assert all(answer.reuse for answer in watch.answers)
