@@ -37,7 +37,7 @@ def print_built(built: Built, path: Path, sha256: str) -> None:
     items = built.items
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("transform", no_wrap=True)
-    for heading in ("items", "donors", "tokens, about", "answer in evidence"):
+    for heading in ("items", "donors", "tokens, about", "answer stated"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in dict.fromkeys(item.transform for item in items):
         of_it = [item for item in items if item.transform == name]
@@ -66,6 +66,10 @@ def print_audit(audit: Audit) -> None:
         console.print(f"  {collision.recipient_source} <- {collision.donor_source}: {collision.windows}", markup=False)
         if collision.example is not None:
             console.print(f"    {collision.example!r}", markup=False)
+    touched = audit.negative_controls_touched
+    console.print(
+        f"negative controls whose own donor shares a run: {touched.numerator:.0f} of {touched.denominator:.0f}"
+    )
     console.print(
         f"boilerplate, counted apart: {audit.boilerplate_outside_evidence} runs in instructions and wrappers, "
         f"{audit.boilerplate_in_evidence} in evidence of more than {audit.boilerplate_share:.0%} of the sources"

@@ -57,12 +57,33 @@ def differences(frozen: FrozenSpec, found: FrozenSpec) -> list[str]:
     """Each field that differs, in words; empty where the manifest is what was frozen."""
     lines = [
         f"{name}: frozen {getattr(frozen, name)!r}, found {getattr(found, name)!r}"
-        for name in ("sha256", "items", "negative_controls", "builder")
+        for name in ("sha256", "items", "negative_controls")
         if getattr(frozen, name) != getattr(found, name)
     ]
+    lines += _builder_differences(frozen.builder, found.builder)
     for name in ("by_dataset", "by_transform"):
         lines += _count_differences(name, getattr(frozen, name), getattr(found, name))
     return lines + list(_item_differences(frozen.item_digests, found.item_digests))
+
+
+def _builder_differences(frozen: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
+    """Option by option where both come from one build; else whole."""
+    if frozen == found:
+        return []
+    if len(frozen) != 1 or len(found) != 1:
+        return [f"builder: frozen {frozen!r}, found {found!r}"]
+    before, now = _flat(frozen[0]), _flat(found[0])
+    return [
+        f"builder.{name}: frozen {before.get(name)!r}, found {now.get(name)!r}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _flat(builder: dict[str, Any]) -> dict[str, Any]:
+    options = builder.get("options", {})
+    rest = {name: value for name, value in builder.items() if name != "options"}
+    return {**rest, **{f"options.{name}": value for name, value in options.items()}}
 
 
 def _count_differences(field: str, frozen: dict[str, int], found: dict[str, int]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from sembench.manifests.domains import DOMAINS, Domain
 from sembench.manifests.items import BuildOptions, Built, Report, build_items, unreported
@@ -44,13 +43,12 @@ def synthetic_manifest(
     kinds = [_domain(name) for name in domains]
     lengths = [(band, number) for band in bands_tokens for number in range(sources_per_band)][:max_per_domain]
     keys = [(kind, f"{kind.name}-{band}-{number}", band) for band, number in lengths for kind in kinds]
-    asked: dict[str, Any] = {
+    asked = {
         "domains": list(domains),
         "bands_tokens": list(bands_tokens),
         "sources_per_band": sources_per_band,
+        "max_items_per_dataset": max_per_domain,
     }
-    if max_per_domain is not None:
-        asked["max_items_per_dataset"] = max_per_domain
     return _built(keys, replace(options, extra={**asked, **options.extra}), report)
 
 
@@ -69,7 +67,7 @@ def fixture_manifest(options: BuildOptions, report: Report = unreported) -> Buil
         band = _FIXTURE_BAND + 90 * (number % 5)
         swap = transform == "entity_swap_control"
         source = writer.write(domain, f"{domain.name}-{transform}", band, with_swap=swap)
-        part = build_items([source], options, strangers.for_, only=(transform,))
+        part = build_items([source], options, strangers.for_, claims=writer.claims, only=(transform,))
         built.items += part.items
         built.skipped += part.skipped
         report("items", number + 1, len(options.transforms))
@@ -97,7 +95,7 @@ def _built(keys: list[tuple[Domain, str, int]], options: BuildOptions, report: R
     for kind, source_id, band in keys:
         sources.append(writer.write(kind, source_id, band, with_swap=swap))
         report("documents", len(sources), len(keys))
-    return build_items(sources, options, _Strangers(writer).for_, report)
+    return build_items(sources, options, _Strangers(writer).for_, report, writer.claims)
 
 
 def _domain(name: str) -> Domain:

@@ -68,6 +68,7 @@ def build_items(
     options: BuildOptions,
     stranger: Callable[[Source], Source],
     report: Report = unreported,
+    claims: Callable[[Source, str], bool] = lambda source, document: True,
     only: tuple[str, ...] | None = None,
 ) -> Built:
     """One item for each transform of each source, two for a conversation.
@@ -82,7 +83,7 @@ def build_items(
     for done, source in enumerate(sources, 1):
         for name in only or options.transforms:
             draws = Draws(options.seed, source.dataset, source.source_id, name)
-            context = Context(draws, options.max_segments, options.min_segment_chars, stranger)
+            context = Context(draws, options.max_segments, options.min_segment_chars, stranger, claims)
             try:
                 drafts = TRANSFORM_FUNCTIONS[name](source, context)
             except NotPossible as reason:

@@ -25,12 +25,20 @@ class SyntheticWriter:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._runs = Runs()
-        self._sources = 0
+        self._owners: dict[str, int] = {}
+
+    def claims(self, source: Source, document: str) -> bool:
+        """Whether an edited document keeps its source apart from the others; if so it is kept apart from now on."""
+        owner = self._owners[source.source_id]
+        runs = self._runs.free(self._runs.numbered(document), owner)
+        if runs is None:
+            return False
+        self._runs.take(runs, owner)
+        return True
 
     def write(self, domain: Domain, source_id: str, band_tokens: int, *, with_swap: bool) -> Source:
         """A document of about ``band_tokens`` less the frame; ``with_swap`` also tells it of other people."""
-        owner = self._sources
-        self._sources += 1
+        owner = self._owners.setdefault(source_id, len(self._owners))
         tokens = max(60, band_tokens - FRAME_TOKENS)
         page = _Page(domain, self._runs, owner, Draws(self._seed, source_id, "names"), tokens)
         wording = Draws(self._seed, source_id, "wording")

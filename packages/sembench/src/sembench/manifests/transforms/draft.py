@@ -44,6 +44,8 @@ class Context:
     min_segment_chars: int
     stranger: Callable[[Source], Source]
     """A source of another domain."""
+    claims: Callable[[Source, str], bool]
+    """Whether an edited document still shares no block with another source; only generated ones are kept apart."""
 
     def segments(self, source: Source, at_least: int) -> list[str]:
         found = split_segments(source.document, self.max_segments, self.min_segment_chars)

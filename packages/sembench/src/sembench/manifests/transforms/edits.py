@@ -12,6 +12,7 @@ from sembench.manifests.text_units import holds_answer, sentence_spans
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 
 _REVISED_SHARE = 0.04
+_ATTEMPTS = 20
 _NUMBER = re.compile(r"\d{2,}")
 _REVISIONS = (
     "As was corrected later, ",
@@ -30,9 +31,13 @@ def fuzzy_edit(source: Source, context: Context) -> list[Draft]:
 
 
 def sparse_edit(source: Source, context: Context) -> list[Draft]:
-    document, revised, sentences = revise(source.document, source.facts[0].answers, context.draws)
-    recipient = question_last(source, document, source.facts[0].question)
-    return [_edited(source, recipient, {"revised_sentences": revised, "sentences": sentences})]
+    fact = source.facts[0]
+    for _ in range(_ATTEMPTS):
+        document, revised, sentences = revise(source.document, fact.answers, context.draws)
+        if context.claims(source, document):
+            recipient = question_last(source, document, fact.question)
+            return [_edited(source, recipient, {"revised_sentences": revised, "sentences": sentences})]
+    raise NotPossible("every revision would repeat another source")
 
 
 def reflowed(document: str, width: int) -> str:

@@ -1,0 +1,135 @@
+"""The texts of a manifest by the source they come from, as token windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sembench.manifests.items import Report
+from sembench.manifests.token_windows import Hashes, distinct, windows
+from sembench.schema import DonorPrompt, InputError, ManifestItem
+from sembench.tokenization import Tokenizer
+
+Texts = dict[str, set[str]]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Windows by source: of evidence in recipients, of evidence in donors, and of what frames it."""
+
+    names: dict[str, str]
+    """Source to what a reader calls it."""
+    recipients: dict[str, Hashes]
+    donors: dict[str, Hashes]
+    frames: dict[str, Hashes]
+    _texts: Texts
+    _hashed: dict[str, Hashes]
+    _tokenizer: Tokenizer
+    _block_size: int
+
+    def evidence_of(self, text: str, metadata: dict[str, Any]) -> Hashes:
+        return distinct([self._hashed[part] for part in _evidence(text, metadata)])
+
+    def example(self, source: str, common: Hashes) -> str | None:
+        """The first text of a recipient of the source that is among the windows."""
+        for text in sorted(self._texts[source]):
+            places = np.flatnonzero(np.isin(self._hashed[text], common))
+            if len(places):
+                start = _characters(text, int(places[0]) + 1, self._tokenizer) - 1
+                return text[max(0, start) : _characters(text, int(places[0]) + self._block_size, self._tokenizer)]
+        return None
+
+
+def collect(items: Sequence[ManifestItem], tokenizer: Tokenizer, block_size: int, report: Report) -> Corpus:
+    """A text that stands in several prompts is tokenized once."""
+    names: dict[str, str] = {}
+    recipients: Texts = {}
+    donors: Texts = {}
+    frames: Texts = {}
+
+    def put(source: tuple[str, str], evidence: Texts, text: str, metadata: dict[str, Any]) -> None:
+        key, name = source
+        names.setdefault(key, name)
+        for texts in (recipients, donors, frames):
+            texts.setdefault(key, set())
+        evidence[key].update(_evidence(text, metadata))
+        frames[key].update(_frames(text, metadata))
+
+    for item in items:
+        put(_source_of(item), recipients, item.recipient_prompt, item.metadata)
+        for donor in item.donor_prompts:
+            put(_donor_source_of(item, donor), donors, donor.text, donor.metadata)
+    hashed = _hashed((recipients, donors, frames), tokenizer, block_size, report)
+    return Corpus(
+        names,
+        _windows(recipients, hashed),
+        _windows(donors, hashed),
+        _windows(frames, hashed),
+        recipients,
+        hashed,
+        tokenizer,
+        block_size,
+    )
+
+
+def _source_of(item: ManifestItem) -> tuple[str, str]:
+    """Key and name. Two rows about one document are one source."""
+    name = f"{item.dataset}/{item.source_id}"
+    return str(item.metadata.get("document_id", name)), name
+
+
+def _donor_source_of(item: ManifestItem, donor: DonorPrompt) -> tuple[str, str]:
+    """A donor of a negative control that does not say where it comes from is a source of its own."""
+    metadata = donor.metadata
+    if "source_id" in metadata:
+        name = f"{metadata.get('dataset', item.dataset)}/{metadata['source_id']}"
+        return str(metadata.get("document_id", name)), name
+    if item.negative_control:
+        return donor.donor_id, f"donor {donor.donor_id}"
+    return _source_of(item)
+
+
+def _evidence(text: str, metadata: dict[str, Any]) -> list[str]:
+    return [text[start:end] for start, end in _spans(text, metadata)]
+
+
+def _frames(text: str, metadata: dict[str, Any]) -> list[str]:
+    edges = [0, *(edge for span in _spans(text, metadata) for edge in span), len(text)]
+    return [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True) if end > start]
+
+
+def _spans(text: str, metadata: dict[str, Any]) -> list[tuple[int, int]]:
+    """A prompt whose evidence is not marked is evidence altogether."""
+    spans = metadata.get("evidence_spans", [(0, len(text))])
+    try:
+        return [(int(start), int(end)) for start, end in spans]
+    except (TypeError, ValueError):
+        raise InputError("metadata.evidence_spans: expected a list of [start, end] in characters") from None
+
+
+def _hashed(parts: tuple[Texts, ...], tokenizer: Tokenizer, block_size: int, report: Report) -> dict[str, Hashes]:
+    texts = sorted({text for part in parts for group in part.values() for text in group})
+    hashed = {}
+    for done, (text, tokens) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True), 1):
+        hashed[text] = windows(tokens, block_size)
+        report("texts", done, len(texts))
+    return hashed
+
+
+def _windows(texts: Texts, hashed: dict[str, Hashes]) -> dict[str, Hashes]:
+    return {source: distinct([hashed[text] for text in group]) for source, group in texts.items()}
+
+
+def _characters(text: str, tokens: int, tokenizer: Tokenizer) -> int:
+    """How many characters the first ``tokens`` tokens take, by halving: a tokenizer here only goes one way."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high) // 2
+        if len(tokenizer.encode(text[:middle])) < tokens:
+            low = middle + 1
+        else:
+            high = middle
+    return low
