@@ -1,1 +1,1 @@
-"""The demo: one screen that shows what SemBlend does."""
+"""The demo: one screen that shows what SemBlend does, on a real model."""
