@@ -21,10 +21,10 @@ def run_demo(output_dir: Path, seed: int, model: str | None = None) -> Result:
     try:
         write_manifest(manifest, items)
         output.with_name(f"{output.name}.partial.jsonl").unlink(missing_ok=True)  # A demo always starts anew.
-        result = run_embedded(manifest, output, demo_config(model), seed=seed, console=Console(stderr=True))
-        _write_report(result, report)
     except OSError as error:
         raise InputError(f"--output-dir {output_dir}: {error.strerror or error}") from None
+    result = run_embedded(manifest, output, demo_config(model), seed=seed, console=Console(stderr=True))
+    _write_report(result, report)
     show(result, items, report.resolve())
     return result
 

@@ -42,7 +42,7 @@ class EmbeddedModel:
         import torch
         from transformers.utils import logging as transformers_logging
 
-        from semblend_core.reference import SMOLLM2, ModelNotLoadedError, ReferenceEngine, UnsupportedModelError
+        from semblend_core.reference import SMOLLM2, ReferenceEngine, UnsupportedModelError
 
         if config.device.startswith("cuda") and not torch.cuda.is_available():
             raise InputError("--device cuda: torch sees no GPU here; use --device cpu")
@@ -51,7 +51,7 @@ class EmbeddedModel:
         try:
             engine = ReferenceEngine.load(config.model, device=config.device, dtype=config.dtype)
             tokenizer = _tokenizer(config.model)
-        except (ModelNotLoadedError, UnsupportedModelError) as error:
+        except (RuntimeError, OSError, UnsupportedModelError) as error:  # Not there, not fetched, not written, no room.
             raise InputError(f"--model: {error}") from None
         if config.template == "chat" and not getattr(tokenizer, "chat_template", None):
             raise InputError(f"--template chat: {config.model} has no chat template; use --template none")

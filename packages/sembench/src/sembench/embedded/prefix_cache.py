@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from semblend_core import TokenIds
-from semblend_core.kv import DonorKv
+
+if TYPE_CHECKING:
+    from semblend_core.kv import DonorKv
 
 
 class PrefixCache:

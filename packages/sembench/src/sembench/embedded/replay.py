@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from sembench.embedded.arms import Arms, ItemReplay, Say
 from sembench.embedded.comparison import greedy_text
@@ -15,7 +16,9 @@ from sembench.embedded.records import failed_records
 from sembench.embedded.server import Server
 from sembench.schema import ManifestItem
 from semblend_core import Settings, TokenIds, as_token_ids, create_provider
-from semblend_core.kv import DonorKv
+
+if TYPE_CHECKING:
+    from semblend_core.kv import DonorKv
 
 _DONOR_MEMORY_BYTES = 1 << 30
 _WARM_UP_TOKENS = 512
@@ -40,11 +43,19 @@ class Replayer:
             greedy_text(self._engine, self._engine.prefill(tokens, room=self._behind), 4)
 
     def replay(self, item: ManifestItem, say: Say) -> ItemReplay:
+        import torch
+
         prompt = self._model.encode(item.recipient_prompt)
         donors = {donor.donor_id: self._model.encode(donor.text) for donor in item.donor_prompts}
         problem = self._unservable(prompt, donors.values())
         if problem:
             return ItemReplay(item.item_id, failed_records(item, problem, prompt.size))
+        try:
+            return self._serve(item, prompt, donors, say)
+        except torch.OutOfMemoryError as error:
+            return ItemReplay(item.item_id, failed_records(item, str(error).splitlines()[0], prompt.size))
+
+    def _serve(self, item: ManifestItem, prompt: TokenIds, donors: dict[str, TokenIds], say: Say) -> ItemReplay:
         with closing(create_provider(self._settings, engine="sembench-embedded")) as provider:
             server = Server(self._model, provider, self._choose, self._config.block_size, self._behind)
             for number, (donor_id, tokens) in enumerate(donors.items(), 1):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +18,7 @@ from sembench.embedded.partial import PartialResult
 from sembench.embedded.replay import Replayer
 from sembench.identity import identify, load_manifest
 from sembench.results import build_result
-from sembench.schema import ManifestItem, Result, write_atomically
+from sembench.schema import InputError, ManifestItem, Result, write_atomically
 
 
 def run_embedded(
@@ -33,7 +35,9 @@ def run_embedded(
     items = load_manifest(manifest, config.max_items)
     run = identify("embedded", manifest, len(items), seed=seed)
     assert run.manifest_sha256 is not None
-    partial = PartialResult(output, run.manifest_sha256, config.as_json(), run.versions, resume=resume)
+    with _named(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        partial = PartialResult(output, run.manifest_sha256, config.as_json(), run.versions, resume=resume)
     with console.status("loading the model (the first time it is fetched and unpacked, about a minute)"):
         model = EmbeddedModel.open(config)
     run = run.model_copy(update={"engine": model.describe(), "host": {**run.host, "device": model.device}})
@@ -46,15 +50,25 @@ def run_embedded(
     records = [record for replay in replays for record in replay.records]
     result = build_result(run, config.as_json(), items, records, config.block_size)
     result = _with_noise_floor(result, [replay.noise_floor for replay in replays if replay.noise_floor])
-    write_atomically(output, result.model_dump_json(indent=1))
-    partial.remove()
+    with _named(output):
+        write_atomically(output, result.model_dump_json(indent=1))
+        partial.remove()
     return result
+
+
+@contextmanager
+def _named(output: Path) -> Iterator[None]:
+    """A full disk or a folder that may not be written: said with the option that named it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"--output {output}: {error.strerror or error}") from None
 
 
 def _replay_all(items: Sequence[ManifestItem], replayer: Replayer, partial: PartialResult, console: Console) -> None:
     remaining = [item for item in items if item.item_id not in partial.finished]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("warming up", total=len(items), completed=len(items) - len(remaining))
         if remaining:
             replayer.warm_up()
@@ -63,8 +77,14 @@ def _replay_all(items: Sequence[ManifestItem], replayer: Replayer, partial: Part
             def say(step: str, transform: str = item.transform) -> None:
                 progress.update(task, description=f"{transform}: {step}")
 
-            partial.add(replayer.replay(item, say))
+            started = time.monotonic()
+            replay = replayer.replay(item, say)
+            with _named(partial.path):
+                partial.add(replay)
             progress.advance(task)
+            if not console.is_terminal:  # A log gets a line per item in place of the bar.
+                done = f"{len(partial.finished)} of {len(items)}"
+                console.print(f"{done}: {item.transform} ({time.monotonic() - started:.1f} s)", highlight=False)
 
 
 def _with_noise_floor(result: Result, floors: Sequence[Divergence]) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +21,11 @@ from semblend_core import (
     SemanticLookupProvider,
     TokenIds,
 )
-from semblend_core.kv import DonorKv
 from semblend_core.recompute import Recompute, TierChoice
 from semblend_core.reference import Prefill, ReferenceEngine, Workspace, prefill_reusing
+
+if TYPE_CHECKING:
+    from semblend_core.kv import DonorKv
 
 
 @dataclass(frozen=True, eq=False)
