@@ -39,6 +39,7 @@ def test_the_figures_are_those_of_the_pairs(bench: Any) -> None:
     assert told.break_even_hit_rate.value == pytest.approx(2 / 52)
     assert (told.hit_rate.value, told.hit_rate.numerator, told.hit_rate.denominator) == (1.0, 4, 4)
     assert told.net_ms_per_request.value == 50.0
+    assert told.break_even_hit_rate.low is None, "one miss has no spread"
     assert (told.tokens_saved_per_hit, told.tokens_saved_per_request) == (128, 128)
     assert told.gpu_cost_saved_per_1000_requests == pytest.approx(1000 * 50 * 3.6 / 3.6e6)
     assert told.prefill_cost_saved_per_1000_requests == pytest.approx(128 / 1000 * 0.5 * 1000)
@@ -53,14 +54,16 @@ def test_an_assumed_hit_rate_scales_gains_and_tokens(bench: Any) -> None:
 
 
 def test_intervals_hold_their_value_and_repeat(bench: Any) -> None:
+    bench.items.append(bench.items[-1].model_copy(update={"item_id": f"{99:016x}"}))
     result = bench.result("cold", "warm")
     for number, record in enumerate(record for record in result.requests if record.arm == "warm"):
         record.ttft_ms = 40.0 + 5 * number
     first, second = return_on_reuse(result), return_on_reuse(result)
     assert first == second
-    assert first.gain_ms.low is not None
-    assert first.gain_ms.high is not None
-    assert first.gain_ms.low < (first.gain_ms.value or 0) < first.gain_ms.high
+    for interval in (first.gain_ms, first.net_ms_per_request):
+        assert interval.low is not None
+        assert interval.high is not None
+        assert interval.low < (interval.value or 0) < interval.high
 
 
 @pytest.mark.parametrize(

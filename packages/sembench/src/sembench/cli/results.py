@@ -199,8 +199,9 @@ def roi(
 
 
 def _shown(interval: Interval, unit: str = "") -> str:
-    bounds = "" if interval.low is None else f", 95% {interval.low:.3g} to {interval.high:.3g}"
-    value = "not known" if interval.value is None else f"{interval.value:.3g}{unit}"
+    digits = ",.1f" if unit else ".3f"
+    bounds = "" if interval.low is None else f", 95% {interval.low:{digits}} to {interval.high:{digits}}"
+    value = "not known" if interval.value is None else f"{interval.value:{digits}}{unit}"
     return f"{value} (n={interval.n}{bounds})"
 
 

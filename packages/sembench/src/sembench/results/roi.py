@@ -133,24 +133,29 @@ def _mean_interval(values: np.ndarray) -> Interval:
     """The mean, not the median: costs add up, and medians do not."""
     if values.size < 2:
         return Interval(value=float(values.mean()), n=values.size)
-    low, high = np.percentile(_resampled_means(values, seed=0), (2.5, 97.5))
-    return Interval(value=float(values.mean()), low=float(low), high=float(high), n=values.size)
+    low, high = _tails(_resampled_means(values, seed=0))
+    return Interval(value=float(values.mean()), low=low, high=high, n=values.size)
 
 
 def _with_intervals(gains: np.ndarray, taxes: np.ndarray, hit_rate: float) -> tuple[Interval, Interval]:
-    """Net time and break-even rate; hits and misses are resampled each on their own."""
+    """Net time and break-even rate. Hits and misses are resampled each on their own, so both need two pairs."""
     gain, tax, pairs = float(gains.mean()), float(taxes.mean()), int(gains.size + taxes.size)
+    net = Interval(value=net_ms(gain, tax, hit_rate), n=pairs)
+    even = Interval(value=break_even_rate(gain, tax), n=pairs)
+    if min(gains.size, taxes.size) < 2:
+        return net, even
     drawn = list(zip(_resampled_means(gains, seed=0), _resampled_means(taxes, seed=1), strict=True))
-    nets = [net_ms(each_gain, each_tax, hit_rate) for each_gain, each_tax in drawn]
-    # A draw in which hits gain nothing has no break-even below 1.
-    evens = [1.0 if (even := break_even_rate(*each)) is None else even for each in drawn]
-    even = break_even_rate(gain, tax)
-    low, high = np.percentile(nets, (2.5, 97.5))
-    net = Interval(value=net_ms(gain, tax, hit_rate), low=float(low), high=float(high), n=pairs)
-    if even is None:
-        return net, Interval(value=None, n=pairs)
-    low, high = np.percentile(evens, (2.5, 97.5))
-    return net, Interval(value=even, low=float(low), high=float(high), n=pairs)
+    net.low, net.high = _tails([net_ms(*each, hit_rate) for each in drawn])
+    if even.value is not None:
+        # A draw in which hits gain nothing has no break-even below 1.
+        rates = (break_even_rate(*each) for each in drawn)
+        even.low, even.high = _tails([1.0 if rate is None else rate for rate in rates])
+    return net, even
+
+
+def _tails(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(values, (2.5, 97.5))
+    return float(low), float(high)
 
 
 def _gpu_cost(net: float | None, gpu_hour: float | None) -> float | None:
