@@ -47,6 +47,8 @@ class Stub:
     """``reported``, ``zero omitted`` or ``absent``."""
     salts: bool = True
     resets: bool = True
+    reset_empties: bool = True
+    """Otherwise a reset is obeyed in words only."""
     reset_refusals: int = 0
     """How many resets answer that blocks are still held."""
     always_cached: int = 0
@@ -123,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"success": False}, 200)
         else:
             stub.resets_done += 1
-            stub.cache.clear()
+            if stub.reset_empties:
+                stub.cache.clear()
             self._json({"success": True}, 200)
 
     def _serve(self, path: str, body: dict[str, Any]) -> None:

@@ -73,6 +73,14 @@ def test_without_salts_and_reset_a_new_first_line_keeps_the_arms_apart(stub, gat
     assert arms(result, "cold")[0].cold_proof == "new first line; the engine reported 0 cached tokens"
 
 
+def test_a_reset_that_the_preflight_saw_to_be_empty_words_is_not_relied_on(stub, gateway_run, read_result):
+    stub.salts = stub.reset_empties = False
+    assert gateway_run("--paired").exit_code == 0
+    result = read_result()
+    assert result.run.engine["isolation"] == "new first line"
+    assert result.paired.clean_pairs == 3
+
+
 def test_an_engine_that_omits_zero_is_believed_because_it_states_repeats(stub, gateway_run, read_result):
     stub.cached = "zero omitted"
     assert gateway_run("--paired").exit_code == 0

@@ -125,8 +125,12 @@ def test_a_line_that_the_kill_tore_is_forgotten(stopped, stub, gateway_run, read
     lines = stopped.read_bytes().splitlines(keepends=True)
     stopped.write_bytes(b"".join(lines[:2]) + lines[2][: len(lines[2]) // 2])
     sent = len(stub.served)
+    stub.fault = lambda seen, number: "400" if number >= sent + 2 else None
+    assert gateway_run("--resume", items=12).exit_code == 3, "stopped again, behind the torn line"
+    stub.fault = lambda seen, number: None
+    sent = len(stub.served)
     assert gateway_run("--resume", items=12).exit_code == 0
-    assert len(stub.served) - sent == 22, "the one whole record is kept"
+    assert len(stub.served) - sent == 20, "one record was whole before the tear, one came after it"
     assert len(read_result().requests) == 12
 
 
