@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -156,8 +157,15 @@ class _Page:
 def _compose(domain: Domain, page: _Page, draws: Draws, tokens: int) -> list[_Line]:
     """Parts with headings until the length is reached, with facts at even distances."""
 
+    recent: deque[str] = deque(maxlen=len(domain.sentences) // 3)
+
     def worded(texts: tuple[str, ...]) -> Callable[[], str]:
         return lambda: expand(draws.pick(texts), domain.rules, draws)
+
+    def sentence() -> str:
+        # Nobody writes the same kind of sentence twice in a row.
+        recent.append(draws.pick([text for text in domain.sentences if text not in recent]))
+        return expand(recent[-1], domain.rules, draws)
 
     facts = min(_MOST_FACTS, max(2, tokens // 60))
     forms = [form for _ in range(2) for form in draws.shuffled(domain.facts)][:facts]
@@ -171,7 +179,7 @@ def _compose(domain: Domain, page: _Page, draws: Draws, tokens: int) -> list[_Li
                 break
             prefix = (domain.joint if number else domain.first_joint).format(line=page.lines + 1)
             fact = page.try_write(prefix, worded((forms[stated].sentence,)), forms[stated]) if due else None
-            lines.append(fact or page.write(prefix, worded(domain.sentences)))
+            lines.append(fact or page.write(prefix, sentence))
     return lines
 
 

@@ -18,7 +18,7 @@ def pieces(text: str) -> list[str]:
 
 
 def estimate_tokens(text: str) -> int:
-    """Within about a tenth of SmolLM2's count on generated text; four characters a token is off by half on logs."""
+    """SmolLM2 counts 5 to 10% more on generated text and 6 to 20% less on prose; by characters a log is off by half."""
     return len(_PIECE.findall(text))
 
 
@@ -28,9 +28,19 @@ def squeezed(text: str) -> str:
 
 
 def holds_answer(text: str, answers: tuple[str, ...]) -> bool:
-    """Whether an answer stands in the text word for word, letter case and whitespace aside."""
+    """Whether an answer stands in the text word for word, letter case and whitespace aside.
+
+    A single letter or digit, such as the choice of a question with four, stands in every text and counts for nothing.
+    """
     haystack = squeezed(text).lower()
-    return any(squeezed(answer).lower() in haystack for answer in answers if answer.strip())
+    return any(_stands_in(haystack, squeezed(answer).lower()) for answer in answers)
+
+
+def _stands_in(haystack: str, answer: str) -> bool:
+    if sum(map(str.isalnum, answer)) < 2:
+        return False
+    # Only latin words have ends: in Chinese the next word follows at once.
+    return re.search(rf"(?<![a-z0-9]){re.escape(answer)}(?![a-z0-9])", haystack) is not None
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:

@@ -67,7 +67,7 @@ _RULES: dict[str, tuple[str, ...]] = {
         "an export ban",
         "fire",
         "an epidemic",
-        "loss of a permit",
+        "a heat wave",
         "a cyber attack",
         "a grid failure",
     ),

@@ -109,11 +109,11 @@ _RULES: dict[str, tuple[str, ...]] = {
 _SENTENCES = (
     "{person} says {system} {symptom} whenever {person} is {doing} in {site}.",
     "According to {person}, the {role} in {site}, {system} {symptom} as of {day}.",
-    "{person} called {channel} about order {ref} and sounded {mood}; {firm} had promised it for {day}.",
+    "{person} got in touch {channel} about order {ref} and sounded {mood}; {firm} had promised it for {day}.",
     "I asked {person} for {proof} from {system}, and {site} sent it at {time}.",
     "{person} {verdict} {reason} on {system} and told {site} so on {day}.",
     "After {person} {remedy} for {site}, {system} handled {number} calls cleanly.",
-    "Between {time} and {time}, {system} answered {count} calls from {site} and failed {few}.",
+    "At {time} and again at {time}, {system} answered {count} calls from {site} and failed {few}.",
     "{firm} insists that {system} never {symptom} in {site}, yet {proof} from {person} shows it.",
     "The {role} at {site}, {person}, would wait {wait} for {firm} to fix {system}.",
     "Invoice {ref} to {firm} lists {count} units, while {person} counted {count} in {site}.",
