@@ -11,7 +11,7 @@ from sembench.report.length import bands_of
 from sembench.report.load_curves import load_curves
 from sembench.report.page import render_report
 from sembench.report.speed_quality import points_of
-from sembench.schema import EngineSummary, Rate, Result
+from sembench.schema import EngineSummary, Interval, Rate, Result
 
 Replay = Callable[..., Result]
 
@@ -34,6 +34,26 @@ def test_the_summary_says_when_controls_did_not_stay_cold(replay: Replay) -> Non
     assert "Negative controls stayed cold (0 of 6)." in abstract(result)
     result.aggregate.negative_control_semantic_placement_rate = Rate.of(2, 6)
     assert "Negative controls did not stay cold: 2 of 6 reused." in abstract(result)
+
+
+def test_the_summary_says_when_the_interval_shows_no_difference(replay: Replay) -> None:
+    result = replay()
+    assert result.paired is not None
+    assert "no difference is shown" not in abstract(result)
+    result.paired.blended_ttft_speedup_median = Interval(value=1.02, low=0.97, high=1.10, n=40)
+    assert "The interval holds 1: no difference is shown." in abstract(result)
+
+
+def test_the_speed_of_hits_stands_beside_the_hit_rate(replay: Replay) -> None:
+    row = next(row for _, group in groups(replay()) for row in group if row.name.startswith("Speed-up of hits"))
+    assert "hits 42 of 48" in str(row.made_of)
+
+
+def test_an_offline_result_speaks_of_what_could_be_reused_only(replay: Replay) -> None:
+    page = render_report([replay(kind="offline")])
+    assert "No engine took part" not in page  # without both rates there is no such sentence
+    assert "Of the negative controls 0 of 6 would have been given something to reuse." in page
+    assert "TTFT by context length" not in page
 
 
 def test_failed_requests_are_in_the_summary(replay: Replay) -> None:

@@ -35,7 +35,7 @@ def plain(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{decimals}f}"
+    return f"{value:,.{decimals}f}".replace("-", "−")
 
 
 def count(value: int | float | None) -> Html | str:

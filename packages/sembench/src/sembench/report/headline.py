@@ -56,7 +56,7 @@ def abstract(result: Result) -> str:
         _control_sentence(aggregate),
     ]
     if result.run.kind == "offline":
-        told = [_offline_sentence(aggregate), _control_sentence(aggregate)]
+        told = [_offline_sentence(aggregate), _offline_control_sentence(aggregate)]
     if aggregate.requests_failed:
         failed, all_of_them = aggregate.requests_failed, aggregate.requests_failed + aggregate.requests_ok
         told.append(f"{failed:,} of {all_of_them:,} requests failed.")
@@ -92,12 +92,19 @@ def controls(aggregate: Aggregate, paired: Paired) -> list[Row]:
 def _speed(paired: Paired) -> list[Row]:
     return [
         _interval("Blended TTFT speed-up, median", paired.blended_ttft_speedup_median, strong=True),
-        _interval("Speed-up of hits alone, median", paired.hit_ttft_speedup_median),
+        _hits_alone(paired),
         Row("TTFT cold, median", milliseconds(paired.cold_ttft_ms_median), _clean(paired)),
         Row("TTFT of an exact repeat, median", milliseconds(paired.exact_ttft_ms_median)),
         Row("TTFT with reuse, median", milliseconds(paired.warm_ttft_ms_median), _clean(paired)),
         Row("Cost of a miss, median", milliseconds(_value(paired.miss_tax_ms)), _bounds(paired.miss_tax_ms, " ms")),
     ]
+
+
+def _hits_alone(paired: Paired) -> Row:
+    """Never without the hit rate: the fewer hits, the less it says about the whole."""
+    row = _interval("Speed-up of hits alone, median", paired.hit_ttft_speedup_median)
+    counts = counts_of(paired.hit_rate)
+    return Row(row.name, row.value, _also(str(row.made_of or ""), f"hits {counts}" if counts else None))
 
 
 def _reuse(result: Result, paired: Paired) -> list[Row]:
@@ -179,18 +186,24 @@ def _speed_sentence(paired: Paired | None) -> str | None:
     if speedup is None or speedup.value is None:
         return None
     bounds = interval_words(speedup)
-    return (
+    said = (
         f"With reuse the first token came {times(speedup.value)} as fast as cold, in the median over "
         f"{pairs_words(speedup)}{f' ({bounds})' if bounds else ''}."
     )
+    low, high = known(speedup.low), known(speedup.high)
+    undecided = low is not None and high is not None and low <= 1 <= high
+    return f"{said} The interval holds 1: no difference is shown." if undecided else said
 
 
 def _reuse_sentence(result: Result) -> str | None:
     rate, tokens = hit_rate(result), reused_tokens(result)
     if rate is None or rate.value is None:
         return None
-    of_tokens = f", {percent(tokens.value)} of their prompt tokens" if tokens and tokens.value is not None else ""
-    return f"The backend confirmed reuse in {counts_of(rate)} requests{of_tokens}."
+    whose = "clean pairs" if result.paired and result.paired.hit_rate else "requests"
+    said = f"The backend confirmed reuse in {counts_of(rate)} {whose}"
+    if tokens is None or tokens.value is None:
+        return f"{said}."
+    return f"{said}, and for {percent(tokens.value)} of all prompt tokens ({counts_of(tokens)})."
 
 
 def _quality_sentence(aggregate: Aggregate) -> str | None:
@@ -221,6 +234,13 @@ def _offline_sentence(aggregate: Aggregate) -> str | None:
         f"An exact block cache would hit {percent(exact.value)} of the blocks ({counts_of(exact)}); "
         f"the provider found {percent(eligible.value)} eligible ({counts_of(eligible)}). No engine took part."
     )
+
+
+def _offline_control_sentence(aggregate: Aggregate) -> str | None:
+    rate = aggregate.negative_control_semantic_placement_rate
+    if rate is None or rate.value is None:
+        return None
+    return f"Of the negative controls {counts_of(rate)} would have been given something to reuse."
 
 
 def _rate(name: str, rate: Rate | None, unit: str, *, strong: bool = False) -> Row:

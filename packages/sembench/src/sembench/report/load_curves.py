@@ -16,6 +16,7 @@ Looks = dict[float, tuple[str, str]]
 """Class and shape for each share of reuse, the same in all plots of a result."""
 _BETWEEN = (("exact", "square"), ("fourth", "circle"), ("fifth", "square"))
 _LAG_OF_NOTE_MS = 5.0
+_FEW = 100
 
 
 def load_curves(result: Result, prefix: str) -> Html | None:
@@ -183,6 +184,8 @@ def _remarks(points: Sequence[LoadPoint]) -> list[Child]:
         lag = known(point.loop_lag_ms.p99)
         if lag is not None and lag > _LAG_OF_NOTE_MS:
             told.append(f"{name}: the generator's own timers were {plain(lag)} ms late at the 99th percentile.")
+    if any(0 < point.ok < _FEW for point in points):
+        told.append(f"Of fewer than {_FEW} answers, the 99th percentile is little more than the largest value seen.")
     counted = {point.output_tokens_by for point in points}
     if "events" in counted:
         told.append("The server does not count output tokens; events that carry text were counted in their place.")

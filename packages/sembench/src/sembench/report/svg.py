@@ -93,6 +93,7 @@ def plot(
         for tick in y.ticks
     ]
     grid = [el("line", x1="0", x2="100%", y1=y.y(tick), y2=y.y(tick), class_="grid") for tick in y.ticks]
+    grid.append(el("line", x1="0", x2="100%", y1=BOTTOM, y2=BOTTOM, class_="base"))
     below = [
         el("text", tick.label, x=f"{tick.x}%", y=HEIGHT - 8, text_anchor="middle", class_="tick") for tick in x_ticks
     ]
