@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from sembench.engine_events import summarize
+from sembench.engine_events import ENGINES, summarize
 from sembench.schema import EngineSummary, InputError
 from semblend_core import Settings, create_provider
 from semblend_core.testing import TokenEngine
@@ -30,6 +32,26 @@ def record(event: str, request_id: str | None = "r1", **fields: Any) -> str:
 
 
 MATERIALIZED = record("materialized", tokens=3072, layers=28, bytes=1024, microseconds=None)
+FRAGMENTS = (
+    MATERIALIZED.encode(),
+    MATERIALIZED.encode()[:70],
+    b"\n",
+    b'{"schema":"semblend.audit.v1"}\n',
+    b'{"schema":"semblend.audit.v1","event":"materialized","tokens":-5}\n',
+    b'{"schema":"semblend.audit.v1","event":["x"],"time":true,"request_id":7}\n',
+    b'{"event":"materialized","materialized":1e400,"time":NaN}\n',
+    b'{"schema":"semblend.audit.v1","event":"lookup","time":1e400,"spans":-1,"microseconds":-Infinity}\n',
+    b'{"schema":"semblend.audit.v1","event":"materialized","tokens":1' + b"0" * 400 + b"}\n",
+    b'{"event":"lookup","found":"yes","request_id":[1]}\n',
+    b"SemBlend materialized request_id= tokens=\xff5\n",
+    b"SemBlend x load advertised tokens=99999999999999999999999\n",
+    b"[FUZZY] Realized fuzzy [FUZZY RADIX] Fuzzy match success: rid=a cached=1\n",
+    b"SemBlend materialized tokens=" + b"9" * 5000 + b" [FUZZY] Realized " + b"9" * 5000 + b" fuzzy tokens\n",
+    b"hit tokens: " + b"9" * 5000 + b" Stored " + b"9" * 5000 + b" tokens\n",
+    b"LMCache hit tokens: 5 Stored 3 out of\n",
+    b"ERROR KV Traceback (most recent call last):\n",
+    b"\x1f\x8b",
+)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +169,23 @@ def test_a_line_of_rubbish_hides_no_record(tmp_path: Path) -> None:
     )
     summary = summarize("semblend", [path])
     assert summary.materialized_tokens == 3072
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+def test_no_known_fragment_can_make_the_reading_fail(tmp_path: Path, fragment: bytes, engine: str) -> None:
+    path = tmp_path / "any.log"
+    path.write_bytes(MATERIALIZED.encode() + b"\n" + fragment)
+    summarize(engine, [path])
+
+
+@given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from(FRAGMENTS)), max_size=8), st.sampled_from(ENGINES))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_bytes_can_make_the_reading_fail(tmp_path: Path, parts: list[bytes], engine: str) -> None:
+    path = tmp_path / "any.log"
+    path.write_bytes(b"".join(parts))
+    summary = summarize(engine, [path])
+    assert EngineSummary.model_validate_json(summary.model_dump_json()) == summary
 
 
 def test_a_damaged_gzip_keeps_what_could_be_read(tmp_path: Path) -> None:

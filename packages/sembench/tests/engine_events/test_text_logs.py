@@ -120,6 +120,14 @@ def test_sglang_phases_and_their_sum_are_counted_once(log: Log) -> None:
     assert summary.advertised_tokens == 3894
 
 
+def test_sglang_sum_of_one_request_hides_no_tokens_of_another(log: Log) -> None:
+    """Two lines say 64: one sums up the phases of r1, and the other must count."""
+    phase = "[FUZZY RADIX] segmented prefill realized donor phase: rid=r1 donor_tokens=32 target=[0,32)"
+    realized = "[FUZZY] Realized 64 fuzzy tokens"
+    summary = summarize("sglang", [log(phase, phase, f"{realized} (2 segments)", f"{realized} (contiguous)")])
+    assert (summary.materialization_events, summary.materialized_tokens) == (3, 128)
+
+
 def test_sglang_realized_tokens_of_an_ambiguous_owner_belong_to_no_request(log: Log) -> None:
     match = "[FUZZY RADIX] Fuzzy match success: rid={} cached=512, prompt=1024, offset=0"
     summary = summarize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sembench.engine_events.event import Event, UnreadableEventError, whole
+from sembench.engine_events.event import Event, UnreadableEventError, number, whole
 from sembench.schema import InputError
 
 AUDIT_SCHEMA = "semblend.audit.v1"
@@ -50,10 +50,9 @@ def check_schema(schema: object, place: str) -> None:
 def audit_event(record: dict[str, Any]) -> Event:
     """One record as an event. Fields that a later version adds are left alone."""
     kind, request_id = record.get("event"), record.get("request_id")
-    time = record.get("time")
     common: dict[str, Any] = {
         "request_id": None if request_id is None else str(request_id),
-        "time": float(time) if isinstance(time, int | float) and not isinstance(time, bool) else None,
+        "time": number(record.get("time")),
     }
     match kind:
         case "lookup":
@@ -63,7 +62,7 @@ def audit_event(record: dict[str, Any]) -> Event:
                 found=reason is None,
                 reason=reason,
                 spans=whole(record.get("spans")),
-                lookup_us=_number(record.get("microseconds")),
+                lookup_us=number(record.get("microseconds")),
                 **common,
             )
         case "plan":
@@ -90,7 +89,3 @@ def audit_event(record: dict[str, Any]) -> Event:
         case "donor_captured" | "donor_registered":
             return Event(kind=kind, tokens=whole(record.get("tokens")), **{**common, "request_id": None})
     return Event(kind="other", reason=str(kind), **{**common, "request_id": None})
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

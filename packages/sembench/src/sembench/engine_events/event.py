@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+_LARGEST = 2**53
+"""Whole numbers below it are exact as floats."""
+
 Kind = Literal[
     "donor_captured",
     "donor_registered",
@@ -66,8 +69,14 @@ class LineParser(Protocol):
         """Counts of the format's own that belong to no common field."""
 
 
-def whole(value: object) -> int | None:
-    """A count, if it is one: JSON's true is none, and neither is a negative number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+def number(value: object) -> float | None:
+    """A figure, if it is one. JSON's true is none, nor are NaN, infinities and what no counter could have reached."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST < value < _LARGEST:
         return None
-    return int(value)
+    return float(value)
+
+
+def whole(value: object) -> int | None:
+    """A count, if it is one: a whole number that is not negative."""
+    known = number(value)
+    return int(known) if known is not None and known >= 0 and known == int(known) else None

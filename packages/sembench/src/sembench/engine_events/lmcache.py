@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sembench.engine_events.event import Event
 from sembench.engine_events.text import is_later_rank, read_pieces
 
-_EVENT = re.compile(r"hit tokens: *\d+|\b(?:Retrieved|Stored) \d+ (?:out of|tokens)\b", re.IGNORECASE)
+_EVENT = re.compile(r"hit tokens: *\d{1,15}(?!\d)|\b(?:Retrieved|Stored) \d{1,15} (?:out of|tokens)\b", re.IGNORECASE)
 _REQUEST = re.compile(r"Reqid: *([^\s,]+)|req_id=([^\s\],]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 

@@ -14,7 +14,7 @@ _EVENT = re.compile(
     r"|\[FUZZY\] Realized\b|segmented prefill realized donor phase\b",
     re.IGNORECASE,
 )
-_REALIZED = re.compile(r"Realized (\d+) fuzzy tokens(?: \((\d+) segments\))?", re.IGNORECASE)
+_REALIZED = re.compile(r"Realized (\d{1,15}) fuzzy tokens(?: \((\d+) segments\))?", re.IGNORECASE)
 
 
 class SglangLog:

@@ -10,7 +10,7 @@ from sembench.engine_events.event import Event, UnreadableEventError
 
 _PAIR = re.compile(r"(\w+)=([^\s,;()]+)")
 # A level or a bracket may follow at once: where a line end was lost, the next line's prefix does.
-_WHOLE = re.compile(r"\d+(?=[A-Z\[]|$)")
+_WHOLE = re.compile(r"\d{1,15}(?=[A-Z\[]|$)")
 _RANK = re.compile(r"(?<![A-Za-z0-9])TP(\d+)(?![A-Za-z0-9])")
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 

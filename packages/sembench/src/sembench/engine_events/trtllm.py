@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sembench.engine_events.event import Event, UnreadableEventError, whole
+from sembench.engine_events.event import Event, UnreadableEventError, number, whole
 
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
 
@@ -96,8 +96,5 @@ def _request_id(record: dict[str, Any]) -> str | None:
 
 
 def _time(record: dict[str, Any]) -> float | None:
-    for name in ("time", "timestamp", "ts"):
-        value = record.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
+    known = (number(record.get(name)) for name in ("time", "timestamp", "ts"))
+    return next((time for time in known if time is not None), None)
