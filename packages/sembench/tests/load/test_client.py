@@ -89,6 +89,15 @@ def test_an_unreachable_server_is_a_connection_that_failed() -> None:
     assert answer.sent is None
 
 
+def test_a_server_without_tls_is_a_connection_that_failed_for_https() -> None:
+    async def act(client: LoadClient, stub: StubServer) -> Answer:
+        return await ask(LoadClient(Target(client.target.url.replace("http://", "https://"), MODEL)))
+
+    answer = against(QUICK, act)
+    assert answer.error == "connect"
+    assert answer.detail
+
+
 def test_a_server_that_speaks_something_else_is_malformed() -> None:
     async def act() -> Answer:
         async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -132,8 +132,13 @@ def run_load(
         os.environ.get(API_KEY_VARIABLE) or None,
         seed,
     )
-    with LoadScreen(len(list(plan.points()))) as screen:
-        result = LoadRun(plan, target, manifest, items, serve_command).measure(output, screen.observe)
+    run = LoadRun(plan, target, manifest, items, serve_command)
+    try:
+        with LoadScreen(len(list(plan.points()))) as screen:
+            result = run.measure(output, screen.observe)
+    except KeyboardInterrupt:
+        click.echo(f"stopped; the points that were complete are in {output}", err=True)
+        raise
     print_points([LoadPoint.model_validate(entry) for entry in result.load or ()])
     click.echo(f"written: {output}")
     if not result.aggregate.requests_ok:
