@@ -90,12 +90,24 @@ def test_fuzzy_edit_changes_whitespace_only_and_adds_a_line(synthetic_items: lis
         (before,), (after,) = _donor(item), _recipient(item)
         assert before != after
         assert before.split() == after.split()
+        assert 1 <= item.metadata["reflowed_paragraphs"] < item.metadata["paragraphs"]
         start = item.metadata["evidence_spans"][0][0]
         assert re.search(r"Retrieved from mirror \d+ \| revision \d+\n$", item.recipient_prompt[:start])
 
 
-def test_reflow_wraps_long_lines_and_sets_in_short_ones() -> None:
-    assert reflowed("short\n\n" + "word " * 20, 30).splitlines()[:3] == ["  short", "", "word word word word word word"]
+def test_reflow_wraps_long_lines_sets_in_short_ones_and_leaves_two_paragraphs_of_three_alone() -> None:
+    document = "\n\n".join(f"short {n}\n" + f"word{n} " * 30 for n in range(9))
+    after, changed, paragraphs = reflowed(document, Draws(3))
+    assert (changed, paragraphs) == (3, 9)
+    assert after.count("  short") == 3
+    assert sum(len(line) > 84 for line in after.splitlines()) == 6
+    assert after.split() == document.split()
+
+
+def test_a_text_without_paragraphs_is_reflowed_by_lines() -> None:
+    after, changed, lines = reflowed("\n".join("speaker says " * 20 for _ in range(12)), Draws(1))
+    assert (changed, lines) == (4, 12)
+    assert after.split() == ["speaker", "says"] * 240
 
 
 def test_sparse_edit_revises_about_four_percent_in_place(synthetic_items: list[ManifestItem]) -> None:
@@ -120,8 +132,12 @@ def test_repeat_shifted_has_the_same_prompt_behind_another_wrapper(synthetic_ite
     for item in _of(synthetic_items, "repeat_shifted"):
         donor, recipient = item.donor_prompts[0].text, item.recipient_prompt
         assert donor.partition("\n\n")[2] == recipient.partition("\n\n")[2]
-        assert len(donor) != len(recipient)
         assert donor[:20] != recipient[:20]
+    shifts = {
+        len(item.recipient_prompt) - len(item.donor_prompts[0].text) for item in _of(synthetic_items, "repeat_shifted")
+    }
+    assert len(shifts) > 3
+    assert min(shifts) > 0
 
 
 def test_question_paraphrase_asks_the_same_in_other_words(synthetic_items: list[ManifestItem]) -> None:

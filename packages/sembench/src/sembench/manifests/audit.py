@@ -52,7 +52,7 @@ class Audit(BaseModel):
     """Distinct windows that a recipient has from one source and a donor from another."""
     collisions: list[Collision]
     negative_controls_touched: Rate
-    """Negative controls whose own donor shares a window with the recipient: these controls prove nothing."""
+    """Negative controls whose own donor shares a window with the recipient, in evidence or in the frames around it."""
     boilerplate_outside_evidence: int
     """Distinct windows of frames (instructions, wrappers, questions) that prompts of several sources share."""
     boilerplate_in_evidence: int
@@ -133,8 +133,13 @@ def _among(by_source: dict[str, Hashes], suspects: Hashes) -> dict[str, Hashes]:
 
 
 def _touched(items: Sequence[ManifestItem], corpus: Corpus) -> Rate:
+    """Here frames count too: an engine reuses an instruction as readily as a document."""
     controls = [item for item in items if item.negative_control]
-    return Rate.of(sum(bool(len(_own_overlap(item, corpus)[0])) for item in controls), len(controls))
+    touched = 0
+    for item in controls:
+        given = distinct([corpus.windows_of(donor.text) for donor in item.donor_prompts])
+        touched += bool(np.isin(corpus.windows_of(item.recipient_prompt), given).any())
+    return Rate.of(touched, len(controls))
 
 
 def _swap_overlap(items: Sequence[ManifestItem], corpus: Corpus) -> Rate:

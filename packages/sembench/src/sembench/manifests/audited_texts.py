@@ -33,6 +33,10 @@ class Corpus:
     def evidence_of(self, text: str, metadata: dict[str, Any]) -> Hashes:
         return distinct([self._hashed[part] for part in _evidence(text, metadata)])
 
+    def windows_of(self, prompt: str) -> Hashes:
+        """Of a whole prompt."""
+        return windows(self._tokenizer.encode(prompt), self._block_size)
+
     def example(self, source: str, common: Hashes) -> str | None:
         """The first text of a recipient of the source that is among the windows."""
         for text in sorted(self._texts[source]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sembench.manifests.entity_swap import swap_entities
-from sembench.manifests.prompts import question_last
+from sembench.manifests.prompts import other_wording, question_last
 from sembench.manifests.source import Source
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 
@@ -28,10 +28,10 @@ def entity_swap_control(source: Source, context: Context) -> list[Draft]:
 
 
 def negative_control(source: Source, context: Context) -> list[Draft]:
-    """The donor is of another domain: whatever is reused of it is a fault."""
+    """The donor is of another domain and is asked in other words: whatever is reused of it is a fault."""
     stranger = context.stranger(source)
     scored = source.facts[0]
-    donor = question_last(stranger, stranger.document, stranger.facts[0].question)
+    donor = other_wording(stranger, stranger.document, stranger.facts[0].question)
     return [
         Draft(
             [DonorDraft(donor, "another domain", stranger)],

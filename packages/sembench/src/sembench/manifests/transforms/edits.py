@@ -13,6 +13,7 @@ from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotP
 
 _REVISED_SHARE = 0.04
 _ATTEMPTS = 20
+_FEWEST_PARAGRAPHS = 6
 _NUMBER = re.compile(r"\d{2,}")
 _REVISIONS = (
     "As was corrected later, ",
@@ -25,9 +26,10 @@ _REVISIONS = (
 
 def fuzzy_edit(source: Source, context: Context) -> list[Draft]:
     draws = context.draws
-    width = draws.between(68, 84)
     line = f"Retrieved from mirror {draws.between(2, 40)} | revision {draws.digits(3)}\n"
-    return [_edited(source, _with_line(source, line, reflowed(source.document, width)), {"width": width})]
+    document, changed, paragraphs = reflowed(source.document, draws)
+    metadata = {"reflowed_paragraphs": changed, "paragraphs": paragraphs}
+    return [_edited(source, _with_line(source, line, document), metadata)]
 
 
 def sparse_edit(source: Source, context: Context) -> list[Draft]:
@@ -40,14 +42,28 @@ def sparse_edit(source: Source, context: Context) -> list[Draft]:
     raise NotPossible("every revision would repeat another source")
 
 
-def reflowed(document: str, width: int) -> str:
-    """Long lines are wrapped, short ones set in by two blanks: what a copy through another program does."""
+def reflowed(document: str, draws: Draws) -> tuple[str, int, int]:
+    """What a copy through another program does to whitespace, in how many paragraphs, and of how many.
+
+    Blank lines go; in one paragraph of three, long lines are wrapped and short ones set in by two blanks. Were it all
+    of them, hardly a block of 16 tokens would stay whole, and nothing could be told from the outcome.
+    """
+    paragraphs = [part for part in re.split(r"\n\s*\n", document) if part.strip()]
+    if len(paragraphs) < _FEWEST_PARAGRAPHS:
+        paragraphs = [line for line in document.split("\n") if line.strip()]
+    chosen = set(draws.some(range(len(paragraphs)), max(1, len(paragraphs) // 3)))
+    width = draws.between(68, 84)
+    parts = [_rewrapped(part, width) if n in chosen else part for n, part in enumerate(paragraphs)]
+    return "\n".join(parts), len(chosen), len(paragraphs)
+
+
+def _rewrapped(paragraph: str, width: int) -> str:
     lines = []
-    for line in document.split("\n"):
+    for line in paragraph.split("\n"):
         if len(line) > width:
             lines += textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
         else:
-            lines.append(f"  {line}" if line else line)
+            lines.append(f"  {line}")
     return "\n".join(lines)
 
 
@@ -89,7 +105,7 @@ def _with_line(source: Source, line: str, document: str) -> Prompt:
     return Prompt(whole.text[:start] + line + whole.text[start:], ((start + len(line), end + len(line)),))
 
 
-def _edited(source: Source, recipient: Prompt, metadata: dict[str, object]) -> Draft:
+def _edited(source: Source, recipient: Prompt, metadata: dict[str, int]) -> Draft:
     fact = source.facts[0]
     donor = question_last(source, source.document, fact.question)
     return Draft(

@@ -39,7 +39,9 @@ def repeat_shifted(source: Source, context: Context) -> list[Draft]:
     usual = _usual(source, source.facts[0].question)
     draws = context.draws
     before = f"[session {draws.digits(8)}]\n\n"
-    now = f"[session {draws.digits(8)} | resumed on workstation {draws.digits(3)} | client {draws.below(90)}.4]\n\n"
+    # Flags of a token each: over many items the shift takes every remainder of a block.
+    flags = " ".join(draws.some("abcdefghijklmnop", draws.between(1, 16)))
+    now = f"[session {draws.digits(8)} | resumed on workstation {draws.digits(3)} | flags {flags}]\n\n"
     return [_one_donor(source, followed_by(before, usual), followed_by(now, usual))]
 
 
