@@ -93,6 +93,16 @@ def test_a_wrong_option_is_named(sembench: Command, tmp_path: Path, words: list[
     assert not (tmp_path / "m").exists()
 
 
+def test_a_file_that_cannot_be_written_is_named(sembench: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = sembench("build", "--profile", "fixture", "-o", tmp_path / "file" / "m.jsonl")
+    assert result.exit_code == 2
+    assert f"--output {tmp_path / 'file' / 'm.jsonl'}: " in result.stderr
+    result = sembench("schemas", "--output-dir", tmp_path / "file" / "schemas")
+    assert result.exit_code == 2
+    assert "--output-dir" in result.stderr
+
+
 def test_checksum_is_that_of_sha256sum(sembench: Command, tmp_path: Path) -> None:
     manifest = tmp_path / "m.jsonl"
     sembench("build", "--profile", "fixture", "-o", manifest)

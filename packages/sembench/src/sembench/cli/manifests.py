@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +120,9 @@ def build(profile: str, output: Path, **options: Any) -> None:
     if not built.items:
         reasons = "\n".join(f"  {reason}" for reason in built.skipped)
         raise InputError(f"no item could be built:\n{reasons}", exit_code=2)
-    print_built(built, output, write_manifest(output, built.items))
+    with _writing("--output", output):
+        digest = write_manifest(output, built.items)
+    print_built(built, output, digest)
 
 
 def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
@@ -157,6 +161,14 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     )
 
 
+@contextmanager
+def _writing(option: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{option} {path}: {error.strerror or error}") from None
+
+
 def _tokens(band: str) -> int:
     match = re.fullmatch(r"(\d+)(k?)", band.strip().lower())
     tokens = int(match.group(1)) * (1000 if match.group(2) else 1) if match else 0
@@ -183,7 +195,8 @@ def checksum_manifest(manifest: Path, output: Path | None) -> None:
     load_manifest(manifest)
     line = f"{sha256(manifest)}  {manifest}"
     if output:
-        write_atomically(output, line + "\n")
+        with _writing("--output", output):
+            write_atomically(output, line + "\n")
     click.echo(line)
 
 
@@ -235,7 +248,8 @@ def audit_manifest(
             report=report,
         )
     if output:
-        write_atomically(output, found.model_dump_json(indent=1) + "\n")
+        with _writing("--output", output):
+            write_atomically(output, found.model_dump_json(indent=1) + "\n")
     print_audit(found)
     if found.violations:
         raise InputError(f"{manifest}: {found.violations} blocks are shared by unrelated sources", exit_code=1)
@@ -256,7 +270,8 @@ def freeze(manifest: Path, spec: Path) -> None:
     from sembench.manifests import frozen
 
     record = frozen.freeze(manifest)
-    write_atomically(spec, record.model_dump_json(indent=1) + "\n")
+    with _writing("--spec", spec):
+        write_atomically(spec, record.model_dump_json(indent=1) + "\n")
     click.echo(f"{spec}: {record.items} items, sha256 {record.sha256}")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sembench.schema import write_atomically
+from sembench.schema import InputError, write_atomically
 
 
 @click.command()
@@ -29,5 +29,8 @@ def schemas(output_dir: Path) -> None:
     from sembench.schema.publish import schema_files
 
     for name, text in schema_files().items():
-        write_atomically(output_dir / name, text)
+        try:
+            write_atomically(output_dir / name, text)
+        except OSError as error:
+            raise InputError(f"--output-dir {output_dir}: {error.strerror or error}") from None
         click.echo(output_dir / name)
