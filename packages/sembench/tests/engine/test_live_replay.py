@@ -155,6 +155,24 @@ def test_a_paired_replay_is_proved_cold_and_shows_what_the_engines_own_cache_giv
     assert result.aggregate.backend_confirmed_block_rate is None, "cached tokens are no evidence of semantic reuse"
 
 
+def test_the_fixture_is_replayed_with_donors_at_another_address(vllm_server, tmp_path):
+    manifest, output = tmp_path / "fixture.jsonl", tmp_path / "result.json"
+    build = ["build", "--profile", "fixture", "--output", str(manifest)]
+    # The same server by another name stands for the worker behind a gateway.
+    worker = vllm_server.base_url.replace("127.0.0.1", "localhost")
+    replay = ["run-live-gateway", "--manifest", str(manifest), "--output", str(output), "--max-items", "2"]
+    servers = ["--gateway-url", vllm_server.base_url, "--donor-url", worker, "--model", vllm_server.model]
+    for words in (build, [*replay, *servers, "--warmup-requests", "0"]):
+        done = subprocess.run([sys.executable, "-m", "sembench", *words], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+    records = read_json(output, Result).requests
+    assert [(record.transform, record.status) for record in records] == [
+        ("exact_repeat", "ok"),
+        ("instruction_variant", "ok"),
+    ]
+    assert records[0].engine_cached_tokens > records[0].prompt_tokens - 2 * vllm_server.block_size
+
+
 def test_the_chat_template_is_served_through_the_chat_api(sembench, tmp_path):
     output = tmp_path / "result.json"
     finish(sembench("run-live-gateway", output, "--template", "chat", "--max-items", 1, "--capture-logprobs"))

@@ -31,6 +31,10 @@ class Seen:
     body: dict[str, Any]
     prompt: str
 
+    @property
+    def prepares(self) -> bool:
+        return self.headers["x-request-id"].startswith(("sb-preflight-", "sb-warmup-"))
+
 
 @dataclass
 class Stub:
@@ -64,8 +68,8 @@ class Stub:
 
     @property
     def served(self) -> list[Seen]:
-        """Requests of the replay, without those of the preflight."""
-        return [seen for seen in self.seen if "preflight" not in seen.headers.get("x-request-id", "")]
+        """Requests of the replay, without those that prepare it."""
+        return [seen for seen in self.seen if not seen.prepares]
 
     def ids(self) -> list[str]:
         """The roles in the order served, such as donor0 and warm."""
@@ -136,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         with stub.lock:
             number = len(stub.served)
             stub.seen.append(seen)
-            fault = stub.fault(seen, number) if "preflight" not in seen.headers["x-request-id"] else None
+            fault = None if seen.prepares else stub.fault(seen, number)
             cached = stub.cached_words(seen) if fault not in ("400", "429", "500") else 0
         stub.on_request(seen, cached)
         time.sleep(stub.delay_s)

@@ -192,6 +192,17 @@ def test_log_probabilities_are_kept_where_asked_for(gateway_run, read_result):
     assert read_result().requests[0].output_logprobs is None
 
 
+@pytest.mark.parametrize(("words", "requests"), [((), 1), (("--warmup-requests", 3), 3)])
+def test_the_engine_is_warmed_up_with_text_that_no_item_knows(stub, gateway_run, words, requests):
+    gateway_run("--max-output-tokens", 7, *words)
+    ours = [seen for seen in stub.seen if "warmup" in seen.headers["x-request-id"]]
+    assert len(ours) == requests
+    assert ours[0].body["max_tokens"] == 7
+    assert len(ours[0].prompt.split()) >= 28
+    assert "fact" not in ours[0].prompt
+    assert stub.seen.index(ours[-1]) < stub.seen.index(stub.served[0])
+
+
 def test_waiting_after_donors_is_not_latency(gateway_run, read_result):
     gateway_run("--post-donor-delay-ms", 1500, items=1)
     assert read_result().requests[0].latency_ms < 1500

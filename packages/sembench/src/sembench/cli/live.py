@@ -59,6 +59,13 @@ _SHARED = (
         "the server accepts them. {} sends none.",
     ),
     click.option(
+        "--warmup-requests",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        help="Unmeasured requests before the first item, as long as the longest prompt and unrelated to all of them.",
+    ),
+    click.option(
         "--retries",
         type=click.IntRange(min=0),
         default=2,

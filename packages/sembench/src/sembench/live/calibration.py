@@ -11,7 +11,7 @@ from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
 from sembench.live.noise_floor import ColdServing, NoiseFloor, build_noise_floor
 from sembench.live.preflight import REFUSED
-from sembench.live.replay import FAILURES_IN_A_ROW, check_servers, servers_of
+from sembench.live.replay import FAILURES_IN_A_ROW, check_servers, servers_of, warm_up_servers
 from sembench.schema import InputError, ManifestItem, RequestRecord
 
 
@@ -31,6 +31,7 @@ async def calibrate(
         isolation = Isolation(client, found.able, concurrency=1)
         server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": isolation.how}
         run = identify("noise-floor", manifest, len(items), seed=config.seed, engine=server, device="remote")
+        await warm_up_servers(config, servers, items)
         failed_in_a_row = 0
         for item in items:
             for _ in range(repeats):

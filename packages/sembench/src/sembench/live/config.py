@@ -48,6 +48,7 @@ class LiveConfig(BaseModel):
     capture_logprobs: bool = False
     connector_audit: str | None = None
     reuse_off: dict[str, Any] = dict(REUSE_OFF)
+    warmup_requests: int = 1
     retries: int = 2
     timeout_s: float = 120.0
     serve_command: str | None = None

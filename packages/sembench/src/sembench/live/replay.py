@@ -14,7 +14,7 @@ from sembench.live.config import LiveConfig, open_client
 from sembench.live.connector_audit import join_audit
 from sembench.live.isolation import Isolation
 from sembench.live.partial import Partial, PartialHeader
-from sembench.live.preflight import REFUSED, Preflight, preflight
+from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
 from sembench.results import build_result
 from sembench.schema import InputError, ManifestItem, RequestRecord, Result
 
@@ -40,6 +40,7 @@ async def replay(
         isolation = Isolation(client, found.able, concurrency=config.concurrency)
         partial = open_partial(_header(config, manifest, items, found, isolation))
         try:
+            await warm_up_servers(config, servers, items)
             run = _Run(config, servers, isolation, found, partial, on_record)
             await run.serve(run.take_up(items))
         finally:
@@ -68,6 +69,12 @@ async def check_servers(config: LiveConfig, servers: Servers) -> Preflight:
     if config.probe and not found.able.reuse_off:
         raise InputError(f"--probe: {config.url} does not accept the switch {config.reuse_off} (--reuse-off)", REFUSED)
     return found
+
+
+async def warm_up_servers(config: LiveConfig, servers: Servers, items: Sequence[ManifestItem]) -> None:
+    words = max(len(item.recipient_prompt.split()) for item in items)
+    for endpoint in dict.fromkeys((servers.recipients, servers.donors)):
+        await warm_up(endpoint, config.warmup_requests, words=words, max_tokens=config.max_output_tokens)
 
 
 def finish(config: LiveConfig, items: Sequence[ManifestItem], partial: Partial) -> Result:
