@@ -70,22 +70,27 @@ class AnswerReader:
             return
         try:
             event = json.loads(data)
-            choices = event.get("choices") or ()
-            texts = [_text(choice) for choice in choices]
+            has_text = finished = False
+            for choice in event.get("choices") or ():
+                has_text |= _has_text(choice)
+                finished |= choice.get("finish_reason") is not None
         except (ValueError, AttributeError, TypeError):
             answer.fail("malformed", f"an event is not what OpenAI's API sends: {data[:80]!r}", now)
             return
-        if event.get("error"):
-            answer.fail("error_event", json.dumps(event["error"]), now)
-            return
-        if any(texts):
+        if has_text:
             if not answer.token_at:
                 answer.first_event = data
             answer.token_at.append(now)
+        if has_text or finished:
+            self._finished |= finished
             answer.ended = now
-        if any(choice.get("finish_reason") for choice in choices):
-            self._finished, answer.ended = True, now
-        if event.get("usage"):
+        if "error" in event or "usage" in event:
+            self._besides(event, now)
+
+    def _besides(self, event: dict[str, Any], now: float) -> None:
+        if event.get("error"):
+            self.answer.fail("error_event", json.dumps(event["error"]), now)
+        elif event.get("usage"):
             self._usage(event["usage"])
 
     def _usage(self, usage: Any) -> None:
@@ -97,8 +102,8 @@ class AnswerReader:
         self.answer.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
 
 
-def _text(choice: Any) -> bool:
-    """Whether the choice brings text; a model that thinks aloud has begun to answer."""
+def _has_text(choice: Any) -> bool:
+    """A model that thinks aloud has begun to answer."""
     source = choice.get("delta")
     if source is None:
         return bool(choice.get("text"))

@@ -1,7 +1,7 @@
 """A server whose timing is known, to check the generator against: ``python -m sembench.load.stub``.
 
-It speaks enough of OpenAI's API to be loaded, runs no model, and writes into every event when it received the request
-and when it sent the event. The clock is the machine's monotonic one, which the generator on the same machine shares.
+It speaks enough of OpenAI's API to be loaded, runs no model, and writes into the first event when it received the
+request and when it sent that event. The clock is the machine's monotonic one, which the generator on the same machine shares.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,8 +120,11 @@ class _Connection(asyncio.Protocol):
             return
         if behaviour.garble:
             self._chunk(b"data: {not json\n\n")
+        elif number == 0:
+            self._event({"choices": [_choice(asked)], "stub": [received, time.monotonic()]})
         else:
-            self._event({"choices": [_choice(asked, f" w{number}")], "stub": [received, time.monotonic()]})
+            # The same bytes each time: the stub must not take the time that is measured.
+            self.transport.write(_LATER_TOKEN["messages" in asked])
         due += behaviour.between_tokens_s
         self._later(due, self._token, asked, received, due, number + 1, tokens)
 
@@ -145,7 +149,7 @@ class _Connection(asyncio.Protocol):
         self._timer = loop.call_later(max(0.0, due - time.monotonic()), call, *arguments)
 
     def _event(self, event: dict[str, Any]) -> None:
-        self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.transport.write(_chunk_of(event))
 
     def _chunk(self, data: bytes) -> None:
         self.transport.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -156,8 +160,16 @@ class _Connection(asyncio.Protocol):
         self.transport.write(head.encode() + body)
 
 
-def _choice(asked: dict[str, Any], text: str) -> dict[str, Any]:
-    return {"index": 0, "delta": {"content": text}} if "messages" in asked else {"index": 0, "text": text}
+def _choice(asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"index": 0, "delta": {"content": " word"}} if "messages" in asked else {"index": 0, "text": " word"}
+
+
+def _chunk_of(event: dict[str, Any]) -> bytes:
+    data = b"data: " + json.dumps(event).encode() + b"\n\n"
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+_LATER_TOKEN = {chat: _chunk_of({"choices": [_choice({"messages": ()} if chat else {})]}) for chat in (False, True)}
 
 
 def _content_length(head: bytes) -> int:
