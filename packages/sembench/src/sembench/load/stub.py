@@ -1,7 +1,8 @@
 """A server whose timing is known, to check the generator against: ``python -m sembench.load.stub``.
 
 It speaks enough of OpenAI's API to be loaded, runs no model, and writes into the first event when it received the
-request and when it sent that event. The clock is the machine's monotonic one, which the generator on the same machine shares.
+request and when it sent that event. The clock is the machine's monotonic one, which a generator on the same machine
+shares.
 """
 
 from __future__ import annotations
