@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -13,7 +14,9 @@ from sembench.embedded.table import console_for_tables, lines_of, replay_table
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.schema.result import Arm
 
-_ANSWERS_OF = ("instruction_variant", "rag_reorder", "multi_donor_composite")
+_ANSWERS_OF = ("instruction_variant", "rag_reorder", "multi_donor_composite", "entity_swap_control")
+_ANSWER_WIDTH = 26
+_ANSWER_COLUMNS = {"question": 32, "in the text": 13, "cold": _ANSWER_WIDTH, "with reuse": _ANSWER_WIDTH}
 
 
 def show(result: Result, items: Sequence[ManifestItem], report: Path) -> None:
@@ -30,54 +33,65 @@ def show(result: Result, items: Sequence[ManifestItem], report: Path) -> None:
 def _label(item: ManifestItem, items: Sequence[ManifestItem]) -> str:
     label = LABELS[item.transform]
     first = next(other for other in items if other.transform == item.transform)
-    return label if first is item else f"{label}, long"
+    return label if first is item else f"{label} (long)"
 
 
 def _opening(result: Result) -> str:
-    engine = result.run.engine
+    engine, device = result.run.engine, result.run.host["device"]
     threads = f", {engine['threads']} threads" if engine.get("threads") else ""
     return (
-        f"{engine['model']} ({engine['dtype']}, {result.run.host['device']}{threads}): each prompt is served cold, "
-        "from its own KV (exact),\nand behind earlier prompts whose KV may be reused (reuse)."
+        f"{Path(engine['model']).name} ({engine['dtype']}, {device}{threads}) serves each prompt three times: cold,\n"
+        "from its own KV (exact), and behind earlier prompts with SemBlend (reuse)."
     )
 
 
 def _answers(result: Result, items: Sequence[ManifestItem]) -> Table:
     said = {(record.item_id, record.arm): record for record in result.requests}
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
-    for heading, width in (("question", 36), ("in the document", 17), ("cold", 22), ("with reuse", 22)):
+    for heading, width in _ANSWER_COLUMNS.items():
         table.add_column(heading, width=width)
-    shown = [item for item in items if item.transform in _ANSWERS_OF]
-    for item in shown[: len(_ANSWERS_OF)]:
+    shown = {item.transform: item for item in reversed(items)}  # The first of each transform.
+    for item in (shown[transform] for transform in _ANSWERS_OF):
         arms: tuple[Arm, ...] = ("cold", "warm")
-        answers = [_one_line(said.get((item.item_id, arm))) for arm in arms]
-        table.add_row(item.input, " / ".join(item.answers), *answers)
+        answers = [_beginning(said.get((item.item_id, arm))) for arm in arms]
+        table.add_row(f"{LABELS[item.transform]}: {item.input}", " / ".join(item.answers), *answers)
     return table
 
 
-def _one_line(record: RequestRecord | None) -> str:
-    return "-" if record is None or record.output is None else " ".join(record.output.split())
+def _beginning(record: RequestRecord | None) -> str:
+    said = "" if record is None else record.output or ""
+    # A model may say anything, also what would move the cursor.
+    text = "".join(letter if letter.isprintable() else " " for letter in said)
+    return shorten(text, 2 * _ANSWER_WIDTH - 4, placeholder=" ...") or "-"
 
 
 def _findings(result: Result) -> str:
     """What the table comes to, each figure with what it was made of."""
-    aggregate, paired = result.aggregate, result.paired
+    paired, control = result.paired, result.aggregate.negative_control_backend_confirmed_rate
     assert paired is not None
-    told = []
+    told = [
+        "cold computes all tokens; exact is the floor, the same prompt from the engine's own prefix cache.",
+        "reuse is everything together: lookup, moving KV, what the quality tier computes afresh, first token.",
+    ]
     hits, rate = paired.hit_ttft_speedup_median, paired.hit_rate
-    if hits and hits.value and rate and rate.denominator:
+    if hits and hits.value and rate and rate.numerator:
         told.append(
-            f"First token {hits.value:.1f}x sooner in the median where KV was reused ({rate.numerator:.0f} of "
-            f"{rate.denominator:.0f} prompts that are no controls)"
+            f"First token {hits.value:.1f}x sooner in the median where KV was reused, {rate.numerator:.0f} of "
+            f"{rate.denominator:.0f} prompts that are no control."
         )
+    told.append(f"Answers that hold the fact: cold {_passed(result, 'cold')}, with reuse {_passed(result, 'warm')}.")
     floor = (paired.noise_floor or {}).get("kl_mean")
-    if aggregate.kl_mean is not None and floor is not None:
-        told.append(f"two cold prefills differ by a KL of {floor:.0e} here, KV stored as fp8 by about 0.002")
-    confirmed = aggregate.negative_control_backend_confirmed_rate
-    if confirmed and confirmed.numerator is not None:
-        told.append(f"blocks reused for the control: {confirmed.numerator:.0f} of {confirmed.denominator:.0f}")
-    return (
-        "; ".join(told) + ".\n"
-        "exact is the floor: the same prompt from the engine's own cache. reuse holds everything: lookup, moving KV,\n"
-        "computing what the quality tier asks for, the first token. KL is in nats, over the cold model's own text."
-    )
+    if floor is not None:
+        tokens = result.config["continuation_tokens"]
+        told.append(
+            f"KL in nats over {tokens} tokens of cold text. Cold against cold {floor:.0e}, KV kept as fp8 about 0.002."
+        )
+    if control and control.numerator is not None and control.denominator is not None:
+        told.append(f"Blocks reused for the control: {control.numerator:.0f} of {control.denominator:.0f}.")
+    return "\n".join(told)
+
+
+def _passed(result: Result, arm: Arm) -> str:
+    verdicts = [record.quality.passed for record in result.requests if record.arm == arm]
+    known = [verdict for verdict in verdicts if verdict is not None]
+    return f"{sum(known)} of {len(known)}"

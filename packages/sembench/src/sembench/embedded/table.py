@@ -54,9 +54,8 @@ class Line:
 def _outcome(record: RequestRecord) -> str:
     if record.status == "error":
         return "error"
-    if record.outcome == "materialized":
-        return "with reuse"
-    return (record.decline_reason or record.outcome or _NONE).replace("_", " ")
+    words = {"materialized": "reuse", "exact_prefix": "prefix"}
+    return words.get(record.outcome or "", (record.decline_reason or record.outcome or _NONE).replace("_", " "))
 
 
 def lines_of(result: Result, label: Callable[[RequestRecord], str]) -> list[Line]:
@@ -73,7 +72,7 @@ def replay_table(lines: Iterable[Line], first_heading: str) -> Table:
     table.add_column(first_heading, no_wrap=True)
     for heading in _HEADINGS:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("\nhow served")
+    table.add_column("served\nby", min_width=8)
     for line in lines:
         table.add_row(line.label, *_figures(line), line.outcome)
     return table
