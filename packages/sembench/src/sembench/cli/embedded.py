@@ -120,8 +120,14 @@ def run_embedded(manifest: Path, output: Path, resume: bool, **options: Any) -> 
 
     require_embedded_extra()
     from sembench.embedded.config import EmbeddedConfig
+    from sembench.embedded.partial import partial_path
     from sembench.embedded.runner import run_embedded as run
     from sembench.embedded.table import print_summary
 
-    result = run(manifest, output, EmbeddedConfig(**options), resume=resume)
+    try:
+        result = run(manifest, output, EmbeddedConfig(**options), resume=resume)
+    except KeyboardInterrupt:
+        if partial_path(output).exists():
+            click.echo(f"\nFinished items are in {partial_path(output)}: go on with --resume", err=True)
+        raise
     print_summary(result, output)

@@ -9,6 +9,7 @@ from rich.console import Console
 from sembench.demo.items import demo_items
 from sembench.demo.screen import show
 from sembench.embedded.config import EmbeddedConfig
+from sembench.embedded.partial import partial_path
 from sembench.embedded.runner import run_embedded
 from sembench.manifests import write_manifest
 from sembench.schema import InputError, Result
@@ -20,7 +21,7 @@ def run_demo(output_dir: Path, seed: int, model: str | None = None) -> Result:
     manifest, output, report = (output_dir / name for name in ("manifest.jsonl", "result.json", "report.html"))
     try:
         write_manifest(manifest, items)
-        output.with_name(f"{output.name}.partial.jsonl").unlink(missing_ok=True)  # A demo always starts anew.
+        partial_path(output).unlink(missing_ok=True)  # A demo always starts anew.
     except OSError as error:
         raise InputError(f"--output-dir {output_dir}: {error.strerror or error}") from None
     result = run_embedded(manifest, output, demo_config(model), seed=seed, console=Console(stderr=True))

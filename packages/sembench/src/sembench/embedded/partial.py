@@ -34,13 +34,17 @@ class _Line(BaseModel):
     noise_floor: dict[str, float] | None
 
 
+def partial_path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial.jsonl")
+
+
 class PartialResult:
     """``<output>.partial.jsonl``: a header that says what the run is, then a line per finished item."""
 
     def __init__(
         self, output: Path, manifest_sha256: str, config: dict[str, Any], versions: dict[str, str], *, resume: bool
     ) -> None:
-        self.path = output.with_name(f"{output.name}.partial.jsonl")
+        self.path = partial_path(output)
         self._header = _Header(manifest_sha256=manifest_sha256, config=config, versions=versions)
         self.finished: dict[str, ItemReplay] = {}
         if not self.path.exists():

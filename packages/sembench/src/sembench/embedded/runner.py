@@ -41,11 +41,7 @@ def run_embedded(
     with console.status("loading the model (the first time it is fetched and unpacked, about a minute)"):
         model = EmbeddedModel.open(config)
     run = run.model_copy(update={"engine": model.describe(), "host": {**run.host, "device": model.device}})
-    try:
-        _replay_all(items, Replayer(model, config), partial, console)
-    except KeyboardInterrupt:
-        console.print(f"{len(partial.finished)} of {len(items)} items are in {partial.path}: go on with --resume")
-        raise
+    _replay_all(items, Replayer(model, config), partial, console)
     replays = [partial.finished[item.item_id] for item in items]
     records = [record for replay in replays for record in replay.records]
     result = build_result(run, config.as_json(), items, records, config.block_size)
