@@ -45,6 +45,15 @@ def test_several_places_are_probed_when_balanced_and_declined_when_strict(spans:
     assert choose_policy("strict", plan_of(spans)) is None
 
 
+def test_an_engine_that_cannot_probe_gets_longer_seams_and_the_correction() -> None:
+    choice = choose_policy("balanced", plan_of(COMPOSITE), probing=False)
+    assert choice is not None
+    assert not choice.policy.needs_probe
+    decided = choice.policy.plan(plan_of(COMPOSITE), budget=choice.budget)
+    assert decided.correction is not None
+    assert 0.1 < decided.share <= 0.15
+
+
 def test_the_budgets_are_those_of_the_study() -> None:
     one, several = choose_policy("balanced", plan_of(DOCUMENT)), choose_policy("balanced", plan_of(COMPOSITE))
     assert one is not None

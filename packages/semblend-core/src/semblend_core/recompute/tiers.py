@@ -26,13 +26,20 @@ _ONE_PLACE = TierChoice(SeamAndTail(), 0.08)
 _ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=128, after_edit=16, tail=64), 0.15)
 _SEVERAL_PLACES_FAST = TierChoice(SeamHead(SEAM_TOKENS), 0.05)
 _SEVERAL_PLACES = TierChoice(Corrected(QueryAttention(seam=SEAM_TOKENS)), 0.15)
+_SEVERAL_PLACES_UNPROBED = TierChoice(Corrected(SeamHead()), 0.15)
 
 
-def choose_policy(tier: QualityTier, plan: Plan) -> TierChoice | None:
-    """The tier's policy for ``plan``, which computes gaps only. None: decline, the tier cannot hold its promise."""
+def choose_policy(tier: QualityTier, plan: Plan, *, probing: bool = True) -> TierChoice | None:
+    """The tier's policy for ``plan``, which computes gaps only. None: decline, the tier cannot hold its promise.
+
+    ``probing``: whether the engine can look at attention before it decides. Without it the balanced tier computes
+    longer seams, which the correction makes nearly as good.
+    """
     one_place = from_one_place(plan.spans)
     if tier == "fast":
         return _ONE_PLACE_FAST if one_place else _SEVERAL_PLACES_FAST
     if tier == "balanced":
-        return _ONE_PLACE if one_place else _SEVERAL_PLACES
+        if one_place:
+            return _ONE_PLACE
+        return _SEVERAL_PLACES if probing else _SEVERAL_PLACES_UNPROBED
     return _ONE_PLACE_STRICT if one_place else None

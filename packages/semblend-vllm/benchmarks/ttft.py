@@ -1,0 +1,87 @@
+"""Time to first token of a real vLLM with SemBlend: cold, exact prefix, and reuse at other positions, in one process.
+
+VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/ttft.py CONFIG_DIR --sizes 8192 32000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from engine_under_test import Engine, Prompts, add_engine_options
+
+
+def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:
+    rows = []
+    for name, make in (
+        ("new_instruction", prompts.new_instruction),
+        ("reorder_4", prompts.reorder),
+        ("composite_4", prompts.composite),
+    ):
+        times: dict[str, list[float]] = {"cold": [], "exact": [], "reuse": []}
+        reused = []
+        for turn in range(repeats + 1):
+            one = one_turn(engine, make, size, f"{name}-{size}-{turn}")
+            if turn:  # The first warms up.
+                for arm in times:
+                    times[arm].append(one[arm])
+                reused.append(one["reused"])
+        rows.append(summary(name, size, times, reused))
+        print_row(rows[-1])
+    return rows
+
+
+def one_turn(engine: Engine, make: Callable[[int], Any], size: int, salt: str) -> dict[str, float]:
+    donors, recipient = make(size)
+    for donor in donors:
+        engine.first_token_ms(donor, salt)
+    engine.settle()
+    reuse, reused = engine.first_token_ms(recipient, salt)
+    engine.settle()
+    cold, cached = engine.first_token_ms(recipient, salt + "-cold", reuse=False)
+    assert cached == 0, "the cold arm was not cold"
+    exact, _ = engine.first_token_ms(recipient[:-8] + [5] * 8, salt + "-cold", reuse=False)
+    return {"cold": cold, "exact": exact, "reuse": reuse, "reused": reused}
+
+
+def summary(name: str, size: int, times: dict[str, list[float]], reused: list[float]) -> dict[str, Any]:
+    medians = {arm: statistics.median(values) for arm, values in times.items()}
+    return {
+        "case": name,
+        "tokens": size,
+        "reused": statistics.median(reused),
+        **{f"{arm}_ms": round(value, 2) for arm, value in medians.items()},
+        "speedup": round(medians["cold"] / medians["reuse"], 2),
+        "over_exact": round(medians["reuse"] / medians["exact"], 2),
+        "reuse_all_ms": [round(value, 1) for value in times["reuse"]],
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    print(
+        f"{row['case']:16} {row['tokens']:6d} tokens  cold {row['cold_ms']:8.1f}  exact {row['exact_ms']:7.1f}  "
+        f"reuse {row['reuse_ms']:7.1f} ms  {row['speedup']:5.1f}x  {row['over_exact']:.2f} of exact  "
+        f"{row['reused']:.0f} reused",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_engine_options(parser)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384, 32000])
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    engine, prompts = Engine(options), Prompts()
+    rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats)]
+    result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

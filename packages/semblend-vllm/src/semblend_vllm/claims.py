@@ -1,0 +1,77 @@
+"""From a plan to what vLLM understands: a claimed range, what is loaded into it, and the rows that fill the rest.
+
+vLLM takes a claim in whole blocks from the exact prefix on, and computes everything behind it in one piece. Inside the
+claim spans and rows may begin and end anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from semblend_core import Plan, Span
+from semblend_core.recompute import MeanShift
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One request's share of a step."""
+
+    start: int
+    """The exact prefix that the engine has itself."""
+    end: int
+    """A multiple of the block size; the engine computes the prompt from here on."""
+    spans: tuple[Span, ...]
+    """Loaded before the forward. Rows inside them are written over by it."""
+    rows: tuple[tuple[int, int], ...]
+    """[start, end) of the tokens that the forward computes inside the claim, in order and apart."""
+    correction: MeanShift | None = None
+    """How the forward corrects what it does not compute."""
+
+    @property
+    def row_tokens(self) -> int:
+        return sum(end - start for start, end in self.rows)
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens of the claim that are loaded and not computed."""
+        return self.end - self.start - self.row_tokens
+
+    @property
+    def first_approximate(self) -> int:
+        return self.spans[0].target_start
+
+
+def claim_of(plan: Plan, block_size: int, correction: MeanShift | None = None) -> Claim | None:
+    """The longest claim that saves anything; None where the plan saves nothing at whole blocks."""
+    end = _end_of_claim(plan, block_size)
+    spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
+    if not spans:
+        return None
+    rows = _merged([(row.start, min(row.end, end)) for row in plan.rows if row.start < end])
+    claim = Claim(plan.exact_prefix_tokens, end, spans, rows, correction)
+    return claim if claim.reused_tokens > 0 else None
+
+
+def _end_of_claim(plan: Plan, block_size: int) -> int:
+    """Whole blocks before the last stretch of computed tokens, which the engine does in one piece anyway."""
+    computed_from = plan.prompt_tokens
+    for row in reversed(plan.rows):
+        if row.end < computed_from:
+            break
+        computed_from = row.start
+    return computed_from // block_size * block_size
+
+
+def _clipped(span: Span, end: int) -> Span:
+    return span if span.target_end <= end else replace(span, length=end - span.target_start)
+
+
+def _merged(rows: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Rows that touch become one: each costs a place in the batch."""
+    merged: list[tuple[int, int]] = []
+    for start, end in rows:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)

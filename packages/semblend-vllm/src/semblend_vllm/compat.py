@@ -1,0 +1,185 @@
+"""What this adapter knows of vLLM's insides, and of which versions. Nothing else here depends on a version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
+from vllm.v1.request import RequestStatus
+
+from semblend_core.kv import PagedKv, Rotation
+from semblend_vllm.claims import Claim
+from semblend_vllm.cpu_cache import PackedCpuCache
+from semblend_vllm.engine_cache import EngineCache, PagedCache
+from semblend_vllm.presence import installed_version
+
+logger = logging.getLogger(__name__)
+
+TESTED_VERSIONS = ("0.26.0", "0.32.0")
+FORCE_SETTING = "SEMBLEND_VLLM_FORCE_VERSION"
+
+
+class UnsupportedVllmError(RuntimeError):
+    """This vLLM, or this way of running it, is not one the adapter was tested with."""
+
+
+def check_version(forced: bool) -> None:
+    version = installed_version()
+    if version in TESTED_VERSIONS:
+        return
+    tested = " and ".join(TESTED_VERSIONS)
+    if not forced:
+        raise UnsupportedVllmError(
+            f"semblend-vllm is tested with vLLM {tested}, this is {version}: install one of them, "
+            f"or set {FORCE_SETTING}=1 to try it at your own risk"
+        )
+    logger.warning("vLLM %s was never tested with semblend-vllm (tested: %s)", version, tested)
+
+
+# --- The scheduler -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    tokens: int
+    sequences: int
+
+    def less(self, tokens: int, sequences: int) -> BatchLimits:
+        return BatchLimits(self.tokens - tokens, self.sequences - sequences)
+
+
+def scheduler_side_of(scheduler: Any) -> Any:
+    from semblend_vllm.connector import SemBlendConnectorV1
+
+    connector = scheduler.connector
+    return connector.scheduler_side if isinstance(connector, SemBlendConnectorV1) else None
+
+
+def batch_limits(scheduler: Any) -> BatchLimits:
+    return BatchLimits(scheduler.max_num_scheduled_tokens, getattr(scheduler, _admission_limit(scheduler)))
+
+
+def set_batch_limits(scheduler: Any, limits: BatchLimits) -> None:
+    # Only admission is limited: requests that run already stay within what vLLM itself checks.
+    scheduler.max_num_scheduled_tokens = limits.tokens
+    lowest = len(scheduler.running) if _admission_limit(scheduler) == "max_num_running_reqs" else 0
+    setattr(scheduler, _admission_limit(scheduler), max(limits.sequences, lowest))
+
+
+def _admission_limit(scheduler: Any) -> str:
+    return "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
+
+
+def waiting_requests(scheduler: Any) -> Iterator[Any]:
+    """Requests that the next step may admit afresh, in their order."""
+    for request in scheduler.waiting:
+        if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED) and request.num_computed_tokens == 0:
+            yield request
+
+
+def exact_prefix_tokens(scheduler: Any, request: Any) -> int:
+    """What vLLM's own cache holds of the request, in whole blocks, as it will tell the connector."""
+    hit = int(scheduler.kv_cache_manager.get_computed_blocks(request)[1])
+    return hit - hit % int(scheduler.block_size)
+
+
+def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequence[tuple[int, int]]) -> list[str]:
+    """Put the rows of ``request`` into a step that has it already. Returns the ids they go by."""
+    if not rows:
+        return []
+    block_ids = scheduler.kv_cache_manager.get_block_ids(request.request_id)
+    tokens = list(request.prompt_token_ids)
+    ids = []
+    for start, end in rows:
+        row_id = f"{request.request_id}#row{start}"
+        # One token more than is computed: an unfinished prefill samples nothing, in either model runner.
+        cut = tokens[: end + 1]
+        output.scheduled_new_reqs.append(
+            NewRequestData(
+                req_id=row_id,
+                prompt_token_ids=cut,
+                mm_features=[],
+                sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
+                pooling_params=None,
+                block_ids=tuple(list(group[: -(-end // scheduler.block_size)]) for group in block_ids),
+                num_computed_tokens=start,
+                lora_request=request.lora_request,
+                **({"prefill_token_ids": cut} if scheduler.use_v2_model_runner else {}),
+            )
+        )
+        output.num_scheduled_tokens[row_id] = end - start
+        output.total_num_scheduled_tokens += end - start
+        ids.append(row_id)
+    if output.num_common_prefix_blocks:
+        # Rows share blocks with their request in a way that cascade attention does not expect.
+        output.num_common_prefix_blocks = [0] * len(output.num_common_prefix_blocks)
+    return ids
+
+
+def correct_statistics(scheduler: Any, request: Any, claim: Claim) -> None:
+    """Rows are computed, not found: vLLM counted the whole claim as found."""
+    statistics = scheduler.connector_prefix_cache_stats
+    if statistics is not None and statistics.hits >= claim.row_tokens:
+        statistics.hits -= claim.row_tokens
+    prefill = request.prefill_stats
+    if prefill is not None and prefill.num_external_cached_tokens == claim.end - claim.start:
+        prefill.set(
+            num_prompt_tokens=prefill.num_prompt_tokens,
+            num_local_cached_tokens=prefill.num_local_cached_tokens,
+            num_external_cached_tokens=claim.reused_tokens,
+        )
+
+
+def block_ids_in(output: SchedulerOutput, manager: Any, request_id: str) -> list[int]:
+    state = getattr(output, "kv_connector_block_state", None)
+    groups = state.get_block_ids(request_id) if state is not None else manager.get_block_ids(request_id)
+    return list(groups[0])
+
+
+# --- The worker --------------------------------------------------------------------------------------------------
+
+
+def engine_cache(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Rotation) -> EngineCache:
+    """The registered KV tensors, in the order of the layers."""
+    layers = [kv_caches[name] for name in in_order(kv_caches)]
+    first, head_size = layers[0], vllm_config.model_config.get_head_size()
+    if first.device.type == "cpu":
+        return PackedCpuCache(layers, _cpu_writer(vllm_config, first), rotation)
+    if first.dim() == 4 and first.shape[3] == 2 * head_size:
+        return PagedCache(PagedKv.from_joined(layers, head_size), rotation)
+    if first.dim() == 5 and 2 in first.shape[:2]:
+        return PagedCache(PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1), rotation)
+    raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
+
+
+def tensor_parallel_rank() -> int:
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank())
+
+
+def _cpu_writer(vllm_config: Any, cache: torch.Tensor) -> Any:
+    from vllm import _custom_ops as operators
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    _, _, block_size, both = cache.shape
+    isa = _get_attn_isa(vllm_config.model_config.dtype, block_size, both // 2, vllm_config.cache_config.cache_dtype)
+
+    def write(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
+        operators.cpu_attn_reshape_and_cache(keys, values, key_cache, value_cache, slots, isa)
+
+    return write
+
+
+def in_order(kv_caches: dict[str, torch.Tensor]) -> list[str]:
+    """Layers' names, the first layer first."""
+    return sorted(kv_caches, key=_layer_number)
+
+
+def _layer_number(name: str) -> list[int]:
+    return [int(part) for part in name.split(".") if part.isdigit()]

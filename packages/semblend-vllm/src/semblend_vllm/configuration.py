@@ -1,0 +1,52 @@
+"""Settings for this engine, and what it is not ready for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from semblend_core import Settings
+from semblend_core.kv import Rotation, UnsupportedRotationError
+from semblend_vllm.compat import FORCE_SETTING
+
+
+def configure(vllm_config: Any) -> tuple[Settings, bool]:
+    """The environment's settings, overruled by ``kv_connector_extra_config``; and whether any vLLM is accepted.
+
+    An entry ``{"quality_tier": "fast"}`` there is the same as ``SEMBLEND_QUALITY_TIER=fast``.
+    """
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
+    overrules = {f"SEMBLEND_{name.upper()}": str(value) for name, value in extra.items()}
+    environment = {**os.environ, **overrules}
+    forced = environment.pop(FORCE_SETTING, "0") in ("1", "true", "yes")
+    return Settings.from_env(environment), forced
+
+
+def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
+    """Why nothing can be reused in this configuration; None where it can."""
+    parallel, model = vllm_config.parallel_config, vllm_config.model_config
+    groups: list[Any] = list(kv_cache_config.kv_cache_groups) if kv_cache_config is not None else []
+    reasons = {
+        "pipeline parallelism is not supported yet": parallel.pipeline_parallel_size > 1,
+        "context parallelism is not supported yet": getattr(parallel, "decode_context_parallel_size", 1) > 1
+        or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+        "speculative decoding is not supported yet": vllm_config.speculative_config is not None,
+        "models with several kinds of KV (sliding window, state space) are not supported yet": len(groups) > 1,
+        "this model's only kind of KV is not full attention": len(groups) == 1
+        and not type(groups[0].kv_cache_spec).__name__.startswith("FullAttention"),
+        f"a KV cache of type {vllm_config.cache_config.cache_dtype} is not supported yet": str(
+            vllm_config.cache_config.cache_dtype
+        ).startswith("fp8"),
+        "models with images or sound in their prompts are not supported yet": model.is_multimodal_model,
+        "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
+    }
+    found = next((reason for reason, applies in reasons.items() if applies), None)
+    return found or _why_keys_do_not_move(model.hf_text_config)
+
+
+def _why_keys_do_not_move(config: Any) -> str | None:
+    try:
+        Rotation.from_config(config)
+    except UnsupportedRotationError as error:
+        return str(error)
+    return None

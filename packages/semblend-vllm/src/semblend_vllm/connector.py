@@ -1,0 +1,168 @@
+"""``SemBlendConnectorV1``: vLLM's two halves of a connector, each handing on to ours."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+from semblend_core import ProviderStats, create_provider
+from semblend_core.kv import Rotation, StoreOptions
+from semblend_vllm import compat, same_process
+from semblend_vllm.configuration import configure, why_unsupported
+from semblend_vllm.following import Follower
+from semblend_vllm.messages import StepWork, WorkerNews
+from semblend_vllm.scheduler_side import SchedulerSide
+from semblend_vllm.statistics import ReusePrometheus, ReuseStats
+from semblend_vllm.worker_side import WorkerSide
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Set it with ``--kv-transfer-config`` and the scheduler with ``--scheduler-cls``: see the README.
+
+    Where the model or the way it is run is not supported it says so once, and vLLM runs as if it were absent.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._config, self._manager = vllm_config, None
+        self.settings, forced = configure(vllm_config)
+        compat.check_version(forced)
+        self.scheduler_side: SchedulerSide | None = None
+        self.worker_side: WorkerSide | None = None
+        self._layers: dict[str, int] = {}
+        self._told = ProviderStats()
+        self.unsupported = why_unsupported(vllm_config, kv_cache_config)
+        if self.unsupported:
+            if role == KVConnectorRole.SCHEDULER:
+                logger.error("SemBlend is off: %s", self.unsupported)
+        elif role == KVConnectorRole.SCHEDULER:
+            # A donor that is gone when it is needed must cost a prefill and not the request.
+            vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
+            self.scheduler_side = self._new_scheduler_side()
+
+    def _new_scheduler_side(self) -> SchedulerSide:
+        provider = create_provider(self.settings, engine="vllm")
+        provider.on_init()
+        return SchedulerSide(
+            provider,
+            self.settings,
+            self._config.cache_config.block_size,
+            Follower(self._config, self.settings),
+            ranks=self._config.parallel_config.tensor_parallel_size,
+            local_news=same_process.news_of(self._config),
+        )
+
+    # --- The scheduler's half ------------------------------------------------------------------------------------
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        self._manager = kv_cache_manager
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        side = self.scheduler_side
+        return (0 if side is None else side.claim(request, num_computed_tokens)), False
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        if self.scheduler_side is not None:
+            self.scheduler_side.allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        side = self.scheduler_side
+        if side is None:
+            return StepWork()
+        return side.step_work(
+            scheduler_output.num_scheduled_tokens,
+            lambda request_id: compat.block_ids_in(scheduler_output, self._manager, request_id),
+        )
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        news = connector_output.kv_connector_worker_meta
+        if self.scheduler_side is not None and isinstance(news, WorkerNews):
+            self.scheduler_side.hear(news)
+
+    def get_kv_connector_stats(self) -> ReuseStats | None:
+        """vLLM asks both halves; the counters are the scheduler's."""
+        if self.scheduler_side is None:
+            return None
+        now = self.scheduler_side.provider.stats()
+        stats, self._told = ReuseStats.between(self._told, now), now
+        return None if stats.is_empty() else stats
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> ReuseStats:
+        return ReuseStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: VllmConfig, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
+    ) -> ReusePrometheus:
+        return ReusePrometheus(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        if self.scheduler_side is not None:
+            self.scheduler_side.finished(request.request_id)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished(request, block_ids[0] if block_ids else [])
+
+    # --- The worker's half ---------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        if self.unsupported or not kv_caches:
+            return
+        rank = compat.tensor_parallel_rank()
+        rotation = Rotation.from_config(self._config.model_config.hf_text_config)
+        cache = compat.engine_cache(self._config, kv_caches, rotation)
+        self._layers = {name: number for number, name in enumerate(compat.in_order(kv_caches))}
+        self.worker_side = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), cache, rotation, rank)
+        same_process.announce(self._config, self.worker_side)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        work = self._get_connector_metadata()
+        if self.worker_side is not None and isinstance(work, StepWork):
+            self.worker_side.load(work)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        # Loads are queued on the forward's own stream. But now this layer's KV is written, and nobody has read it.
+        if self.worker_side is not None:
+            self.worker_side.correct(self._layers[layer_name])
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """All layers are captured together, after the forward."""
+
+    def wait_for_save(self) -> None:
+        work = self._get_connector_metadata()
+        if self.worker_side is not None and isinstance(work, StepWork):
+            self.worker_side.capture(work)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return set() if self.worker_side is None else self.worker_side.take_invalid_blocks()
+
+    def build_connector_worker_meta(self) -> WorkerNews | None:
+        return None if self.worker_side is None else self.worker_side.take_news()
+
+    def shutdown(self) -> None:
+        if self.worker_side is not None:
+            self.worker_side.close()
+        if self.scheduler_side is not None:
+            self.scheduler_side.provider.close()

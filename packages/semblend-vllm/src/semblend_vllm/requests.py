@@ -1,0 +1,79 @@
+"""What the scheduler's half remembers of a request between vLLM's calls."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from semblend_core import Namespace, TokenIds, as_token_ids
+from semblend_vllm.claims import Claim
+
+Mode = Literal["on", "off", "discovery"]
+
+
+@dataclass
+class FollowedRequest:
+    request: Any
+    """vLLM's own object."""
+    namespace: Namespace
+    token_ids: TokenIds
+    mode: Mode = "on"
+    capture: bool = True
+    claim: Claim | None = None
+    """What the engine was told it may count on; the load is under way or about to be."""
+    ordered: bool = False
+    """The load was ordered: nothing can be taken back."""
+    postponed: int = 0
+    """Steps in which the rows found no room."""
+    looked_up: bool = False
+    ended: bool = False
+    """vLLM has done with it."""
+    settled: bool = False
+    """The outcome was reported."""
+    approximate_from: int | None = None
+    """KV from this position on is, or is about to be, approximate. Never set back once a load was ordered."""
+    captured: bool = False
+    _true_hashes: list[Any] | None = field(default=None, repr=False)
+
+    @property
+    def request_id(self) -> str:
+        return str(self.request.request_id)
+
+    def taint(self, first_approximate: int, block_size: int) -> None:
+        """Give the blocks from ``first_approximate`` on keys that only this request knows.
+
+        vLLM publishes blocks under the hashes it finds here, and later hashes grow from earlier ones, so what is
+        generated after approximate KV is tainted too.
+        """
+        hashes = self.request.block_hashes
+        if self._true_hashes is None:
+            self._true_hashes = list(hashes)
+        # Random, not the request's id: clients choose those, and may choose one twice.
+        salt = int.from_bytes(os.urandom(32), "big")
+        for block in range(first_approximate // block_size, len(hashes)):
+            true = bytes(hashes[block])
+            tainted = int.from_bytes(true, "big") ^ (salt >> 8 * (32 - len(true)))
+            hashes[block] = type(hashes[block])(tainted.to_bytes(len(true), "big"))
+        self.approximate_from = first_approximate
+
+    def untaint(self) -> None:
+        """Back to the true hashes: nothing approximate was written after all."""
+        if self._true_hashes is not None:
+            self.request.block_hashes[: len(self._true_hashes)] = self._true_hashes
+        self._true_hashes, self.approximate_from = None, None
+
+
+def donor_id_of(token_ids: TokenIds) -> str:
+    """A donor is named by its content: the same prompt captured twice is one donor."""
+    return hashlib.blake2b(np.ascontiguousarray(token_ids).tobytes(), digest_size=12).hexdigest()
+
+
+def prompt_tokens_of(request: Any) -> TokenIds | None:
+    """The prompt's ids; None where a part of it is no tokens, such as embeddings or images."""
+    if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None or request.mm_features:
+        return None
+    return as_token_ids(request.prompt_token_ids)

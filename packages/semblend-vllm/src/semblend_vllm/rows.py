@@ -1,0 +1,34 @@
+"""Rows: the tokens inside a claim that a step computes, each as one more sequence of the batch.
+
+A row shares its request's blocks. It is written as an unfinished prefill, so it samples nothing and appears in no
+output, and it is gone with the next step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semblend_vllm.claims import Claim
+
+
+@dataclass
+class RowRoom:
+    """What is left of one step's batch. Set before the engine schedules, taken from as requests are admitted."""
+
+    most_tokens: int
+    """Tokens of a whole step."""
+    most_sequences: int
+    tokens: int = 0
+    """Set aside in this step for rows, and not taken yet."""
+    sequences: int = 0
+
+    def take(self, claim: Claim) -> bool:
+        if claim.row_tokens > self.tokens or len(claim.rows) > self.sequences:
+            return False
+        self.tokens -= claim.row_tokens
+        self.sequences -= len(claim.rows)
+        return True
+
+    def could_ever_hold(self, claim: Claim) -> bool:
+        """Whether an otherwise empty step has room for the rows and for one token of the request itself."""
+        return claim.row_tokens < self.most_tokens and len(claim.rows) < self.most_sequences

@@ -1,0 +1,106 @@
+"""vLLM's schedulers, with room for rows.
+
+Before a step the plans of the next waiting requests are made, and as much of the batch as their rows need is kept free.
+Then vLLM schedules as always; whoever it admitted with a claim gets its rows into the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from semblend_vllm import compat
+from semblend_vllm.claims import Claim
+from semblend_vllm.requests import FollowedRequest
+from semblend_vllm.rows import RowRoom
+from semblend_vllm.scheduler_side import SchedulerSide
+
+LOOK_AHEAD = 8
+"""Waiting requests that are planned before a step; more are rarely admitted in one."""
+
+
+class _WithRows:
+    """Mixed into a vLLM scheduler. Overrides ``schedule`` only."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._side: SchedulerSide | None = compat.scheduler_side_of(self)
+        if self._side is not None:
+            self.connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
+            self._side.room = RowRoom(self.max_num_scheduled_tokens, self.max_num_running_reqs)  # type: ignore[attr-defined]
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        side = self._side
+        if side is None:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        side.catch_up()
+        with self._room_kept_free(side):
+            output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self._add_rows(output, side)
+        return output
+
+    @contextmanager
+    def _room_kept_free(self, side: SchedulerSide) -> Iterator[None]:
+        room = side.room
+        assert room is not None
+        tokens, sequences = self._needed(side, room)
+        room.tokens, room.sequences = tokens, sequences
+        limits = compat.batch_limits(self)
+        compat.set_batch_limits(self, limits.less(tokens, sequences))
+        try:
+            yield
+        finally:
+            compat.set_batch_limits(self, limits)
+
+    def _needed(self, side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
+        """Tokens and sequences for the rows of the next waiting requests, as far as running ones leave room."""
+        running = len(self.running)  # type: ignore[attr-defined]
+        tokens = sequences = admitted = 0
+        for request in islice(compat.waiting_requests(self), LOOK_AHEAD):
+            admitted += 1
+            if not side.may_plan(request):
+                continue
+            claim = side.prepare(request, compat.exact_prefix_tokens(self, request))
+            if claim is None:
+                continue
+            too_many = running + admitted + sequences + len(claim.rows) > room.most_sequences
+            if too_many or running + admitted + tokens + claim.row_tokens > room.most_tokens:
+                break
+            tokens, sequences = tokens + claim.row_tokens, sequences + len(claim.rows)
+        return tokens, sequences
+
+    def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> None:
+        work = output.kv_connector_metadata
+        if work is None or not work.loads:
+            return
+        for followed, claim in side.claims_in(work):
+            self._add_rows_of(output, followed, claim)
+
+    def _add_rows_of(self, output: SchedulerOutput, followed: FollowedRequest, claim: Claim) -> None:
+        row_ids = compat.add_rows(self, output, followed.request, claim.rows)
+        # Workers drop finished requests at the beginning of the step that names them, which is the next one.
+        self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
+        compat.correct_statistics(self, followed.request, claim)
+
+
+class SyncScheduler(_WithRows, Scheduler):  # type: ignore[misc]
+    """vLLM's scheduler for ``--no-async-scheduling``."""
+
+
+class OverlappingScheduler(_WithRows, AsyncScheduler):  # type: ignore[misc]
+    """vLLM's default, which plans a step while the one before it runs."""
+
+
+class SemBlendScheduler:
+    """What ``--scheduler-cls`` names: the one of the two above that goes with vLLM's other settings."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
+        chosen = OverlappingScheduler if config.scheduler_config.async_scheduling else SyncScheduler
+        return chosen(*args, **kwargs)

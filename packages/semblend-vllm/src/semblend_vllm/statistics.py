@@ -1,0 +1,97 @@
+"""SemBlend's counters in vLLM's own ``/metrics`` and log: what happened since vLLM last asked."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from dataclasses import dataclass
+from typing import Any
+
+import prometheus_client
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+from semblend_core import ProviderStats
+
+COUNTERS = {
+    "lookups": ("semblend_lookups", "Requests that were looked up."),
+    "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
+    "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
+    "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
+}
+LABELLED = {
+    "outcomes": ("semblend_outcomes", "Requests by how they ended.", "outcome"),
+    "declines": ("semblend_declines", "Requests and donors that were declined, by reason.", "reason"),
+}
+GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
+
+
+@dataclass
+class ReuseStats(KVConnectorStats):  # type: ignore[misc]
+    """Plain numbers and dictionaries, since vLLM sends it between processes."""
+
+    @classmethod
+    def between(cls, before: ProviderStats, after: ProviderStats) -> ReuseStats:
+        data: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in COUNTERS}
+        for name in LABELLED:
+            grown = Tally({str(key): count for key, count in getattr(after, name).items()})
+            grown.subtract({str(key): count for key, count in getattr(before, name).items()})
+            data[name] = {key: count for key, count in grown.items() if count}
+        return cls(data | {name: getattr(after, name) for name in GAUGES})
+
+    def aggregate(self, other: KVConnectorStats) -> ReuseStats:
+        if not other.data:
+            return self
+        if not self.data:
+            return ReuseStats(dict(other.data))
+        summed: dict[str, Any] = {name: self.data[name] + other.data[name] for name in COUNTERS}
+        for name in LABELLED:
+            summed[name] = dict(Tally(self.data[name]) + Tally(other.data[name]))
+        return ReuseStats(summed | {name: other.data[name] for name in GAUGES})
+
+    def reduce(self) -> dict[str, int | float]:
+        """One line in vLLM's log per interval."""
+        figures = {f"semblend {name.replace('_', ' ')}": self.data[name] for name in COUNTERS}
+        for name in LABELLED:
+            figures |= {f"semblend {key}": count for key, count in self.data[name].items()}
+        return figures
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def is_empty(self) -> bool:
+        return not any(self.data.get(name) for name in (*COUNTERS, *LABELLED))
+
+
+class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
+    """The same counters as vLLM exposes them, with its labels."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        metric_types: Any,
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        counter, gauge = metric_types[prometheus_client.Counter], metric_types[prometheus_client.Gauge]
+        self._counters = {
+            name: counter(name=metric, documentation=says, labelnames=labelnames)
+            for name, (metric, says) in COUNTERS.items()
+        }
+        self._labelled = {
+            name: counter(name=metric, documentation=says, labelnames=[*labelnames, label])
+            for name, (metric, says, label) in LABELLED.items()
+        }
+        self._gauges = {
+            name: gauge(name=metric, documentation=says, labelnames=labelnames)
+            for name, (metric, says) in GAUGES.items()
+        }
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        labels = self.per_engine_labelvalues[engine_idx]
+        for name, metric in self._counters.items():
+            metric.labels(*labels).inc(transfer_stats_data[name])
+        for name, metric in self._labelled.items():
+            for value, count in transfer_stats_data[name].items():
+                metric.labels(*labels, value).inc(count)
+        for name, metric in self._gauges.items():
+            metric.labels(*labels).set(transfer_stats_data[name])

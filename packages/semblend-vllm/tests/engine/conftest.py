@@ -1,0 +1,150 @@
+"""A real vLLM with SmolLM2 in float32, in this process, with SemBlend switched on."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from semblend_vllm.presence import installed_version
+
+BLOCK = 32
+"""What vLLM's attention on CPU wants a multiple of."""
+SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+    # Times on a busy test machine are not what is tested.
+    "SEMBLEND_LOOKUP_BUDGET_MS": "10000",
+    "SEMBLEND_EMBEDDER": "none",
+}
+
+
+def pytest_report_header() -> str:
+    return f"semblend-vllm's engine tests run in vLLM {installed_version() or 'that is not installed: they will fail'}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[dict[int, float], ...]
+    prompt_tokens: int
+    cached_tokens: int
+    """What vLLM says it did not compute."""
+
+
+class Engine:
+    def __init__(self, **options: Any) -> None:
+        from vllm import LLM
+        from vllm.config import KVTransferConfig
+
+        from semblend_core.reference import default_model_folder
+
+        settings = options.pop("settings", {})
+        self.llm = LLM(
+            model=str(default_model_folder()),
+            dtype="float32",
+            enforce_eager=True,
+            block_size=BLOCK,
+            scheduler_cls="semblend_vllm.SemBlendScheduler",
+            kv_transfer_config=KVTransferConfig(
+                kv_connector="SemBlendConnectorV1",
+                kv_connector_module_path="semblend_vllm",
+                kv_role="kv_both",
+                kv_connector_extra_config=settings,
+            ),
+            **{"max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 16, **options},
+        )
+        self.core = self.llm.llm_engine.engine_core.engine_core
+        self.scheduler = self.core.scheduler
+        self.side = self.scheduler.connector.scheduler_side
+        self.settings = self.scheduler.connector.settings
+
+    @property
+    def worker(self) -> Any:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group().worker_side
+
+    def ask(self, prompt: str, *, salt: str = "tenant", reuse: Any = "on", tokens: int = 8) -> Answer:
+        return self.ask_all([prompt], salt=salt, reuse=reuse, tokens=tokens)[0]
+
+    def ask_all(self, prompts: list[str], *, salt: str = "tenant", reuse: Any = "on", tokens: int = 8) -> list[Answer]:
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=tokens,
+            ignore_eos=True,
+            logprobs=20,
+            extra_args={"kv_transfer_params": {"semblend": reuse}},
+        )
+        asked = [{"prompt": prompt, "cache_salt": salt} for prompt in prompts]
+        return [_answer(output) for output in self.llm.generate(asked, sampling, use_tqdm=False)]
+
+    def settle(self) -> None:
+        """Wait until what was captured can be found."""
+        self.worker.flush()
+        self.side.catch_up()
+
+    def stats(self) -> Any:
+        return self.side.provider.stats()
+
+    def check_integrity(self) -> None:
+        """Nothing is left of requests that have ended."""
+        self.settle()
+        self.side.check_integrity()
+        self.worker.check_integrity()
+        assert self.side.open_requests == 0
+        assert self.stats().pinned_requests == 0
+        assert not self.scheduler.requests
+
+
+def _answer(output: Any) -> Answer:
+    done = output.outputs[0]
+    return Answer(
+        text=done.text,
+        tokens=tuple(done.token_ids),
+        logprobs=tuple({token: entry.logprob for token, entry in step.items()} for step in done.logprobs),
+        prompt_tokens=len(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens or 0,
+    )
+
+
+def _divergence(cold: Answer, other: Answer) -> float:
+    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
+    total, steps = 0.0, 0
+    for ours, theirs in zip(cold.logprobs, other.logprobs, strict=True):
+        floor = min(theirs.values())
+        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
+        steps += 1
+        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
+            break
+    return total / steps
+
+
+@pytest.fixture(scope="session")
+def divergence() -> Callable[[Answer, Answer], float]:
+    return _divergence
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment() -> None:
+    os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
+
+
+@pytest.fixture(scope="session")
+def new_engine(environment: None) -> Callable[..., Engine]:
+    return Engine
+
+
+@pytest.fixture(scope="session")
+def engine(new_engine: Callable[..., Engine]) -> Engine:
+    return new_engine()

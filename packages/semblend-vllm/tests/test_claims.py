@@ -1,0 +1,72 @@
+"""A claim covers whole blocks, and inside it every token is loaded or computed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from semblend_core import Plan, Row, RowKind, Span
+from semblend_vllm.claims import claim_of
+
+BLOCK = 16
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    exact = draw(st.integers(0, 4)) * BLOCK
+    position, spans = exact, []
+    for _ in range(draw(st.integers(1, 4))):
+        start = position + draw(st.integers(0, 40))
+        length = draw(st.integers(1, 90))
+        spans.append(Span(start, f"d{draw(st.integers(0, 2))}", draw(st.integers(0, 500)), length))
+        position = start + length
+    prompt = position + draw(st.integers(0, 50))
+    inside = []
+    for span in spans:
+        seam = draw(st.integers(0, span.length))
+        if seam:
+            inside.append(Row(span.target_start, seam, RowKind.SEAM))
+    return Plan.over("r", max(prompt, position), exact, spans, inside)
+
+
+@given(plans())
+def test_every_token_of_a_claim_is_loaded_or_computed(plan: Plan) -> None:
+    claim = claim_of(plan, BLOCK)
+    if claim is None:
+        return
+    loaded = {at for span in claim.spans for at in range(span.target_start, span.target_end)}
+    computed = {at for start, end in claim.rows for at in range(start, end)}
+    assert set(range(claim.start, claim.end)) <= loaded | computed
+    assert len(loaded - computed) == claim.reused_tokens
+
+
+@given(plans())
+def test_a_claim_ends_at_a_block_and_leaves_the_last_token_to_the_engine(plan: Plan) -> None:
+    claim = claim_of(plan, BLOCK)
+    if claim is None:
+        return
+    assert claim.end % BLOCK == 0
+    assert claim.start < claim.end < plan.prompt_tokens
+    assert all(claim.start <= start < end <= claim.end for start, end in claim.rows)
+    assert all(before[1] < after[0] for before, after in zip(claim.rows, claim.rows[1:], strict=False))
+
+
+@given(plans())
+def test_spans_keep_their_shift_and_end_inside_the_claim(plan: Plan) -> None:
+    claim = claim_of(plan, BLOCK)
+    if claim is None:
+        return
+    shifts = {span.target_start: span.shift for span in plan.spans}
+    assert all(span.shift == shifts[span.target_start] and span.target_end <= claim.end for span in claim.spans)
+
+
+def test_a_document_behind_a_new_instruction() -> None:
+    plan = Plan.over("r", 1000, 0, [Span(61, "d", 48, 875)])
+    claim = claim_of(plan, BLOCK)
+    assert claim is not None
+    assert (claim.start, claim.end, claim.rows) == (0, 928, ((0, 61),))
+    assert claim.reused_tokens == 867
+
+
+def test_a_plan_whose_spans_are_smaller_than_a_block_saves_nothing() -> None:
+    assert claim_of(Plan.over("r", 40, 0, [Span(3, "d", 0, 9)]), BLOCK) is None

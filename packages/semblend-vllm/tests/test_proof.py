@@ -1,0 +1,59 @@
+"""The self-test by repeated tokens: it passes for a real rotary layer and sees what is wrong with another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from semblend_core.kv import DonorKv, Rotation
+from semblend_vllm import proof
+
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+}
+ROTATION = Rotation.from_config(CONFIG)
+TOKENS = np.random.default_rng(3).integers(0, 40, 300)
+
+
+def layer_zero(rotation: Rotation, tokens: np.ndarray) -> DonorKv:
+    """What a model's first layer keeps: a function of the token, turned by its position."""
+    source = torch.Generator().manual_seed(1)
+    keys, values = (torch.randn(40, 2, 32, generator=source)[torch.from_numpy(tokens)] for _ in range(2))
+    return DonorKv(rotation.rotate(keys, np.arange(tokens.size))[None], values[None])
+
+
+def test_a_rotary_layer_passes() -> None:
+    assert proof.failure(layer_zero(ROTATION, TOKENS), TOKENS, ROTATION) == ""
+
+
+def test_other_frequencies_are_found_out() -> None:
+    other = Rotation.from_config({**CONFIG, "rope_theta": 500000.0})
+    failed = proof.failure(layer_zero(other, TOKENS), TOKENS, ROTATION)
+    assert failed is not None
+    assert "K of layer 0" in failed
+
+
+def test_keys_without_positions_are_found_out() -> None:
+    donor = layer_zero(ROTATION, TOKENS)
+    still = DonorKv(ROTATION.rotate(donor.keys[0], -np.arange(TOKENS.size))[None], donor.values)
+    assert proof.failure(still, TOKENS, ROTATION)
+
+
+def test_values_read_from_the_wrong_place_are_found_out() -> None:
+    donor = layer_zero(ROTATION, TOKENS)
+    assert donor.values is not None
+    failed = proof.failure(DonorKv(donor.keys, donor.values.roll(1, dims=1)), TOKENS, ROTATION)
+    assert failed is not None
+    assert "V of layer 0" in failed
+
+
+@pytest.mark.parametrize("tokens", [np.arange(300) % 40 + np.arange(300) // 40 * 40, np.zeros(4, int)])
+def test_a_prompt_without_repeats_proves_nothing(tokens: np.ndarray) -> None:
+    keys = torch.randn(1, tokens.size, 2, 32)
+    assert proof.failure(DonorKv(keys, keys), tokens, ROTATION) is None
