@@ -37,15 +37,18 @@ def server(model: EmbeddedModel) -> Iterator[Server]:
         yield Server(model, provider, choose, block_size=16, room=32)
 
 
+def keep(server: Server, model: EmbeddedModel, donor_id: str, text: str) -> DonorKv:
+    tokens = model.encode(text)
+    kv = model.engine.capture(model.engine.prefill(tokens).workspace, tokens.size)
+    server.keep_donor(donor_id, tokens, kv)
+    return kv
+
+
 def test_confirmed_tokens_are_those_whose_kv_is_the_donors(
     server: Server, model: EmbeddedModel, items: list[ManifestItem]
 ) -> None:
     (item,) = [each for each in items if each.transform == "multi_donor_composite"]
-    donors = {donor.donor_id: model.encode(donor.text) for donor in item.donor_prompts}
-    kept = {}
-    for donor_id, tokens in donors.items():
-        kept[donor_id] = model.engine.capture(model.engine.prefill(tokens).workspace, tokens.size)
-        server.keep_donor(donor_id, tokens, kept[donor_id])
+    kept = {donor.donor_id: keep(server, model, donor.donor_id, donor.text) for donor in item.donor_prompts}
     prompt = model.encode(item.recipient_prompt)
     served = server.serve("request", prompt)
     assert served.plan is not None
@@ -66,15 +69,27 @@ def test_what_is_published_of_a_request_with_reuse_ends_before_the_first_relocat
 ) -> None:
     (item,) = [each for each in items if each.transform == "instruction_variant"]
     (donor,) = item.donor_prompts
-    tokens = model.encode(donor.text)
-    server.keep_donor("donor", tokens, model.engine.capture(model.engine.prefill(tokens).workspace, tokens.size))
-    prompt = model.encode(item.recipient_prompt)
+    keep(server, model, "donor", donor.text)
+    # A long front that no donor has is computed exactly, so that the engine may keep it.
+    prompt = model.encode("A front of its own, again and again. " * 10 + item.recipient_prompt)
     served = server.serve("first", prompt)
     server.publish(served)
     again = server.serve("second", prompt, reuse=False)
     assert served.plan is not None
     first = served.plan.first_approximate_token
     assert first - 16 < again.prefill.exact_prefix_tokens <= first
+
+
+def test_a_prefix_too_short_to_pay_is_computed(server: Server, model: EmbeddedModel) -> None:
+    document = "Some words that stand in both prompts, to be found by their beginning. " * 6
+    keep(server, model, "donor", document)
+    prompt = model.encode(document)
+    for share, used in ((0.05, False), (0.5, True)):
+        own = prompt[: int(share * prompt.size)]
+        other = as_token_ids([*own, *(prompt[own.size :] + 1) % 250])
+        served = server.serve(f"share {share}", other, reuse=False)
+        assert (served.prefill.exact_prefix_tokens > 0) == used
+        assert served.prefill.exact_prefix_tokens + served.prefill.computed_tokens == prompt.size
 
 
 def test_divergence_is_what_its_formulas_say(model: EmbeddedModel) -> None:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from semblend_core.kv import DonorKv
 
 
+MIN_PREFIX_SHARE = 1 / 8
+"""A shorter exact prefix is computed: behind one, this engine's attention goes through a mask, and costs more than so
+little saves. A chat template's first words, which all prompts share, would make every miss look taxed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
     """One request up to its first token."""
@@ -95,7 +100,7 @@ class Server:
     def serve(self, request_id: str, tokens: TokenIds, *, reuse: bool = True) -> Served:
         """As an engine serves it: its own exact prefix first, then what the provider's plan and the policy reuse."""
         with self._engine.timed() as elapsed:
-            exact, prefix = self._cache.match(tokens)
+            exact, prefix = self._own_prefix(tokens)
             found = self._look_up(request_id, tokens, exact) if reuse else None
             plan = found.loadable_plan if found else None
             choice = self._choose(plan) if plan else None
@@ -111,6 +116,10 @@ class Server:
         if recompute is None or choice is None:
             return Served(prefill, ttft, outcome, found)
         return Served(prefill, ttft, outcome, found, plan, recompute, choice.policy.name)
+
+    def _own_prefix(self, tokens: TokenIds) -> tuple[int, DonorKv | None]:
+        exact, prefix = self._cache.match(tokens)
+        return (exact, prefix) if exact >= MIN_PREFIX_SHARE * tokens.size else (0, None)
 
     def _look_up(self, request_id: str, tokens: TokenIds, exact: int) -> LookupResult:
         return self._provider.lookup(LookupRequest(request_id, self._namespace, tokens, exact))
