@@ -8,6 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from sembench.schema import InputError
+
 
 @click.command(name="run-embedded")
 @click.option(
@@ -131,3 +133,5 @@ def run_embedded(manifest: Path, output: Path, resume: bool, **options: Any) -> 
             click.echo(f"\nFinished items are in {partial_path(output)}: go on with --resume", err=True)
         raise
     print_summary(result, output)
+    if result.aggregate.requests_ok == 0:
+        raise InputError(f"{output}: no request succeeded; each record says why", exit_code=1)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from sembench.demo.items import LABELS
 from sembench.embedded.table import console_for_tables, lines_of, replay_table
-from sembench.schema import ManifestItem, RequestRecord, Result
+from sembench.schema import ManifestItem, Paired, RequestRecord, Result
 from sembench.schema.result import Arm
 
 _ANSWERS_OF = ("instruction_variant", "rag_reorder", "multi_donor_composite", "entity_swap_control")
@@ -73,22 +73,31 @@ def _findings(result: Result) -> str:
         "cold computes all tokens; exact is the floor, the same prompt from the engine's own prefix cache.",
         "reuse is everything together: lookup, moving KV, what the quality tier computes afresh, first token.",
     ]
-    hits, rate = paired.hit_ttft_speedup_median, paired.hit_rate
-    if hits and hits.value and rate and rate.numerator:
-        told.append(
-            f"First token {hits.value:.1f}x sooner in the median where KV was reused, {rate.numerator:.0f} of "
-            f"{rate.denominator:.0f} prompts that are no control."
-        )
+    told += _speed(paired)
     told.append(f"Answers that hold the fact: cold {_passed(result, 'cold')}, with reuse {_passed(result, 'warm')}.")
-    floor = (paired.noise_floor or {}).get("kl_mean")
-    if floor is not None:
+    exact = [record.quality.kl_mean for record in result.requests if record.arm == "exact"]
+    rounding = max((kl for kl in exact if kl is not None), default=None)
+    if rounding is not None:
         tokens = result.config["continuation_tokens"]
-        told.append(
-            f"KL in nats over {tokens} tokens of cold text. Cold against cold {floor:.0e}, KV kept as fp8 about 0.002."
-        )
+        told.append(f"KL in nats over {tokens} tokens of cold text; of exact, which is rounding only: {rounding:.0e}.")
     if control and control.numerator is not None and control.denominator is not None:
         told.append(f"Blocks reused for the control: {control.numerator:.0f} of {control.denominator:.0f}.")
     return "\n".join(told)
+
+
+def _speed(paired: Paired) -> list[str]:
+    """The blended figure first; hits only beside their rate."""
+    told = []
+    blended, hits, rate = paired.blended_ttft_speedup_median, paired.hit_ttft_speedup_median, paired.hit_rate
+    if blended and blended.value:
+        between = f" (95%: {blended.low:.1f} to {blended.high:.1f})" if blended.low and blended.high else ""
+        told.append(f"First token {blended.value:.1f}x sooner in the median of all {blended.n} prompts{between}.")
+    if hits and hits.value and rate and rate.numerator:
+        told.append(f"Where KV was reused, {rate.numerator:.0f} of {rate.denominator:.0f} prompts: {hits.value:.1f}x.")
+    control = paired.negative_control_ttft_speedup_median
+    if control and control.value:
+        told.append(f"The control, for which nothing can be reused: {control.value:.2f}x.")
+    return told
 
 
 def _passed(result: Result, arm: Arm) -> str:
