@@ -57,6 +57,7 @@ def _record(source: random.Random, number: int, transform: str, arm: str, length
         outcome=("declined" if control else "materialized") if warm else None,
         decline_reason="no_spans" if warm and control else None,
         ttft_ms=ttft,
+        proved_cold=True if arm == "cold" else None,
         output=HOSTILE if number == 3 else answer,
         quality=Quality(kl_mean=kl, top1=0.98, cold_rouge_l=0.7 if "relay was" in answer else 1.0, passed=True)
         if warm

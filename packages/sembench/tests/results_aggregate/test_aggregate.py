@@ -241,7 +241,7 @@ def test_what_follows_from_a_record_is_filled_in(
 ) -> None:
     item = make_item("a")
     records = [
-        make_record(item, "cold", output="the disk is full"),
+        make_record(item, "cold", output="the disk is full", proved_cold=True),
         make_record(item, "warm", output="disk full", prompt_tokens=100, confirmed_tokens=70, quality=Quality(f1=0.5)),
     ]
     result = build_result(identity, {"k": 1}, [item], records)
@@ -264,3 +264,24 @@ def test_records_that_do_not_belong_are_refused(
         build_result(identity, {}, [item], [make_record(item, "warm"), make_record(item, "warm")])
     with pytest.raises(InputError, match="--block-size must be at least 1"):
         build_result(identity, {}, [item], [], block_size=0)
+
+
+def test_a_cold_answer_that_was_not_proved_cold_is_compared_with_nothing(
+    identity: RunIdentity, make_item: MakeItem, make_record: MakeRecord
+) -> None:
+    item = make_item("a")
+    records = [make_record(item, "cold", output="full"), make_record(item, "warm", output="full")]
+    assert build_result(identity, {}, [item], records).requests[1].quality.cold_rouge_l is None
+
+
+def test_a_control_of_unknown_length_leaves_the_block_rate_without_a_value(
+    identity: RunIdentity, make_item: MakeItem, make_record: MakeRecord
+) -> None:
+    items = [make_item("a", "negative_control"), make_item("b", "negative_control")]
+    records = [
+        make_record(items[0], "warm", prompt_tokens=64, confirmed_tokens=0),
+        make_record(items[1], "warm", prompt_tokens=None, confirmed_tokens=640),
+    ]
+    rate = build_result(identity, {}, items, records).aggregate.negative_control_backend_confirmed_rate
+    assert rate is not None
+    assert rate.value is None

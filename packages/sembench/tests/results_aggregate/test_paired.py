@@ -70,6 +70,7 @@ DIRTY: list[tuple[dict[str, Any] | None, dict[str, Any] | None, str]] = [
     (COLD, {"status": "error", "error": "x", "ttft_ms": 50}, "warm_failed"),
     ({"ttft_ms": 100}, {"ttft_ms": 50}, "cold_not_proved"),
     ({"ttft_ms": 100, "proved_cold": False}, {"ttft_ms": 50}, "cold_was_warm"),
+    ({"ttft_ms": 100, "proved_cold": True, "confirmed_tokens": 64}, {"ttft_ms": 50}, "cold_was_warm"),
     ({"proved_cold": True}, {"ttft_ms": 50}, "cold_ttft_unknown"),
     (COLD, {}, "warm_ttft_unknown"),
     (COLD, {"ttft_ms": 0}, "ttft_not_positive"),

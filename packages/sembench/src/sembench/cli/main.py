@@ -56,6 +56,11 @@ class _LazyGroup(click.Group):
         except InputError as error:
             click.echo(f"Error: {error}", err=True)
             context.exit(error.exit_code)
+        except BrokenPipeError:
+            raise  # The reader of our output has gone: click's own business.
+        except OSError as error:
+            click.echo(f"Error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+            context.exit(2)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

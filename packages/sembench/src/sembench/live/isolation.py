@@ -13,7 +13,7 @@ import httpx
 from sembench.live.endpoint import QUICK_TIMEOUT_S, Reply
 from sembench.live.failures import RequestFailedError, failure_of_response, failure_of_transport
 
-CachedTokens = Literal["reported", "zero omitted", "not reported", "not asked"]
+CachedTokens = Literal["reported", "zero omitted", "always zero", "not reported", "not asked"]
 _RESET_TRIES = 20
 _RESET_PAUSE_S = 0.25
 
@@ -77,6 +77,8 @@ class Isolation:
         cached = reply.cached_tokens
         if cached is None and self._able.cached_tokens != "zero omitted":
             return ColdProof(None, f"{scope.how}; the engine does not report cached_tokens, so nothing proves it cold")
+        if cached == 0 and self._able.cached_tokens == "always zero":
+            return ColdProof(None, f"{scope.how}; the engine reports 0 cached tokens even for a repeated prompt")
         allowed = self._able.template_tokens
         if cached is not None and cached > allowed:
             beyond = f", more than the template's {allowed}" if allowed else ""

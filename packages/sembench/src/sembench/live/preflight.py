@@ -161,7 +161,7 @@ async def _prove(
         found.add("reports cached tokens", None, f"the repeated prompt failed: {error}")
         return
     told, detail = _how_cached_is_told(probe.first.cached_tokens, repeated)
-    found.add("reports cached tokens", told != "not reported", detail)
+    found.add("reports cached tokens", told not in ("not reported", "always zero"), detail)
     found.able = replace(found.able, cached_tokens=told)
     salt = await _salt_isolates(endpoint, found, probe, repeated)
     resets = await _resets(endpoint, found, probe, repeated, reset_urls, workers)
@@ -172,7 +172,7 @@ def _how_cached_is_told(first: int | None, repeated: int | None) -> tuple[Cached
     if repeated is None:
         return "not reported", "no: a cold arm cannot be proved cold (vLLM: --enable-prompt-tokens-details)"
     if repeated == 0:
-        return "reported", "0 for a repeated prompt: no prefix cache, or another worker answered"
+        return "always zero", "0 even for a repeated prompt: a 0 proves nothing (no prefix cache, or another worker)"
     if first is None:
         return "zero omitted", f"{repeated} for a repeated prompt, nothing for a new one"
     return "reported", f"{repeated} for a repeated prompt, {first} for a new one"

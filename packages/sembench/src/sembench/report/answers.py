@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 
 from sembench.report.figures import known, number, percent
 from sembench.report.markup import Html, el, join, section
+from sembench.results.records import is_cold
 from sembench.schema import RequestRecord, Result
 
 _WORST, _SHOWN, _CHARACTERS = 2, 6, 600
@@ -47,7 +48,8 @@ def answers(result: Result, prefix: str) -> Html:
 def pairs_of(result: Result) -> list[Pair]:
     arms: dict[str, dict[str, RequestRecord]] = defaultdict(dict)
     for record in result.requests:
-        if record.status == "ok" and record.output is not None:
+        may_stand = record.status == "ok" if record.arm != "cold" else is_cold(record)
+        if may_stand and record.output is not None:
             arms[record.item_id].setdefault(record.arm, record)
     return [Pair(found["cold"], found["warm"]) for found in arms.values() if {"cold", "warm"} <= set(found)]
 

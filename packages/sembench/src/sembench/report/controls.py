@@ -7,6 +7,7 @@ from collections import defaultdict
 from sembench.report.figures import NOT_MEASURED, count, milliseconds, times
 from sembench.report.headline import Row, controls
 from sembench.report.markup import Child, Html, el, section, table
+from sembench.results.records import is_cold
 from sembench.schema import Paired, RequestRecord, Result
 
 _SHOWN = 12
@@ -49,7 +50,8 @@ def _each(records: list[RequestRecord]) -> list[Child]:
 
 def _line(item: str, found: dict[str, RequestRecord]) -> tuple[Child, ...]:
     warm, cold = found.get("warm") or found.get("offline"), found.get("cold")
-    cold_ms, warm_ms = (cold.ttft_ms if cold else None), (warm.ttft_ms if warm else None)
+    cold_ms = cold.ttft_ms if cold and is_cold(cold) else None
+    warm_ms = warm.ttft_ms if warm else None
     outcome = warm.outcome if warm else None
     reason = f": {warm.decline_reason}" if warm and warm.decline_reason else ""
     any_record = next(iter(found.values()))

@@ -10,6 +10,7 @@ from statistics import median, quantiles
 from sembench.report.figures import known, milliseconds, times
 from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.report.svg import Axis, Tick, legend, line, marker, plot, spread_widely, whisker
+from sembench.results.records import is_cold
 from sembench.schema import RequestRecord, Result
 
 SERIES = (("cold", "circle", "cold"), ("exact", "square", "exact repeat"), ("warm", "ring", "with reuse"))
@@ -34,8 +35,8 @@ def ttft_by_length(result: Result, prefix: str) -> Html:
         told = "Not measured: no request has both a prompt length and a time to first token."
         return section(f"{prefix}length", "TTFT by context length", el("p", told, class_="missing"))
     note = (
-        "Median time to first token by prompt length in tokens; the thin bars span the middle half. Negative controls "
-        "and failed requests are left out."
+        "Median time to first token by prompt length in tokens; the thin bars span the middle half. Negative controls, "
+        "failed requests, and cold ones that were not proved cold are left out."
     )
     return section(f"{prefix}length", "TTFT by context length", el("p", note), _figure(bands), _table(bands))
 
@@ -45,6 +46,8 @@ def bands_of(records: Sequence[RequestRecord]) -> list[Band]:
     found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         usable = record.status == "ok" and not record.negative_control and record.prompt_tokens
+        if record.arm == "cold" and not is_cold(record):
+            continue
         if usable and known(record.ttft_ms) is not None and record.arm in {"cold", "exact", "warm"}:
             found[_upper(record.prompt_tokens or 0)][record.arm].append(record.ttft_ms or 0.0)
     if not found:

@@ -82,9 +82,10 @@ def aggregate_of(served: Records) -> Aggregate:
             controls,
             _block_rate(controls, lambda record: record.eligible_blocks),
             lambda record: record.eligible_blocks,
+            in_blocks=True,
         ),
         negative_control_backend_confirmed_rate=_strict(
-            controls, _block_rate(controls, confirmed_blocks), confirmed_tokens
+            controls, _block_rate(controls, confirmed_blocks), confirmed_tokens, in_blocks=True
         ),
         negative_control_semantic_placement_rate=_strict(controls, _request_rate(controls, placed), placed),
         materialized_reuse_rate=_materialized(main),
@@ -153,9 +154,12 @@ def _request_rate(served: Records, figure: Figure) -> Rate | None:
     return Rate.of(sum(known), len(served.items)) if known else None
 
 
-def _strict(controls: Records, rate: Rate | None, figure: Figure) -> Rate | None:
-    """Without a value unless every control was measured."""
-    measured = sum(figure(record) is not None for record in controls.of(controls.main_arm))
+def _strict(controls: Records, rate: Rate | None, figure: Figure, *, in_blocks: bool = False) -> Rate | None:
+    """Without a value unless every control was measured, and for block rates its length is known."""
+    measured = sum(
+        figure(record) is not None and not (in_blocks and controls.total_blocks(record.item_id) is None)
+        for record in controls.of(controls.main_arm)
+    )
     if rate is None or measured == len(controls.items):
         return rate
     return rate.model_copy(update={"value": None})

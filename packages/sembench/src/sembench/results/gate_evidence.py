@@ -40,7 +40,14 @@ class BackendEvidence:
             [sample for summary in summaries for sample in summary.error_samples],
         )
         evidence.notes = [*_damages(summaries), *_contradictions(result, summaries, evidence.tokens)]
+        # A log may hold more than this run: nothing counts for it that its own requests were not confirmed.
+        evidence.events = _smaller(evidence.events, result.aggregate.materialization_events)
+        evidence.tokens = _smaller(evidence.tokens, result.aggregate.materialized_tokens)
         return evidence
+
+
+def _smaller(told: int | None, stated: int | None) -> int | None:
+    return told if told is None or stated is None else min(told, stated)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -76,6 +76,8 @@ def _pair_or_reason(cold: RequestRecord | None, warm: RequestRecord | None) -> P
         return "cold_failed"
     if warm.status != "ok":
         return "warm_failed"
+    if (cold.confirmed_tokens or 0) > 0:
+        return "cold_was_warm"  # Whatever the engine's own counter says: the backend loaded something.
     if not cold.proved_cold:
         return "cold_not_proved" if cold.proved_cold is None else "cold_was_warm"
     if cold.ttft_ms is None:

@@ -70,6 +70,11 @@ class Records:
         return None
 
 
+def is_cold(record: RequestRecord) -> bool:
+    """Whether a record of the cold arm may stand for a cold prefill."""
+    return record.status == "ok" and record.proved_cold is True and not record.confirmed_tokens
+
+
 def _completed(record: RequestRecord, cold: RequestRecord | None, block_size: int) -> RequestRecord:
     """The record with what follows from it and from the cold arm; what it already says is kept."""
     changes: dict[str, Any] = {}
@@ -78,7 +83,7 @@ def _completed(record: RequestRecord, cold: RequestRecord | None, block_size: in
     if record.confirmed_blocks is None and record.confirmed_tokens is not None:
         changes["confirmed_blocks"] = record.confirmed_tokens // block_size
     compared = record.arm == "warm" and record.quality.cold_rouge_l is None
-    if compared and record.output is not None and cold is not None and cold.output is not None:
+    if compared and record.output is not None and cold is not None and is_cold(cold) and cold.output is not None:
         rouge = rouge_l(record.output, [cold.output])
         changes["quality"] = record.quality.model_copy(update={"cold_rouge_l": rouge})
     return record.model_copy(update=changes) if changes else record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ def read_jsonl(path: Path, model: type[Model], *, allow_torn_end: bool = False) 
             torn = not line.endswith(b"\n")
             try:
                 yield _validated(json.loads(line), model, f"{path}:{number}")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if torn and allow_torn_end:
                     return
                 hint = "; the file ends in the middle of a line" if torn else ""
@@ -42,23 +43,24 @@ def read_json(path: Path, model: type[Model]) -> Model:
         data = file.read()
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     return _validated(document, model, str(path))
 
 
 def write_atomically(path: Path, text: str) -> None:
     """The file is the old one or the new one, whenever the process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _opened(path: Path) -> Any:
