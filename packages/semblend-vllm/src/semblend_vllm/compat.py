@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -77,7 +78,8 @@ def _admission_limit(scheduler: Any) -> str:
 
 def waiting_requests(scheduler: Any) -> Iterator[Any]:
     """Requests that the next step may admit afresh, in their order."""
-    for request in scheduler.waiting:
+    # vLLM 0.26 keeps those that it was asked to ask again in a queue of their own.
+    for request in chain(getattr(scheduler, "skipped_waiting", ()), scheduler.waiting):
         if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED) and request.num_computed_tokens == 0:
             yield request
 

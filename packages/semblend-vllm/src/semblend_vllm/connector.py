@@ -145,7 +145,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def wait_for_layer_load(self, layer_name: str) -> None:
         # Loads are queued on the forward's own stream. But now this layer's KV is written, and nobody has read it.
         if self.worker_side is not None:
-            self.worker_side.correct(self._layers[layer_name])
+            layer = self._layers.get(layer_name)
+            if layer is not None:  # Some layers have no KV of their own.
+                self.worker_side.correct(layer)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """All layers are captured together, after the forward."""

@@ -8,9 +8,8 @@ right. Written back and read again it must be the same bits, which proves the wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+import numpy.typing as npt
 
 from semblend_core.kv import DonorKv, Rotation
 
@@ -21,7 +20,7 @@ SHORTEST_MOVE = 8
 """Pairs closer than this say little about low frequencies."""
 
 
-def pairs_of_equal_tokens(token_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def pairs_of_equal_tokens(token_ids: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Positions (first, later) of tokens that occur more than once."""
     ids = np.asarray(token_ids)
     order = np.argsort(ids, kind="stable")
@@ -31,7 +30,7 @@ def pairs_of_equal_tokens(token_ids: Sequence[int]) -> tuple[np.ndarray, np.ndar
     return first[far], later[far]
 
 
-def failure(donor: DonorKv, token_ids: Sequence[int], rotation: Rotation) -> str | None:
+def failure(donor: DonorKv, token_ids: npt.ArrayLike, rotation: Rotation) -> str | None:
     """Why relocation cannot be trusted with this model; empty where it can, None where this prompt proves nothing."""
     first, later = pairs_of_equal_tokens(token_ids)
     if first.size < FEWEST_PAIRS or donor.values is None:

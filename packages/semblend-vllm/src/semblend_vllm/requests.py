@@ -62,6 +62,7 @@ class FollowedRequest:
 
     def untaint(self) -> None:
         """Back to the true hashes: nothing approximate was written after all."""
+        assert not self.ordered, "what was loaded approximately can never be published under its true hashes"
         if self._true_hashes is not None:
             self.request.block_hashes[: len(self._true_hashes)] = self._true_hashes
         self._true_hashes, self.approximate_from = None, None

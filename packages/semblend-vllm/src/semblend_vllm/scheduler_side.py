@@ -90,8 +90,8 @@ class SchedulerSide:
 
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
         followed = self._followed.get(request.request_id)
-        if followed is None or followed.claim is None:
-            return
+        if followed is None or followed.claim is None or followed.ordered:
+            return  # vLLM also tells of requests that it resumes, whose approximate KV is theirs for good.
         if external_tokens <= 0:
             # The engine found a use for its own cache, or none for ours.
             self._drop_claim(followed, DeclineReason.ALLOCATION_FAILED)
@@ -212,6 +212,9 @@ class SchedulerSide:
         return claim_of(decided.plan, self._block_size, decided.correction)
 
     def _admit(self, followed: FollowedRequest, claim: Claim) -> int | None:
+        if not all((followed.namespace.digest, span.donor_id) in self._known for span in claim.spans):
+            self._withdraw(followed)
+            return None  # A donor went while the request waited: plan again in the next step.
         if self.room is not None and not self.room.take(claim):
             followed.postponed += 1
             if self.room.could_ever_hold(claim) and followed.postponed <= MOST_POSTPONEMENTS:
@@ -239,9 +242,10 @@ class SchedulerSide:
         donor = (followed.namespace.digest, donor_id_of(tokens))
         if donor in self._known:
             return None
+        capture = Capture(donor[1], followed.namespace, block_ids_of(followed.request_id), tokens)
         self._known[donor] = followed.namespace
         self._captured[donor] = (followed.namespace, tokens)
-        return Capture(donor[1], followed.namespace, block_ids_of(followed.request_id), tokens)
+        return capture
 
     def _captures_in(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> Iterator[Capture]:
         for request_id, tokens in scheduled.items():

@@ -55,7 +55,7 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         return figures
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
         return not any(self.data.get(name) for name in (*COUNTERS, *LABELLED))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 
 import torch
 
-from semblend_core import DeclineReason, Namespace, Span
+from semblend_core import DeclineReason, Namespace, Span, TokenIds
 from semblend_core.kv import (
     DonorKey,
     DonorKv,
@@ -62,8 +61,13 @@ class WorkerSide:
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""
-        for correction in self._corrections:
-            correction.apply(layer)
+        try:
+            for correction in self._corrections:
+                correction.apply(layer)
+        except Exception:
+            # Layers before this one are corrected, those behind it are not: worse than the tier promises, not wrong.
+            logger.exception("the correction failed in layer %d and is left out of this step", layer)
+            self._corrections.clear()
 
     def capture(self, work: StepWork) -> None:
         self._corrections.clear()
@@ -147,7 +151,7 @@ class WorkerSide:
             logger.debug("the KV of %s was not kept: %s", capture.donor_id, result.reason)
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
-    def _prove(self, donor: DonorKv, token_ids: Sequence[int]) -> None:
+    def _prove(self, donor: DonorKv, token_ids: TokenIds) -> None:
         failed = proof.failure(donor, token_ids, self._rotation)
         if failed is None:
             return

@@ -65,6 +65,31 @@ def preempt(scheduler: Any, source: random.Random) -> None:
     scheduler._preempt_request(request, time.monotonic())
 
 
+def test_a_preempted_request_never_publishes_what_it_loaded(engine: Any) -> None:
+    from vllm import SamplingParams
+
+    text = TEXTS[1]
+    engine.ask(f"A map.\n\n{text}\n\nAnswer:", salt="preempted", tokens=1)
+    engine.settle()
+    recipient = f"System: name the roads of the map below.\n\n{text}\n\nAnswer:"
+    cold = engine.ask(recipient, salt="preempted, cold", reuse="off")
+    donors = engine.stats().donors
+    sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    llm_engine = engine.llm.llm_engine
+    llm_engine.add_request("victim", {"prompt": recipient, "cache_salt": "preempted"}, sampling)
+    for _ in range(4):
+        llm_engine.step()
+    preempt(engine.scheduler, random.Random(1))
+    while llm_engine.has_unfinished_requests():
+        llm_engine.step()
+    engine.settle()
+    assert engine.stats().donors == donors
+    probe = engine.ask(recipient, salt="preempted", reuse="off")
+    assert probe.cached_tokens == 0
+    assert probe.text == cold.text
+    engine.check_integrity()
+
+
 def test_answers_are_right_after_all_that(engine: Any, divergence: Any) -> None:
     text = TEXTS[0]
     engine.ask(f"A map.\n\n{text}\n\nAnswer:", salt="calm", tokens=1)
