@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from semblend_core import Namespace, TokenIds, as_token_ids
+from semblend_core import DeclineReason, Namespace, TokenIds, as_token_ids
 from semblend_vllm.claims import Claim
 
 Mode = Literal["on", "off", "discovery"]
@@ -30,6 +30,11 @@ class FollowedRequest:
     postponed: int = 0
     """Steps in which the rows found no room."""
     looked_up: bool = False
+    asked: tuple[int, int] | None = None
+    """Generation of donors and exact prefix at its last lookup."""
+    found: bool = False
+    reason: DeclineReason | None = None
+    """What the last lookup said."""
     ended: bool = False
     """vLLM has done with it."""
     settled: bool = False

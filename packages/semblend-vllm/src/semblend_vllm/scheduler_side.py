@@ -53,6 +53,8 @@ class SchedulerSide:
         self._durable_ranks: dict[tuple[str, str], int] = {}
         self.room: RowRoom | None = None
         """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
+        self._generation = 0
+        """Grows with every donor that can be found: a lookup is not repeated while it stands."""
         self.proved = False
         """The workers' self-test passed; until then plans are found and not loaded."""
 
@@ -81,7 +83,7 @@ class SchedulerSide:
     def prepare(self, request: Any, computed_tokens: int) -> Claim | None:
         """Make the plan of a request that may be admitted next, so that room can be kept for its rows."""
         try:
-            followed = self._planned(request, computed_tokens)
+            followed = self._planned(request, computed_tokens)  # What finds nothing now may find something later.
         except Exception:
             logger.exception("no reuse for %s", request.request_id)
             self._settle(request.request_id, DeclineReason.INTERNAL_ERROR)
@@ -166,7 +168,10 @@ class SchedulerSide:
 
     def _claim(self, request: Any, computed_tokens: int) -> int | None:
         followed = self._planned(request, computed_tokens)
-        if followed is None or followed.claim is None:
+        if followed is None:
+            return 0
+        if followed.claim is None:
+            self._settle_unused(followed)
             return 0
         return self._admit(followed, followed.claim)
 
@@ -182,7 +187,9 @@ class SchedulerSide:
             return None  # Also one that was preempted: what it has, it finds under its own keys.
         if followed.claim is not None and followed.claim.start != computed_tokens:
             self._withdraw(followed)
-        if followed.claim is None:
+        asked = (self._generation, computed_tokens)
+        if followed.claim is None and followed.asked != asked:
+            followed.asked = asked
             followed.claim = self._find(followed, computed_tokens)
         return followed
 
@@ -192,14 +199,13 @@ class SchedulerSide:
             LookupRequest(followed.request_id, followed.namespace, followed.token_ids, computed_tokens)
         )
         followed.looked_up = True
+        followed.found, followed.reason = result.plan is not None, result.reason
         plan = result.loadable_plan
         if plan is None or not materialize:
-            followed.settled = True
-            self._report_unused(followed.request_id, result.plan is not None, result.reason)
             return None
         claim = self._claim_for(plan)
         if claim is None:
-            self._settle(followed.request_id, DeclineReason.TOO_FEW_TOKENS_SAVED)
+            followed.found, followed.reason = False, DeclineReason.TOO_FEW_TOKENS_SAVED
         return claim
 
     def _claim_for(self, plan: Plan) -> Claim | None:
@@ -227,7 +233,7 @@ class SchedulerSide:
 
     def _withdraw(self, followed: FollowedRequest) -> None:
         """The exact prefix is another than when the plan was made: plan again."""
-        followed.claim = None
+        followed.claim, followed.asked = None, None
         followed.untaint()
 
     def _drop_claim(self, followed: FollowedRequest, reason: DeclineReason) -> None:
@@ -266,6 +272,7 @@ class SchedulerSide:
         result = self.provider.offer_donor(DonorOffer(donor[1], namespace, tokens))
         if result.reason is not None:
             self._known.pop(donor, None)
+        self._generation += 1
 
     def _forget(self, donor: tuple[str, str]) -> None:
         self._durable_ranks.pop(donor, None)
@@ -279,6 +286,7 @@ class SchedulerSide:
             self.provider.restrict_to_discovery(failed)
         else:
             self.proved = True
+            self._generation += 1
 
     def _confirm(self, request_id: str, tokens: int, moved_bytes: int) -> None:
         followed = self._followed.get(request_id)
@@ -303,12 +311,17 @@ class SchedulerSide:
         if followed.ended:
             self._followed.pop(followed.request_id, None)
 
-    def _report_unused(self, request_id: str, found: bool, reason: DeclineReason | None) -> None:
-        if found:
-            why = None if self.proved else DeclineReason.SELF_TEST_FAILED
-            self.provider.report_outcome(Outcome(request_id, OutcomeKind.DISCOVERY_ONLY, reason=why))
+    def _settle_unused(self, followed: FollowedRequest) -> None:
+        """The request is admitted without reuse: say why."""
+        if followed.settled:
+            return
+        if not followed.found:
+            outcome = Outcome(followed.request_id, OutcomeKind.DECLINED, reason=followed.reason)
         else:
-            self.provider.report_outcome(Outcome(request_id, OutcomeKind.DECLINED, reason=reason))
+            why = None if self.proved else DeclineReason.SELF_TEST_FAILED
+            outcome = Outcome(followed.request_id, OutcomeKind.DISCOVERY_ONLY, reason=why)
+        self.provider.report_outcome(outcome)
+        self._settled(followed)
 
 
 def _completes_prompt(request: Any, tokens: int) -> bool:
