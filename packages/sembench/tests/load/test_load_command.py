@@ -39,7 +39,7 @@ def test_a_sweep_writes_one_point_for_each_load_and_share(
     run: Callable[..., Outcome], stub: Callable[..., Any], output: Path, manifest: Path
 ) -> None:
     server = stub(*QUICK)
-    done = run(server.url, "--concurrency 1 3 --rate 20 --duration 0.5 --warmup 0.1 --reuse-share 0 1 --seed 5")
+    done = run(server.url, "--concurrency 1 3 --rate 20 --duration 2 --warmup 0.1 --reuse-share 0 1 --seed 5")
     assert done.exit_code == 0, done.output
     result = read_json(output, Result)
     points = [LoadPoint.model_validate(entry) for entry in result.load or ()]
@@ -65,7 +65,7 @@ def test_a_sweep_writes_one_point_for_each_load_and_share(
 def test_chat_is_used_where_it_is_asked_for(
     run: Callable[..., Outcome], stub: Callable[..., Any], output: Path
 ) -> None:
-    done = run(stub(*QUICK).url, "--template chat --concurrency 1 --duration 0.2 --warmup 0 --reuse-share 0")
+    done = run(stub(*QUICK).url, "--template chat --concurrency 1 --duration 2 --warmup 0 --reuse-share 0")
     assert done.exit_code == 0, done.output
     assert read_json(output, Result).config["template"] == "chat"
 
@@ -74,7 +74,7 @@ def test_an_api_key_is_written_nowhere(
     run: Callable[..., Outcome], stub: Callable[..., Any], output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEMBENCH_API_KEY", "very-secret")
-    done = run(stub(*QUICK).url, "--concurrency 1 --duration 0.2 --warmup 0 --reuse-share 0")
+    done = run(stub(*QUICK).url, "--concurrency 1 --duration 2 --warmup 0 --reuse-share 0")
     assert done.exit_code == 0, done.output
     assert "very-secret" not in output.read_text() + done.output
 
@@ -98,7 +98,7 @@ def test_a_server_that_dies_in_the_middle_is_told_and_what_was_measured_stays(
     run: Callable[..., Outcome], stub: Callable[..., Any], output: Path
 ) -> None:
     server = stub(*QUICK, "--die-after", 12)
-    done = run(server.url, "--concurrency 1 2 --duration 0.4 --warmup 0 --reuse-share 0")
+    done = run(server.url, "--concurrency 1 2 --duration 2 --warmup 0 --reuse-share 0")
     assert done.exit_code == 3, done.output
     assert "no longer accepts connections" in done.output
     assert str(output) in done.output
@@ -112,14 +112,14 @@ def test_a_server_that_dies_in_the_middle_is_told_and_what_was_measured_stays(
 
 
 def test_a_server_that_only_fails_is_said_to(run: Callable[..., Outcome], stub: Callable[..., Any]) -> None:
-    done = run(stub("--fail-status", 503).url, "--duration 0.2")
+    done = run(stub("--fail-status", 503).url, "--duration 2")
     assert done.exit_code == 3
     assert "HTTP 503: " in done.output
 
 
 def test_donors_that_are_not_served_end_the_run(run: Callable[..., Outcome], stub: Callable[..., Any]) -> None:
     # The preflight is answered, the donors are not.
-    done = run(stub(*QUICK, "--die-after", 1).url, "--concurrency 1 --duration 0.2 --reuse-share 1")
+    done = run(stub(*QUICK, "--die-after", 1).url, "--concurrency 1 --duration 2 --reuse-share 1")
     assert done.exit_code == 3
     assert "of 5 donors were not served" in done.output
 
@@ -176,7 +176,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_load(
 def test_a_load_result_is_valid_json_for_other_readers(
     run: Callable[..., Outcome], stub: Callable[..., Any], output: Path
 ) -> None:
-    run(stub(*QUICK, "--no-usage").url, "--concurrency 1 --duration 0.2 --warmup 0 --reuse-share 0")
+    run(stub(*QUICK, "--no-usage").url, "--concurrency 1 --duration 2 --warmup 0 --reuse-share 0")
     point = json.loads(output.read_text())["load"][0]
     assert point["output_tokens_by"] == "events"
     assert point["prompt_tokens"] is None
