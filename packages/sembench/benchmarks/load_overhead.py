@@ -99,6 +99,8 @@ def report(options: argparse.Namespace, timings: list[Timing], counted: dict[str
         "load_average": round(os.getloadavg()[0], 2),
     }
     print(json.dumps(result))
+    if not options.quick and not result["within_5_ms_p99"]:
+        sys.exit(f"missed: the 99th percentile of the distortion is more than {LIMIT_MS:g} ms on this machine")
 
 
 async def with_generator(url: str, in_flight: int, seconds: float, words: int) -> list[Timing]:
