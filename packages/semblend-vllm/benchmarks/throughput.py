@@ -14,7 +14,7 @@ import statistics
 import time
 from typing import Any
 
-from engine_under_test import Engine, Prompts, add_engine_options
+from _engine_under_test import Engine, Prompts, add_engine_options
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from engine_under_test import Engine, Prompts, add_engine_options
+from _engine_under_test import Engine, Prompts, add_engine_options
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:
