@@ -61,6 +61,15 @@ def test_the_budgets_are_those_of_the_study() -> None:
     assert (one.budget, several.budget) == (0.08, 0.15)
 
 
+def test_a_limit_lowers_the_budget_and_never_raises_it() -> None:
+    lowered = choose_policy("balanced", plan_of(COMPOSITE), probing=False, limit=0.1)
+    assert lowered is not None
+    decided = lowered.policy.plan(plan_of(COMPOSITE), budget=lowered.budget)
+    assert 0.05 < decided.share <= 0.1
+    same = choose_policy("balanced", plan_of(COMPOSITE), probing=False, limit=0.9)
+    assert same == choose_policy("balanced", plan_of(COMPOSITE), probing=False)
+
+
 @pytest.mark.parametrize(("tier", "reason"), [("balanced", None), ("strict", DeclineReason.QUALITY_TIER)])
 def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reason: DeclineReason | None) -> None:
     namespace = Namespace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from semblend_core.contract import Plan
 from semblend_core.recompute.policy import Corrected, RecomputePolicy
@@ -29,13 +29,21 @@ _SEVERAL_PLACES = TierChoice(Corrected(QueryAttention(seam=SEAM_TOKENS)), 0.15)
 _SEVERAL_PLACES_UNPROBED = TierChoice(Corrected(SeamHead()), 0.15)
 
 
-def choose_policy(tier: QualityTier, plan: Plan, *, probing: bool = True) -> TierChoice | None:
+def choose_policy(
+    tier: QualityTier, plan: Plan, *, probing: bool = True, limit: float | None = None
+) -> TierChoice | None:
     """The tier's policy for ``plan``, which computes gaps only. None: decline, the tier cannot hold its promise.
 
     ``probing``: whether the engine can look at attention before it decides. Without it the balanced tier computes
-    longer seams, which the correction makes nearly as good.
+    longer seams, which the correction makes nearly as good. ``limit``: the budget is at most this.
     """
-    one_place = from_one_place(plan.spans)
+    choice = _choose(tier, from_one_place(plan.spans), probing)
+    if choice is None or limit is None:
+        return choice
+    return replace(choice, budget=min(choice.budget, limit))
+
+
+def _choose(tier: QualityTier, one_place: bool, probing: bool) -> TierChoice | None:
     if tier == "fast":
         return _ONE_PLACE_FAST if one_place else _SEVERAL_PLACES_FAST
     if tier == "balanced":

@@ -2,6 +2,7 @@
 
 from semblend_core.settings.declaration import Declaration
 from semblend_core.settings.declared import (
+    Capture,
     Embedder,
     EmbedProvider,
     Eviction,
@@ -12,6 +13,7 @@ from semblend_core.settings.declared import (
 from semblend_core.settings.errors import SettingError, WrongSetting
 
 __all__ = [
+    "Capture",
     "Declaration",
     "EmbedProvider",
     "Embedder",

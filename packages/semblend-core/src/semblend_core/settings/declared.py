@@ -28,6 +28,7 @@ Embedder: TypeAlias = Literal["minilm", "jaccard", "none"]
 EmbedProvider: TypeAlias = Literal["auto", "cpu", "cuda"]
 QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
 Eviction: TypeAlias = Literal["lru", "lfu"]
+Capture: TypeAlias = Literal["all", "sampled", "hinted"]
 
 
 def _setting(group: str, default: Any, kind: Kind, doc: str, *, unit: str = "") -> Any:
@@ -112,6 +113,12 @@ class Settings:
         "How much of a span is computed afresh: its seams, also what the question attends to, "
         "or that plus declining what cannot be held to it.",
     )
+    recompute_limit: float | None = _setting(
+        "planning",
+        None,
+        Unset(Number(0, 1)),
+        "Most of the reused tokens that a quality tier may compute afresh; unset: what the tier was measured with.",
+    )
     min_span_tokens: int = _setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
     min_reuse_ratio: float = _setting(
         "planning", 0.10, Number(0, 1), "Least share of the prompt that a plan must reuse."
@@ -135,6 +142,16 @@ class Settings:
         unit="s",
     )
 
+    capture: Capture = _setting(
+        "donors",
+        "all",
+        Choice(get_args(Capture)),
+        "Which served prompts are kept as donors: all, a sample (`SEMBLEND_CAPTURE_SHARE`), "
+        "or those whose request asks for it.",
+    )
+    capture_share: float = _setting(
+        "donors", 0.1, Number(0, 1), "Share of the prompts that `SEMBLEND_CAPTURE=sampled` keeps."
+    )
     max_donors: int = _setting("donors", 100_000, Whole(1), "Most donors kept.", unit="donors")
     donor_index_bytes: int = _setting(
         "donors", 4 * 1024**3, ByteSize(), "Host memory for the donors' tokens and their index."

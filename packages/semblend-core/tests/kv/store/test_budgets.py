@@ -207,3 +207,29 @@ def test_a_used_donor_is_promoted_and_its_slower_copy_saves_the_way_back(
     assert stats.tiers[Tier.DEVICE].promotions == 2
     assert stats.tiers[Tier.DISK].stored == 2, "each was written once"
     assert stats.gone == {}
+
+
+def test_a_donor_that_finds_no_room_after_all_is_reported(
+    kit: Any, open_store: OpenStore, namespace: Namespace
+) -> None:
+    store = open_store(device_bytes=kit.kv().nbytes)
+    fill(kit, store, namespace, "a")
+    held = store.acquire(namespace, "a")
+    assert held is not None
+    told: list[object] = []
+    accepted = store.put(
+        namespace, "b", kit.kv(2), on_durable=told.append, on_declined=lambda *what: told.append(what)
+    ).accepted
+    assert accepted
+    assert store.flush()
+    assert told == [("b", StoreDecline.NO_ROOM)]
+    held.release()
+
+
+def test_room_is_asked_for_before_a_donor_is_copied(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
+    size = kit.kv().nbytes
+    store = open_store(device_bytes=size)
+    assert store.has_room_for(size)
+    assert not store.has_room_for(size + 1)
+    store.close()
+    assert not store.has_room_for(size)

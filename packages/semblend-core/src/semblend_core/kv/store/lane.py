@@ -39,19 +39,25 @@ class Lane:
     def submit(self, job: Job, *, always: bool = False) -> bool:
         """Queue ``job``. False when the queue is full or the lane stopped. ``always``: full or not."""
         with self._changed:
-            # A donor larger than the byte limit may wait alone, or it could never be taken at all.
-            full = len(self._jobs) >= self._depth or (self._jobs and self._bytes + job.nbytes > self._max_bytes)
-            if self._stopped or (full and not always):
+            if self._stopped or not (always or self._fits(job.nbytes)):
                 return False
             self._jobs.append(job)
             self._bytes += job.nbytes
             self._changed.notify_all()
             return True
 
+    def has_room_for(self, nbytes: int) -> bool:
+        with self._changed:
+            return not self._stopped and self._fits(nbytes)
+
     def flush(self, timeout: float) -> bool:
         """Wait until nothing waits or runs. False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs and not self._running, timeout)
+
+    def _fits(self, nbytes: int) -> bool:
+        # A donor larger than the byte limit may wait alone, or it could never be taken at all.
+        return len(self._jobs) < self._depth and (not self._jobs or self._bytes + nbytes <= self._max_bytes)
 
     def stop(self) -> None:
         """Drop what waits; what runs runs to its end."""

@@ -100,12 +100,14 @@ class DonorStore:
         *,
         token_ids: Sequence[int] | npt.NDArray[np.integer] | None = None,
         on_durable: Callable[[str], None] | None = None,
+        on_declined: Callable[[str, StoreDecline], None] | None = None,
         tier: Tier | None = None,
     ) -> PutResult:
         """Begin to keep a donor in the fastest tier that can hold it, from ``tier`` downwards.
 
         The tensors are the store's to read until the donor is durable: the caller may drop them, but never writes to
-        them again. ``on_durable`` is called with the donor id, on a background thread, once the donor is visible.
+        them again. ``on_durable`` is called with the donor id, on a background thread, once the donor is visible;
+        ``on_declined``, likewise, when an accepted donor could not be kept after all.
         A donor that is already held, or on its way, is refused and not replaced: its readers rely on it.
         """
         entry, reason = self._entry_for(namespace, donor_id, kv, token_ids)
@@ -116,7 +118,7 @@ class DonorStore:
             self._holdings.decline(reason)
             return PutResult(reason)
         job = Job(
-            partial(self._capture, entry, _source(entry, kv), tiers, on_durable),
+            partial(self._capture, entry, _source(entry, kv), tiers, on_durable, on_declined),
             partial(self._holdings.withdraw, entry, StoreDecline.CLOSED),
             entry.spec.nbytes,
         )
@@ -125,6 +127,15 @@ class DonorStore:
         reason = StoreDecline.CLOSED if self._holdings.closed else StoreDecline.QUEUE_FULL
         self._holdings.withdraw(entry, reason)
         return PutResult(reason)
+
+    def has_room_for(self, nbytes: int) -> bool:
+        """Whether a donor of this size would be taken now: a tier can hold it, and not too many wait before it.
+
+        Ask before copying a donor out of the engine. ``put`` may still decline.
+        """
+        return any(
+            nbytes <= self.options.limit_of(tier) and self._lanes[tier].has_room_for(nbytes) for tier in self._tiers
+        )
 
     def contains(self, namespace: Namespace, donor_id: str) -> bool:
         """Whether ``acquire`` would find it now."""
@@ -248,7 +259,12 @@ class DonorStore:
         ]
 
     def _capture(
-        self, entry: Entry, source: Source, tiers: list[Tier], on_durable: Callable[[str], None] | None
+        self,
+        entry: Entry,
+        source: Source,
+        tiers: list[Tier],
+        on_durable: Callable[[str], None] | None,
+        on_declined: Callable[[str, StoreDecline], None] | None,
     ) -> None:
         """On the lane of the first tier: the first tier that takes the donor has it."""
         reason: StoreDecline | None = StoreDecline.COPY_FAILED
@@ -257,7 +273,10 @@ class DonorStore:
             if reason in (None, StoreDecline.FORGOTTEN):
                 break
         if reason is not None:
-            self._holdings.withdraw(entry, reason)
+            declined = reason
+            self._holdings.withdraw(entry, declined)
+            if on_declined is not None:
+                self._placement.tell(lambda: on_declined(entry.key.donor_id, declined))
         elif on_durable is not None:
             self._placement.tell(lambda: on_durable(entry.key.donor_id))
 
