@@ -52,6 +52,32 @@ def claim_of(plan: Plan, block_size: int, correction: MeanShift | None = None) -
     return claim if claim.reused_tokens > 0 else None
 
 
+def within_rows(claim: Claim | None, most_tokens: int, most_rows: int, block_size: int) -> Claim | None:
+    """As much of a claim as can be had with so many row tokens and rows in one step; the rest is computed."""
+    if claim is None:
+        return None
+    tokens = 0
+    for number, (start, end) in enumerate(claim.rows):
+        tokens += end - start
+        if tokens >= most_tokens or number >= most_rows:
+            return _cut(claim, start // block_size * block_size)
+    return claim
+
+
+def without_rows(claim: Claim | None, block_size: int) -> Claim | None:
+    """What of a claim can be had by the connector's own contract: spans that continue the exact prefix."""
+    return within_rows(claim, 0, 0, block_size)
+
+
+def _cut(claim: Claim, end: int) -> Claim | None:
+    spans = tuple(_clipped(span, end) for span in claim.spans if span.target_start < end)
+    rows = tuple((row_start, min(row_end, end)) for row_start, row_end in claim.rows if row_start < end)
+    if end <= claim.start or not spans:
+        return None
+    cut = Claim(claim.start, end, spans, rows, claim.correction)
+    return cut if cut.reused_tokens > 0 else None
+
+
 def _end_of_claim(plan: Plan, block_size: int) -> int:
     """Whole blocks before the last stretch of computed tokens, which the engine does in one piece anyway."""
     computed_from = plan.prompt_tokens

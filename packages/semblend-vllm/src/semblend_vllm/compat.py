@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import torch
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.request import RequestStatus
 
 from semblend_core.kv import PagedKv, Rotation
-from semblend_vllm.claims import Claim
 from semblend_vllm.cpu_cache import PackedCpuCache
 from semblend_vllm.engine_cache import EngineCache, PagedCache
 from semblend_vllm.presence import installed_version
@@ -40,6 +42,11 @@ def check_version(forced: bool) -> None:
             f"or set {FORCE_SETTING}=1 to try it at your own risk"
         )
     logger.warning("vLLM %s was never tested with semblend-vllm (tested: %s)", version, tested)
+
+
+def has_official_contract() -> bool:
+    """Whether this vLLM tells a connector enough to do without our scheduler."""
+    return not (installed_version() or "").startswith("0.26.")
 
 
 # --- The scheduler -----------------------------------------------------------------------------------------------
@@ -76,6 +83,10 @@ def _admission_limit(scheduler: Any) -> str:
     return "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
 
 
+def is_chunked(scheduler: Any) -> bool:
+    return bool(scheduler.scheduler_config.enable_chunked_prefill)
+
+
 def waiting_requests(scheduler: Any) -> Iterator[Any]:
     """Requests that the next step may admit afresh, in their order."""
     # vLLM 0.26 keeps those that it was asked to ask again in a queue of their own.
@@ -86,7 +97,11 @@ def waiting_requests(scheduler: Any) -> Iterator[Any]:
 
 def exact_prefix_tokens(scheduler: Any, request: Any) -> int:
     """What vLLM's own cache holds of the request, in whole blocks, as it will tell the connector."""
-    hit = int(scheduler.kv_cache_manager.get_computed_blocks(request)[1])
+    manager = scheduler.kv_cache_manager
+    if not manager.enable_caching or request.skip_reading_prefix_cache:
+        return 0
+    # Not by the manager's own method, which counts each question as one of vLLM's lookups.
+    hit = int(manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1])
     return hit - hit % int(scheduler.block_size)
 
 
@@ -123,18 +138,39 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
     return ids
 
 
-def correct_statistics(scheduler: Any, request: Any, claim: Claim) -> None:
-    """Rows are computed, not found: vLLM counted the whole claim as found."""
+def count_as_found(scheduler: Any, request: Any, before: int, now: int) -> None:
+    """vLLM counted ``before`` tokens as found outside of its cache, and ``now`` is what was."""
     statistics = scheduler.connector_prefix_cache_stats
-    if statistics is not None and statistics.hits >= claim.row_tokens:
-        statistics.hits -= claim.row_tokens
+    if statistics is not None and statistics.hits >= before - now:
+        statistics.hits -= before - now
     prefill = request.prefill_stats
-    if prefill is not None and prefill.num_external_cached_tokens == claim.end - claim.start:
+    if prefill is not None and prefill.num_external_cached_tokens == before:
         prefill.set(
             num_prompt_tokens=prefill.num_prompt_tokens,
             num_local_cached_tokens=prefill.num_local_cached_tokens,
-            num_external_cached_tokens=claim.reused_tokens,
+            num_external_cached_tokens=now,
         )
+
+
+def start_over(scheduler: Any, request: Any, output: Any) -> None:
+    """Give a running request's blocks back and let it wait for its turn again; what it has in flight is dropped.
+
+    ``output``: the results that are about to be processed, if any.
+    """
+    if request.status != RequestStatus.RUNNING:
+        return
+    scheduler.running.remove(request)
+    if "drop_stale_output" in inspect.signature(scheduler._preempt_request).parameters:
+        scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
+    else:
+        scheduler._preempt_request(request, time.monotonic())
+        if isinstance(scheduler, AsyncScheduler):
+            request.async_tokens_to_discard = request.num_output_placeholders
+            request.num_output_placeholders = 0
+        elif output is not None and output.sampled_token_ids:
+            output.sampled_token_ids[output.req_id_to_index[request.request_id]] = []
+    # It may be in the very next step: workers must take it for one that comes back, not for one that goes on.
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
 
 
 def block_ids_in(output: SchedulerOutput, manager: Any, request_id: str) -> list[int]:
@@ -149,6 +185,8 @@ def block_ids_in(output: SchedulerOutput, manager: Any, request_id: str) -> list
 def engine_cache(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Rotation) -> EngineCache:
     """The registered KV tensors, in the order of the layers."""
     layers = [kv_caches[name] for name in in_order(kv_caches)]
+    if layers[0].dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise UnsupportedVllmError(f"a KV cache of {layers[0].dtype} is not supported yet")
     first, head_size = layers[0], vllm_config.model_config.get_head_size()
     if first.device.type == "cpu":
         return PackedCpuCache(layers, _cpu_writer(vllm_config, first), rotation)
@@ -157,6 +195,26 @@ def engine_cache(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation:
     if first.dim() == 5 and 2 in first.shape[:2]:
         return PagedCache(PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1), rotation)
     raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
+
+
+def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
+    """Why nothing can be done between a layer's KV update and its attention; None where it can."""
+    context = vllm_config.compilation_config.static_forward_context
+    for name in names:
+        backend = getattr(context.get(name), "attn_backend", None)
+        if getattr(backend, "forward_includes_kv_cache_update", False):
+            return f"{backend.__name__} updates KV and attends to it in one operation"
+    return None
+
+
+def why_no_steps_between_layers(vllm_config: Any) -> str | None:
+    """The same, as far as the configuration tells: a graph of the whole forward has no place for Python."""
+    mode = vllm_config.compilation_config.cudagraph_mode
+    if mode is None or vllm_config.model_config.enforce_eager:
+        return None
+    if mode.mixed_mode().name == "FULL":
+        return "cudagraph_mode=FULL also captures prefills; use FULL_AND_PIECEWISE, which is vLLM's default"
+    return None
 
 
 def tensor_parallel_rank() -> int:

@@ -7,7 +7,9 @@ from typing import Any
 
 from semblend_core import Settings
 from semblend_core.kv import Rotation, UnsupportedRotationError
-from semblend_vllm.compat import FORCE_SETTING
+from semblend_vllm.compat import FORCE_SETTING, has_official_contract
+
+SCHEDULER = "SemBlendScheduler"
 
 
 def configure(vllm_config: Any) -> tuple[Settings, bool]:
@@ -38,6 +40,9 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
             vllm_config.cache_config.cache_dtype
         ).startswith("fp8"),
         "models with images or sound in their prompts are not supported yet": model.is_multimodal_model,
+        "this vLLM needs our scheduler too: add --scheduler-cls semblend_vllm.SemBlendScheduler": not (
+            has_official_contract() or SCHEDULER in str(vllm_config.scheduler_config.scheduler_cls)
+        ),
         "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)

@@ -48,6 +48,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self.scheduler_side: SchedulerSide | None = None
         self.worker_side: WorkerSide | None = None
         self._layers: dict[str, int] = {}
+        self._refusal: WorkerNews | None = None
+        """Why there is no worker side, until it was told."""
         self._told = ProviderStats()
         self.unsupported = why_unsupported(vllm_config, kv_cache_config)
         if self.unsupported:
@@ -68,6 +70,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             Follower(self._config, self.settings),
             ranks=self._config.parallel_config.tensor_parallel_size,
             local_news=same_process.news_of(self._config),
+            correcting=compat.why_no_steps_between_layers(self._config) is None,
         )
 
     # --- The scheduler's half ------------------------------------------------------------------------------------
@@ -130,12 +133,25 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         if self.unsupported or not kv_caches:
             return
+        try:
+            self.worker_side = self._new_worker_side(kv_caches)
+        except Exception as error:
+            # The other half goes on looking up: without a self-test nothing is ever loaded.
+            logger.exception("SemBlend is off: this worker's KV cannot be moved")
+            self._refusal = WorkerNews(self_test={compat.tensor_parallel_rank(): str(error) or type(error).__name__})
+            return
+        self._layers = {name: number for number, name in enumerate(compat.in_order(kv_caches))}
+        same_process.announce(self._config, self.worker_side)
+
+    def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
         rank = compat.tensor_parallel_rank()
         rotation = Rotation.from_config(self._config.model_config.hf_text_config)
         cache = compat.engine_cache(self._config, kv_caches, rotation)
-        self._layers = {name: number for number, name in enumerate(compat.in_order(kv_caches))}
-        self.worker_side = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), cache, rotation, rank)
-        same_process.announce(self._config, self.worker_side)
+        worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), cache, rotation, rank)
+        reason = compat.why_no_correction(self._config, kv_caches)
+        if reason is not None:
+            worker.no_correction(reason)
+        return worker
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         work = self._get_connector_metadata()
@@ -161,7 +177,15 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         return set() if self.worker_side is None else self.worker_side.take_invalid_blocks()
 
     def build_connector_worker_meta(self) -> WorkerNews | None:
-        return None if self.worker_side is None else self.worker_side.take_news()
+        if self.worker_side is not None:
+            return self.worker_side.take_news()
+        refusal, self._refusal = self._refusal, None
+        return refusal
+
+    def reset_cache(self) -> bool:
+        if self.scheduler_side is not None:
+            self.scheduler_side.reset()
+        return True
 
     def shutdown(self) -> None:
         if self.worker_side is not None:

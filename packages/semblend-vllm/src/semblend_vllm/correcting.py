@@ -1,4 +1,4 @@
-"""Mean shift inside vLLM's forward.
+"""Mean shift inside vLLM's forward, for pools that can only be read and written as a whole.
 
 vLLM calls ``wait_for_layer_load`` in each layer after the step's KV was written and before anything attends to it.
 There the rows' fresh KV is compared with what was relocated to their places, and the rest of each span moves along.
@@ -8,49 +8,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from semblend_core import Span
 from semblend_core.kv import MeanShiftCorrection, Rotation
-from semblend_vllm.engine_cache import EngineCache
-from semblend_vllm.messages import Load
+from semblend_core.recompute import MeanShift
 
 
-class ForwardCorrection:
-    """One request's correction in one step. Made after its spans were loaded, before the forward."""
+class LayerMemory(Protocol):
+    layers: int
 
-    def __init__(self, load: Load, cache: EngineCache, rotation: Rotation) -> None:
-        assert load.correction is not None
-        self._cache = cache
-        first, end = load.spans[0].target_start, load.spans[-1].target_end
-        rows = np.concatenate([np.arange(*row) for row in load.rows] or [np.empty(0, np.int64)])
-        rows = rows[_inside(rows, load)]
-        positions = np.arange(first, end)
-        self._slots = _slots(load.block_ids, positions, cache.block_size, cache.device)
-        row_slots = _slots(load.block_ids, rows, cache.block_size, cache.device)
-        self._replaced = [cache.read_layer(layer, row_slots) for layer in range(cache.layers)]
+    def read_layer(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of K and V [tokens, kv_heads, dim] of one layer."""
+
+    def write_layer(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """The opposite."""
+
+
+class CopiedCorrection:
+    """One request's correction in one step, on copies that are written back."""
+
+    def __init__(
+        self,
+        memory: LayerMemory,
+        slots: npt.NDArray[np.int64],
+        spans: Sequence[Span],
+        rows: npt.NDArray[np.int64],
+        shift: MeanShift,
+        rotation: Rotation,
+    ) -> None:
+        """``slots``: of all the sequence's positions."""
+        self._memory = memory
+        first, end = spans[0].target_start, spans[-1].target_end
+        inside = rows[_inside(rows, spans)]
+        self._slots = torch.from_numpy(slots[first:end])
+        row_slots = torch.from_numpy(slots[inside])
+        self._replaced = [memory.read_layer(layer, row_slots) for layer in range(memory.layers)]
         # Positions count from the first span on: only distances matter to the rotation.
-        moved = [replace(span, target_start=span.target_start - first) for span in load.spans]
-        self._correction = MeanShiftCorrection(load.correction, moved, rows - first, rotation, cache.device)
+        moved = [replace(span, target_start=span.target_start - first) for span in spans]
+        self._correction = MeanShiftCorrection(shift, moved, inside - first, rotation, torch.device("cpu"))
 
     def apply(self, layer: int) -> None:
-        keys, values = self._cache.read_layer(layer, self._slots)
+        keys, values = self._memory.read_layer(layer, self._slots)
         self._correction.apply(keys, values, *self._replaced[layer])
-        self._cache.write_layer(layer, self._slots, keys, values)
+        self._memory.write_layer(layer, self._slots, keys, values)
 
 
-def _inside(rows: npt.NDArray[np.int64], load: Load) -> npt.NDArray[np.bool_]:
+def _inside(rows: npt.NDArray[np.int64], spans: Sequence[Span]) -> npt.NDArray[np.bool_]:
     """Rows that replace relocated KV; the others fill gaps."""
     inside = np.zeros(rows.size, np.bool_)
-    for span in load.spans:
+    for span in spans:
         inside |= (rows >= span.target_start) & (rows < span.target_end)
     return inside
-
-
-def _slots(
-    block_ids: Sequence[int], positions: npt.NDArray[np.int64], block_size: int, device: torch.device
-) -> torch.Tensor:
-    blocks = np.asarray(block_ids)[positions // block_size]
-    return torch.from_numpy(blocks * block_size + positions % block_size).to(device, non_blocking=True)

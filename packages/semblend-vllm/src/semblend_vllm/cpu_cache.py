@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from semblend_core import Span
 from semblend_core.kv import DonorKv, Rotation
+from semblend_core.recompute import MeanShift
+from semblend_vllm.correcting import CopiedCorrection
+from semblend_vllm.engine_cache import Move
 
 Write = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 """(keys, values, key cache, value cache, slots): vLLM's operator that stores freshly computed KV."""
@@ -37,16 +41,20 @@ class PackedCpuCache:
         parts = [self._unpacked(layer[used], tokens) for layer in self._layers]
         return DonorKv(torch.stack([keys for keys, _ in parts]), torch.stack([values for _, values in parts]))
 
-    def scatter(self, block_ids: Sequence[int], donor: DonorKv, spans: Sequence[Span]) -> None:
-        assert donor.values is not None
-        target = np.concatenate([np.arange(span.target_start, span.target_end) for span in spans])
-        source = np.concatenate([np.arange(span.donor_start, span.donor_end) for span in spans])
-        blocks = np.asarray(block_ids)[target // self.block_size]
-        slots = torch.from_numpy(blocks * self.block_size + target % self.block_size)
-        rows = torch.from_numpy(source - donor.first_position)
-        for layer, keys, values in zip(self._layers, donor.keys, donor.values, strict=True):
-            turned = self._rotation.rotate(keys[rows], target - source)
-            self._write(turned.contiguous(), values[rows].contiguous(), *self._halves(layer), slots)
+    def scatter(self, block_ids: Sequence[int], moves: Sequence[Move]) -> None:
+        for donor, span in moves:
+            assert donor.values is not None
+            slots = torch.from_numpy(self._slots(block_ids)[span.target_start : span.target_end])
+            first = span.donor_start - donor.first_position
+            part = slice(first, first + span.length)
+            for layer, keys, values in zip(self._layers, donor.keys, donor.values, strict=True):
+                turned = self._rotation.rotate(keys[part], span.shift)
+                self._write(turned.contiguous(), values[part].contiguous(), *self._halves(layer), slots)
+
+    def correction(
+        self, block_ids: Sequence[int], spans: Sequence[Span], rows: npt.NDArray[np.int64], shift: MeanShift
+    ) -> CopiedCorrection:
+        return CopiedCorrection(self, self._slots(block_ids), spans, rows, shift, self._rotation)
 
     def read_layer(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         used, at = torch.unique(slots // self.block_size, return_inverse=True)
@@ -56,6 +64,10 @@ class PackedCpuCache:
 
     def write_layer(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         self._write(keys.contiguous(), values.contiguous(), *self._halves(self._layers[layer]), slots)
+
+    def _slots(self, block_ids: Sequence[int]) -> npt.NDArray[np.int64]:
+        blocks = np.fromiter(block_ids, np.int64, len(block_ids))
+        return (blocks[:, None] * self.block_size + np.arange(self.block_size)).reshape(-1)
 
     def _halves(self, layer: Tensor) -> tuple[Tensor, Tensor]:
         blocks = layer.shape[0]

@@ -1,20 +1,30 @@
-"""vLLM's KV memory behind two operations: take a prompt's KV out, bring donors' KV in."""
+"""vLLM's KV memory behind three operations: take a prompt's KV out, bring donors' KV in, correct it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import DonorKv, Moves, PagedKv, Rotation, SlotTable, relocate
+from semblend_core.kv import DonorKv, Moves, PagedKv, PagedMeanShift, Rotation, SlotTable, relocate, relocate_spans
+from semblend_core.recompute import MeanShift
+
+Move = tuple[DonorKv, Span]
+"""A span, and the donor's KV or the part of it that holds the span."""
+
+
+class LayerCorrection(Protocol):
+    def apply(self, layer: int) -> None:
+        """After the layer's rows were written, before anything attends to them."""
 
 
 class EngineCache(Protocol):
-    """The worker's KV pool. Runs on the current stream; neither call waits for the device."""
+    """The worker's KV pool. Runs on the current stream; no call waits for the device."""
 
     block_size: int
     layers: int
@@ -25,14 +35,13 @@ class EngineCache(Protocol):
     def gather(self, block_ids: Sequence[int], tokens: int) -> DonorKv:
         """A copy of the first ``tokens`` of a sequence."""
 
-    def scatter(self, block_ids: Sequence[int], donor: DonorKv, spans: Sequence[Span]) -> None:
-        """Write ``spans``, which all come from ``donor``, into a sequence's blocks, keys turned to their places."""
+    def scatter(self, block_ids: Sequence[int], moves: Sequence[Move]) -> None:
+        """Write spans into a sequence's blocks, keys turned to their places."""
 
-    def read_layer(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of K and V [tokens, kv_heads, dim] of one layer."""
-
-    def write_layer(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """The opposite."""
+    def correction(
+        self, block_ids: Sequence[int], spans: Sequence[Span], rows: npt.NDArray[np.int64], shift: MeanShift
+    ) -> LayerCorrection:
+        """Made after the spans were written and before the forward computes ``rows``."""
 
 
 class PagedCache:
@@ -54,25 +63,22 @@ class PagedCache:
         donor = DonorKv(keys, values)
         moves = Moves.build(
             [Span(0, "engine", 0, tokens)],
-            sources={"engine": SlotTable(np.asarray(block_ids), self.block_size)},
+            sources={"engine": self._table(block_ids)},
             target=SlotTable.of_donor(donor),
         )
         relocate(self._pool, PagedKv.from_donor(donor), moves, self._rotation)
         return donor
 
-    def scatter(self, block_ids: Sequence[int], donor: DonorKv, spans: Sequence[Span]) -> None:
-        moves = Moves.build(
-            spans,
-            sources={span.donor_id: SlotTable.of_donor(donor) for span in spans},
-            target=SlotTable(np.asarray(block_ids), self.block_size),
-        )
-        relocate(PagedKv.from_donor(donor), self._pool, moves, self._rotation)
+    def scatter(self, block_ids: Sequence[int], moves: Sequence[Move]) -> None:
+        # A donor may come in several parts, each a source of its own.
+        sources = {f"{span.donor_id}#{id(donor)}": donor for donor, span in moves}
+        spans = [replace(span, donor_id=f"{span.donor_id}#{id(donor)}") for donor, span in moves]
+        relocate_spans(sources, spans, self._pool, self._table(block_ids), self._rotation)
 
-    def read_layer(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        at = (slots // self.block_size, slots % self.block_size)
-        return self._pool.keys[layer][at], self._pool.values[layer][at]
+    def correction(
+        self, block_ids: Sequence[int], spans: Sequence[Span], rows: npt.NDArray[np.int64], shift: MeanShift
+    ) -> LayerCorrection:
+        return PagedMeanShift(shift, spans, rows, self._pool, self._table(block_ids), self._rotation)
 
-    def write_layer(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        at = (slots // self.block_size, slots % self.block_size)
-        self._pool.keys[layer][at] = keys
-        self._pool.values[layer][at] = values
+    def _table(self, block_ids: Sequence[int]) -> SlotTable:
+        return SlotTable(np.fromiter(block_ids, np.int64, len(block_ids)), self.block_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from semblend_core import DeclineReason, Namespace, Settings
@@ -26,11 +28,18 @@ class Follower:
             "kv_layout": "vllm",
             "block_size": int(cache.block_size),
             "tensor_parallel_size": int(vllm_config.parallel_config.tensor_parallel_size),
+            "extras": (
+                ("quantization", str(model.quantization)),
+                ("overrides", str(model.hf_overrides)),
+                ("load_format", str(vllm_config.load_config.load_format)),
+                ("weights", fingerprint(Path(model.model))),
+            ),
         }
 
     def __call__(self, request: Any) -> FollowedRequest | DeclineReason:
         tokens = prompt_tokens_of(request)
-        if tokens is None or request.sampling_params is None or request.skip_reading_prefix_cache:
+        growing = getattr(request, "resumable", False)  # Its prompt goes on after its answer.
+        if tokens is None or request.sampling_params is None or request.skip_reading_prefix_cache or growing:
             return DeclineReason.UNSUPPORTED_REQUEST
         mode, capture = _wishes(request.kv_transfer_params)
         return FollowedRequest(request, self.namespace(request), tokens, mode, capture)
@@ -41,11 +50,19 @@ class Follower:
         return Namespace(**self._shared, adapter=adapter, salt=request.cache_salt)
 
 
-def _wishes(parameters: dict[str, Any] | None) -> tuple[Mode, bool]:
+def fingerprint(folder: Path) -> str:
+    """Tells two checkpoints in one place apart; empty for a name that is no folder, which has its revision."""
+    if not folder.is_dir():
+        return ""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".gguf", ".json"))
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.blake2b(repr(states).encode(), digest_size=8).hexdigest()
+
+
+def _wishes(parameters: dict[str, Any] | None) -> tuple[Mode, bool | None]:
     """Mode and capture; what is not understood counts as off, which harms nobody."""
     wish = (parameters or {}).get(PARAMETER, "on")
-    if isinstance(wish, dict):
-        mode, capture = wish.get("mode", "on"), bool(wish.get("capture", True))
-    else:
-        mode, capture = wish, wish != "off"
-    return (mode, capture) if mode in ("on", "off", "discovery") else ("off", False)
+    mode, capture = (wish.get("mode", "on"), wish.get("capture")) if isinstance(wish, dict) else (wish, None)
+    if mode == "off" or mode not in ("on", "discovery") or not isinstance(capture, bool | None):
+        return "off", False
+    return mode, capture

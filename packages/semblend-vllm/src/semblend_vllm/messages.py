@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
 from semblend_core import DeclineReason, Namespace, Span, TokenIds
 from semblend_core.recompute import MeanShift
+
+Donor: TypeAlias = tuple[str, str]
+"""(namespace digest, donor id)"""
+Key = TypeVar("Key")
 
 
 @dataclass
@@ -22,6 +27,8 @@ class Load:
     """What the same step computes inside the spans and between them."""
     correction: MeanShift | None
     reused_tokens: int
+    official: bool
+    """Our scheduler is not in charge: a failure must be told to vLLM by its own means."""
 
 
 @dataclass
@@ -35,11 +42,21 @@ class Capture:
 
 
 @dataclass
+class Fetch:
+    """Bring donors' KV out of the disk's reach: a request that waits will want it."""
+
+    request_id: str
+    namespace: Namespace
+    spans: tuple[Span, ...]
+
+
+@dataclass
 class StepWork(KVConnectorMetadata):  # type: ignore[misc]
     """One step's orders."""
 
     loads: list[Load] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
     forget: list[tuple[Namespace, str]] = field(default_factory=list)
 
 
@@ -51,28 +68,29 @@ class Landed:
 
 @dataclass
 class WorkerNews(KVConnectorWorkerMetadata):  # type: ignore[misc]
-    """What has happened in a worker since it last told. Donors are (namespace digest, donor id)."""
+    """What has happened in a worker since it last told."""
 
-    ranks: int = 1
-    durable: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many ranks hold the donor; it may be used when all do."""
-    gone: set[tuple[str, str]] = field(default_factory=set)
-    not_kept: dict[tuple[str, str], DeclineReason] = field(default_factory=dict)
+    durable: dict[Donor, frozenset[int]] = field(default_factory=dict)
+    """The ranks that hold the donor; it may be used when all do."""
+    recovered: list[tuple[str, str, TokenIds]] = field(default_factory=list)
+    """Donors that an earlier process left on disk: namespace digest, id, tokens."""
+    fetched: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By request: the ranks at which its donors can be loaded from without waiting, or will never come."""
+    gone: set[Donor] = field(default_factory=set)
+    not_kept: dict[Donor, DeclineReason] = field(default_factory=dict)
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
-    self_test: str | None = None
-    """Empty: passed. Text: why it failed. None: nothing new."""
+    self_test: dict[int, str] = field(default_factory=dict)
+    """By rank: empty where it passed, or why it failed."""
+    no_correction: str | None = None
+    """Why KV cannot be corrected inside the forward."""
 
     def __bool__(self) -> bool:
-        return bool(
-            self.durable or self.gone or self.not_kept or self.landed or self.failed or self.self_test is not None
-        )
+        donors = (self.durable, self.recovered, self.fetched, self.gone, self.not_kept)
+        return any((*donors, self.landed, self.failed, self.self_test, self.no_correction))
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
         assert isinstance(other, WorkerNews)
-        durable = dict(self.durable)
-        for donor, ranks in other.durable.items():
-            durable[donor] = durable.get(donor, 0) + ranks
         landed = {
             request: Landed(
                 min(self.landed[request].tokens, other.landed[request].tokens),
@@ -81,11 +99,18 @@ class WorkerNews(KVConnectorWorkerMetadata):  # type: ignore[misc]
             for request in self.landed.keys() & other.landed.keys()
         }
         return WorkerNews(
-            ranks=self.ranks + other.ranks,
-            durable=durable,
+            durable=_united(self.durable, other.durable),
+            recovered=self.recovered + other.recovered,
+            fetched=_united(self.fetched, other.fetched),
             gone=self.gone | other.gone,
             not_kept=self.not_kept | other.not_kept,
             landed=landed,
             failed=self.failed | other.failed,
-            self_test=self.self_test or other.self_test if None not in (self.self_test, other.self_test) else None,
+            self_test=self.self_test | other.self_test,
+            no_correction=self.no_correction or other.no_correction,
         )
+
+
+def _united(ours: dict[Key, frozenset[int]], theirs: dict[Key, frozenset[int]]) -> dict[Key, frozenset[int]]:
+    nobody: frozenset[int] = frozenset()
+    return {key: ours.get(key, nobody) | theirs.get(key, nobody) for key in ours | theirs}

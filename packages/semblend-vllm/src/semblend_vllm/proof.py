@@ -1,23 +1,60 @@
-"""The self-test that needs no forward of its own: the engine's KV must agree with itself.
+"""The self-test that needs no forward of its own.
+
+The way in is proved at start, on vLLM's own placeholder block: what is written there must be read back bit by bit in
+every layer, and what is moved by one position must be what the rotation says. Then the engine's KV must agree with
+itself.
 
 Layer 0 has seen nothing but a token and its position. So wherever a prompt holds the same token twice, the first K of
 layer 0, turned by the distance, must be the second, and their V must be equal. That proves on the real model, with the
 engine's own kernels, that K is stored behind a rotary embedding of the frequencies we use, and that we read the pool
-right. Written back and read again it must be the same bits, which proves the way in.
+right.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from semblend_core import Span
 from semblend_core.kv import DonorKv, Rotation
+from semblend_vllm.engine_cache import EngineCache
 
 LARGEST_ERROR = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
 """Relative, by the type of the cache: the engine rounds its K after turning it."""
 FEWEST_PAIRS = 8
 SHORTEST_MOVE = 8
 """Pairs closer than this say little about low frequencies."""
+
+
+PLACEHOLDER_BLOCK = 0
+"""vLLM keeps it for itself and never reads what is in it."""
+
+
+def of_the_way_in(cache: EngineCache, rotation: Rotation) -> str:
+    """Why KV cannot be written into the engine's pool as it is read; empty where it can."""
+    tokens = cache.block_size
+    before = cache.gather([PLACEHOLDER_BLOCK], tokens)
+    assert before.values is not None
+    try:
+        keys, values = (torch.randn(each.shape).to(each) for each in (before.keys, before.values))
+        noise = DonorKv(keys, values)
+        cache.scatter([PLACEHOLDER_BLOCK], [(noise, Span(0, "noise", 0, tokens))])
+        if not _same(cache.gather([PLACEHOLDER_BLOCK], tokens), keys, values):
+            return "KV that was written to the engine's pool is not what is read back"
+        if tokens > 1:
+            cache.scatter([PLACEHOLDER_BLOCK], [(noise, Span(1, "noise", 0, tokens - 1))])
+            turned = torch.stack([rotation.rotate(layer[:-1], 1) for layer in keys])
+            if not _same(cache.gather([PLACEHOLDER_BLOCK], tokens), turned, values[:, :-1], skipped=1):
+                return "K that was moved by one position is not K turned by one position"
+    finally:
+        cache.scatter([PLACEHOLDER_BLOCK], [(before, Span(0, "before", 0, tokens))])
+    return ""
+
+
+def _same(donor: DonorKv, keys: torch.Tensor, values: torch.Tensor, skipped: int = 0) -> bool:
+    assert donor.values is not None
+    return torch.equal(donor.keys[:, skipped:], keys) and torch.equal(donor.values[:, skipped:], values)
 
 
 def pairs_of_equal_tokens(token_ids: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:

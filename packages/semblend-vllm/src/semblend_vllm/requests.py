@@ -22,7 +22,8 @@ class FollowedRequest:
     namespace: Namespace
     token_ids: TokenIds
     mode: Mode = "on"
-    capture: bool = True
+    capture: bool | None = None
+    """What the request itself says about becoming a donor; None: nothing."""
     claim: Claim | None = None
     """What the engine was told it may count on; the load is under way or about to be."""
     ordered: bool = False
@@ -40,7 +41,7 @@ class FollowedRequest:
     settled: bool = False
     """The outcome was reported."""
     approximate_from: int | None = None
-    """KV from this position on is, or is about to be, approximate. Never set back once a load was ordered."""
+    """KV from this position on is, or is about to be, approximate. Set back only together with its blocks."""
     captured: bool = False
     _true_hashes: list[Any] | None = field(default=None, repr=False)
 
@@ -57,20 +58,27 @@ class FollowedRequest:
         hashes = self.request.block_hashes
         if self._true_hashes is None:
             self._true_hashes = list(hashes)
-        # Random, not the request's id: clients choose those, and may choose one twice.
-        salt = int.from_bytes(os.urandom(32), "big")
-        for block in range(first_approximate // block_size, len(hashes)):
-            true = bytes(hashes[block])
-            tainted = int.from_bytes(true, "big") ^ (salt >> 8 * (32 - len(true)))
-            hashes[block] = type(hashes[block])(tainted.to_bytes(len(true), "big"))
+        first = first_approximate // block_size
+        if first < len(hashes):
+            # Random, not the request's id: clients choose those, and may choose one twice.
+            salt = os.urandom(len(hashes[first]) - 4)
+            hashes[first:] = [
+                type(true)(salt + block.to_bytes(4, "big")) for block, true in enumerate(hashes[first:], first)
+            ]
         self.approximate_from = first_approximate
 
     def untaint(self) -> None:
         """Back to the true hashes: nothing approximate was written after all."""
         assert not self.ordered, "what was loaded approximately can never be published under its true hashes"
         if self._true_hashes is not None:
-            self.request.block_hashes[: len(self._true_hashes)] = self._true_hashes
+            # Hashes of generated tokens go too: they grew from tainted ones, and vLLM makes them again.
+            self.request.block_hashes[:] = self._true_hashes
         self._true_hashes, self.approximate_from = None, None
+
+    def start_over(self) -> None:
+        """Its blocks were given back, with all that was loaded or computed in them: it is an ordinary request now."""
+        self.claim, self.ordered, self.captured = None, False, False
+        self.untaint()
 
 
 def donor_id_of(token_ids: TokenIds) -> str:
@@ -82,4 +90,8 @@ def prompt_tokens_of(request: Any) -> TokenIds | None:
     """The prompt's ids; None where a part of it is no tokens, such as embeddings or images."""
     if request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None or request.mm_features:
         return None
-    return as_token_ids(request.prompt_token_ids)
+    ids = request.prompt_token_ids
+    # Three times as fast as numpy's own way from a list, and 32,000 ids are a millisecond on the scheduler's thread.
+    array = np.fromiter(ids, np.int32, len(ids))
+    array.flags.writeable = False
+    return as_token_ids(array)

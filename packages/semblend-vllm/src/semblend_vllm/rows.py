@@ -18,6 +18,8 @@ class RowRoom:
     most_tokens: int
     """Tokens of a whole step."""
     most_sequences: int
+    chunked: bool = True
+    """Whether the rest of a prompt may be computed over several steps."""
     tokens: int = 0
     """Set aside in this step for rows, and not taken yet."""
     sequences: int = 0
@@ -29,6 +31,6 @@ class RowRoom:
         self.sequences -= len(claim.rows)
         return True
 
-    def could_ever_hold(self, claim: Claim) -> bool:
-        """Whether an otherwise empty step has room for the rows and for one token of the request itself."""
-        return claim.row_tokens < self.most_tokens and len(claim.rows) < self.most_sequences
+    def tokens_for_rows(self, rest: int) -> int:
+        """How many row tokens an otherwise empty step could hold for a request with ``rest`` tokens to compute."""
+        return self.most_tokens - (1 if self.chunked else rest)

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from semblend_vllm import compat
 from semblend_vllm.claims import Claim
+from semblend_vllm.messages import WorkerNews
 from semblend_vllm.requests import FollowedRequest
 from semblend_vllm.rows import RowRoom
 from semblend_vllm.scheduler_side import SchedulerSide
@@ -26,24 +27,48 @@ LOOK_AHEAD = 8
 
 
 class _WithRows:
-    """Mixed into a vLLM scheduler. Overrides ``schedule`` only."""
+    """Mixed into a vLLM scheduler."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._side: SchedulerSide | None = compat.scheduler_side_of(self)
+        # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.
+        self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
             self.connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
-            self._side.room = RowRoom(self.max_num_scheduled_tokens, self.max_num_running_reqs)  # type: ignore[attr-defined]
+            self._side.room = RowRoom(
+                self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
+                self.max_num_running_reqs,  # type: ignore[attr-defined]
+                chunked=compat.is_chunked(self),
+            )
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side = self._side
         if side is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         side.catch_up()
+        self._start_failed_over(side, None)
         with self._room_kept_free(side):
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self._add_rows(output, side)
         return output
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        side, told = self._side, model_runner_output.kv_connector_output
+        if side is not None and told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
+            # Before vLLM takes the results for good: those of a request whose load failed are not.
+            side.hear(told.kv_connector_worker_meta)
+            told.kv_connector_worker_meta = None
+            self._start_failed_over(side, model_runner_output)
+        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+
+    def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
+        for followed in side.take_failed():
+            claim = followed.claim
+            compat.start_over(self, followed.request, output)
+            followed.start_over()
+            if claim is not None:
+                compat.count_as_found(self, followed.request, claim.reused_tokens, 0)
 
     @contextmanager
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[None]:
@@ -62,7 +87,7 @@ class _WithRows:
         """Tokens and sequences for the rows of the next waiting requests, as far as running ones leave room."""
         running = len(self.running)  # type: ignore[attr-defined]
         tokens = sequences = admitted = 0
-        for request in islice(compat.waiting_requests(self), LOOK_AHEAD):
+        for request in islice(compat.waiting_requests(self), self._look_ahead):
             admitted += 1
             if not side.may_plan(request):
                 continue
@@ -86,7 +111,8 @@ class _WithRows:
         row_ids = compat.add_rows(self, output, followed.request, claim.rows)
         # Workers drop finished requests at the beginning of the step that names them, which is the next one.
         self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
-        compat.correct_statistics(self, followed.request, claim)
+        # Rows are computed, not found.
+        compat.count_as_found(self, followed.request, claim.end - claim.start, claim.reused_tokens)
 
 
 class SyncScheduler(_WithRows, Scheduler):  # type: ignore[misc]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 from semblend_core import (
     DeclineReason,
-    DonorOffer,
     LookupRequest,
-    Namespace,
     Outcome,
     OutcomeKind,
     Plan,
@@ -19,15 +18,33 @@ from semblend_core import (
     Settings,
 )
 from semblend_core.recompute import choose_policy
-from semblend_vllm.claims import Claim, claim_of
+from semblend_vllm.claims import Claim, claim_of, within_rows, without_rows
+from semblend_vllm.donor_books import DonorBooks
+from semblend_vllm.fetching import Waiting
 from semblend_vllm.messages import Capture, Load, StepWork, WorkerNews
-from semblend_vllm.requests import FollowedRequest, donor_id_of
+from semblend_vllm.requests import FollowedRequest
 from semblend_vllm.rows import RowRoom
 
 logger = logging.getLogger(__name__)
 
 MOST_POSTPONEMENTS = 50
 """Steps that a request waits for room for its rows before it is served cold."""
+Arguments = ParamSpec("Arguments")
+
+
+def _contained(
+    method: Callable[Concatenate[SchedulerSide, Arguments], None],
+) -> Callable[Concatenate[SchedulerSide, Arguments], None]:
+    """Whatever goes wrong in our books must not end the engine."""
+
+    @wraps(method)
+    def guarded(self: SchedulerSide, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            logger.exception("%s failed", method.__name__)
+
+    return guarded
 
 
 class SchedulerSide:
@@ -41,28 +58,36 @@ class SchedulerSide:
         follow: Callable[[Any], FollowedRequest | DeclineReason],
         ranks: int = 1,
         local_news: Callable[[], WorkerNews | None] = lambda: None,
+        correcting: bool = True,
     ) -> None:
-        self.provider, self._settings, self._block_size, self._ranks = provider, settings, block_size, ranks
-        self._follow, self._local_news = follow, local_news
+        """``correcting``: whether KV can be corrected inside the forward."""
+        self.provider, self._settings, self._block_size = provider, settings, block_size
+        self._follow, self._local_news, self._correcting = follow, local_news, correcting
+        self.donors = DonorBooks(provider, ranks)
+        self._waiting = Waiting(ranks) if settings.store_disk_bytes else None
         self._followed: dict[str, FollowedRequest] = {}
         self._loads: dict[str, Load] = {}
-        self._captured: dict[tuple[str, str], tuple[Namespace, Any]] = {}
-        """Donors whose KV is being copied, and their tokens, until they are durable."""
-        self._known: dict[tuple[str, str], Namespace] = {}
-        """Donors that are on their way or offered."""
-        self._durable_ranks: dict[tuple[str, str], int] = {}
+        self._refused: set[str] = set()
+        """Requests that cannot be followed, and were counted."""
+        self._failed: list[FollowedRequest] = []
+        """Requests whose load did not come: their blocks hold nothing of use."""
         self.room: RowRoom | None = None
         """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
-        self._generation = 0
-        """Grows with every donor that can be found: a lookup is not repeated while it stands."""
-        self.proved = False
-        """The workers' self-test passed; until then plans are found and not loaded."""
+        self._tested: dict[int, str] = {}
+        self._ranks = ranks
 
+    @property
+    def proved(self) -> bool:
+        """The workers' self-test passed; until then plans are found and not loaded."""
+        return len(self._tested) == self._ranks and not any(self._tested.values())
+
+    @_contained
     def catch_up(self) -> None:
-        """Hear what a worker in this process has not told yet."""
+        """Before a step: hear what a worker in this process has not told yet."""
         news = self._local_news()
         if news is not None:
             self.hear(news)
+        self.donors.offer_some()
 
     # vLLM's calls, in the order in which a request meets them.
 
@@ -72,7 +97,7 @@ class SchedulerSide:
             return self._claim(request, computed_tokens)
         except Exception:
             logger.exception("no reuse for %s", request.request_id)
-            self._settle(request.request_id, DeclineReason.INTERNAL_ERROR)
+            self._give_up(request.request_id)
             return 0
 
     def may_plan(self, request: Any) -> bool:
@@ -86,10 +111,11 @@ class SchedulerSide:
             followed = self._planned(request, computed_tokens)  # What finds nothing now may find something later.
         except Exception:
             logger.exception("no reuse for %s", request.request_id)
-            self._settle(request.request_id, DeclineReason.INTERNAL_ERROR)
+            self._give_up(request.request_id)
             return None
         return None if followed is None else followed.claim
 
+    @_contained
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
         followed = self._followed.get(request.request_id)
         if followed is None or followed.claim is None or followed.ordered:
@@ -107,13 +133,16 @@ class SchedulerSide:
             claim.rows,
             claim.correction,
             claim.reused_tokens,
+            official=self.room is None,
         )
 
     def step_work(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> StepWork:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
-        work = StepWork()
+        work = StepWork(forget=self.donors.take_forgotten())
         for request_id in [each for each in self._loads if each in scheduled]:
             work.loads.append(self._loads.pop(request_id))
+        if self._waiting is not None:
+            work.fetches += self._waiting.take_orders()
         try:
             work.captures += self._captures_in(scheduled, block_ids_of)
         except Exception:
@@ -125,40 +154,58 @@ class SchedulerSide:
         chosen = [self._followed[load.request_id] for load in work.loads if load.request_id in self._followed]
         return [(followed, followed.claim) for followed in chosen if followed.claim is not None]
 
+    def take_failed(self) -> list[FollowedRequest]:
+        """Requests that must be computed from their exact prefix on: what they count on never came."""
+        failed, self._failed = self._failed, []
+        return [followed for followed in failed if not followed.ended]
+
+    @_contained
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
+        self._refused.discard(request_id)
         never_sent = self._loads.pop(request_id, None) is not None
         followed = self._followed.get(request_id)
         if followed is None:
             return
         followed.ended = True
+        if self._waiting is not None:
+            self._waiting.done_with(request_id)
         if not followed.ordered or never_sent:
-            self._settle(request_id, DeclineReason.ABORTED)
+            self._settle(followed, DeclineReason.ABORTED)
         if followed.settled:
             self._followed.pop(request_id, None)
         # Otherwise its load is with the workers, whose news come behind the end of a request that needs one step.
 
+    @_contained
+    def reset(self) -> None:
+        """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
+        self.donors.forget_all()
+
     # What the workers say.
 
+    @_contained
     def hear(self, news: WorkerNews) -> None:
-        if news.self_test is not None:
-            self._judge_self_test(news.self_test)
+        self._judge_self_test(news.self_test)
+        if news.no_correction and self._correcting:
+            self._correcting = False
+            logger.warning("several places at once are reused by the fast tier only: %s", news.no_correction)
+        self.donors.recovered(news.recovered)
         for donor, ranks in news.durable.items():
-            self._durable_ranks[donor] = self._durable_ranks.get(donor, 0) + ranks
-            if self._durable_ranks[donor] >= self._ranks:
-                self._offer(donor)
+            self.donors.durable(donor, ranks)
         for donor in (*news.gone, *news.not_kept):
-            self._forget(donor)
+            self.donors.lost(donor)
+        if self._waiting is not None:
+            self._waiting.arrived(news.fetched)
         for request_id, reason in news.failed.items():
-            self._settle(request_id, reason)
+            self._load_failed(request_id, reason)
         for request_id, landed in news.landed.items():
             if request_id not in news.failed:
                 self._confirm(request_id, landed.tokens, landed.bytes)
 
     def check_integrity(self) -> None:
         self.provider.check_integrity()
+        self.donors.check_integrity()
         assert set(self._loads) <= set(self._followed), "a load is ordered for a request that is gone"
-        assert set(self._captured) <= set(self._known), "a donor is being captured that nobody knows"
 
     @property
     def open_requests(self) -> int:
@@ -181,55 +228,75 @@ class SchedulerSide:
         if followed is None:
             answer = self._follow(request)
             if isinstance(answer, DeclineReason):
+                self._refuse(request.request_id, answer)
                 return None
             followed = self._followed[request.request_id] = answer
+            self.donors.seen(followed.namespace)
         if followed.mode == "off" or followed.settled or followed.ordered:
             return None  # Also one that was preempted: what it has, it finds under its own keys.
         if followed.claim is not None and followed.claim.start != computed_tokens:
             self._withdraw(followed)
-        asked = (self._generation, computed_tokens)
+        asked = (self.donors.generation, computed_tokens)
         if followed.claim is None and followed.asked != asked:
             followed.asked = asked
             followed.claim = self._find(followed, computed_tokens)
         return followed
 
     def _find(self, followed: FollowedRequest, computed_tokens: int) -> Claim | None:
-        materialize = self.proved and followed.mode == "on"
         result = self.provider.lookup(
             LookupRequest(followed.request_id, followed.namespace, followed.token_ids, computed_tokens)
         )
         followed.looked_up = True
         followed.found, followed.reason = result.plan is not None, result.reason
         plan = result.loadable_plan
-        if plan is None or not materialize:
+        if plan is None or not self.proved or followed.mode != "on":
             return None
-        claim = self._claim_for(plan)
+        claim, reason = self._claim_for(plan)
         if claim is None:
-            followed.found, followed.reason = False, DeclineReason.TOO_FEW_TOKENS_SAVED
+            followed.found, followed.reason = False, reason
         return claim
 
-    def _claim_for(self, plan: Plan) -> Claim | None:
-        if self.room is None:
-            return _without_rows(claim_of(plan, self._block_size), self._block_size)
-        choice = choose_policy(self._settings.quality_tier, plan, probing=False)
+    def _claim_for(self, plan: Plan) -> tuple[Claim | None, DeclineReason]:
+        """What the tier makes of a plan, or why it makes nothing of it."""
+        tier, room = self._settings.quality_tier, self.room
+        if room is None:
+            if tier == "strict":
+                return None, DeclineReason.QUALITY_TIER
+            return without_rows(
+                claim_of(plan, self._block_size), self._block_size
+            ), DeclineReason.STRICT_PREFIX_BOUNDARY
+        choice = choose_policy(tier, plan, probing=False, limit=self._settings.recompute_limit)
         if choice is None:
-            return None
+            return None, DeclineReason.QUALITY_TIER
         decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
-        return claim_of(decided.plan, self._block_size, decided.correction)
+        if decided.correction is not None and not self._correcting:
+            return None, DeclineReason.QUALITY_TIER
+        claim = claim_of(decided.plan, self._block_size, decided.correction)
+        if claim is None:
+            return None, DeclineReason.TOO_FEW_TOKENS_SAVED
+        # Of rows that no step could hold, as many as one can: the rest of the prompt is computed.
+        most = room.tokens_for_rows(plan.prompt_tokens - claim.end)
+        return within_rows(claim, most, room.most_sequences - 1, self._block_size), DeclineReason.ALLOCATION_FAILED
 
     def _admit(self, followed: FollowedRequest, claim: Claim) -> int | None:
-        if not all((followed.namespace.digest, span.donor_id) in self._known for span in claim.spans):
+        if not all(self.donors.knows(followed.namespace, span.donor_id) for span in claim.spans):
             self._withdraw(followed)
             return None  # A donor went while the request waited: plan again in the next step.
+        if not self._at_hand(followed, claim):
+            return None
         if self.room is not None and not self.room.take(claim):
             followed.postponed += 1
-            if self.room.could_ever_hold(claim) and followed.postponed <= MOST_POSTPONEMENTS:
+            if followed.postponed <= MOST_POSTPONEMENTS:
                 return None
             self._drop_claim(followed, DeclineReason.ALLOCATION_FAILED)
             return 0
         if followed.approximate_from is None:
             followed.taint(claim.first_approximate, self._block_size)
         return claim.end - claim.start
+
+    def _at_hand(self, followed: FollowedRequest, claim: Claim) -> bool:
+        waiting = self._waiting
+        return waiting is None or waiting.at_hand(followed.request_id, followed.namespace, claim.spans)
 
     def _withdraw(self, followed: FollowedRequest) -> None:
         """The exact prefix is another than when the plan was made: plan again."""
@@ -238,20 +305,25 @@ class SchedulerSide:
 
     def _drop_claim(self, followed: FollowedRequest, reason: DeclineReason) -> None:
         self._withdraw(followed)
-        self._settle(followed.request_id, reason)
+        self._settle(followed, reason)
 
-    def _capture_of(self, followed: FollowedRequest, block_ids_of: Callable[[str], list[int]]) -> Capture | None:
-        exact = followed.approximate_from if followed.approximate_from is not None else followed.token_ids.size
-        if not followed.capture or exact < self._settings.min_span_tokens:
-            return None
-        tokens = followed.token_ids[:exact]
-        donor = (followed.namespace.digest, donor_id_of(tokens))
-        if donor in self._known:
-            return None
-        capture = Capture(donor[1], followed.namespace, block_ids_of(followed.request_id), tokens)
-        self._known[donor] = followed.namespace
-        self._captured[donor] = (followed.namespace, tokens)
-        return capture
+    def _refuse(self, request_id: str, reason: DeclineReason) -> None:
+        if request_id not in self._refused:
+            self._refused.add(request_id)
+            self.provider.report_outcome(Outcome(request_id, OutcomeKind.DECLINED, reason=reason))
+
+    def _give_up(self, request_id: str) -> None:
+        followed = self._followed.get(request_id)
+        if followed is not None:
+            if not followed.ordered:
+                self._withdraw(followed)
+            self._settle(followed, DeclineReason.INTERNAL_ERROR)
+
+    def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
+        followed = self._followed.get(request_id)
+        if followed is not None:
+            self._failed.append(followed)
+            self._settle(followed, reason)
 
     def _captures_in(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> Iterator[Capture]:
         for request_id, tokens in scheduled.items():
@@ -259,34 +331,26 @@ class SchedulerSide:
             if followed is None or followed.captured or not _completes_prompt(followed.request, tokens):
                 continue
             followed.captured = True
-            capture = self._capture_of(followed, block_ids_of)
-            if capture is not None:
-                yield capture
+            exact = followed.approximate_from if followed.approximate_from is not None else followed.token_ids.size
+            if exact < self._settings.min_span_tokens or not self._wanted_as_donor(followed):
+                continue
+            kept = followed.token_ids[:exact]
+            donor_id = self.donors.begin_capture(followed.namespace, kept)
+            if donor_id is not None:
+                yield Capture(donor_id, followed.namespace, block_ids_of(request_id), kept)
 
-    def _offer(self, donor: tuple[str, str]) -> None:
-        self._durable_ranks.pop(donor, None)
-        waiting = self._captured.pop(donor, None)
-        if waiting is None:
-            return
-        namespace, tokens = waiting
-        result = self.provider.offer_donor(DonorOffer(donor[1], namespace, tokens))
-        if result.reason is not None:
-            self._known.pop(donor, None)
-        self._generation += 1
+    def _wanted_as_donor(self, followed: FollowedRequest) -> bool:
+        if followed.capture is not None:
+            return followed.capture
+        policy = self._settings.capture
+        return policy == "all" or (policy == "sampled" and random.random() < self._settings.capture_share)
 
-    def _forget(self, donor: tuple[str, str]) -> None:
-        self._durable_ranks.pop(donor, None)
-        self._captured.pop(donor, None)
-        namespace = self._known.pop(donor, None)
-        if namespace is not None:
-            self.provider.forget_donor(namespace, donor[1])
-
-    def _judge_self_test(self, failed: str) -> None:
-        if failed:
+    def _judge_self_test(self, results: dict[int, str]) -> None:
+        before = self.proved
+        self._tested |= results
+        for failed in filter(None, results.values()):
             self.provider.restrict_to_discovery(failed)
-        else:
-            self.proved = True
-            self._generation += 1
+        self.donors.generation += self.proved and not before
 
     def _confirm(self, request_id: str, tokens: int, moved_bytes: int) -> None:
         followed = self._followed.get(request_id)
@@ -295,21 +359,17 @@ class SchedulerSide:
         self.provider.report_outcome(
             Outcome(request_id, OutcomeKind.MATERIALIZED, confirmed_tokens=tokens, confirmed_bytes=moved_bytes)
         )
+        logger.debug("%s: %d tokens reused", request_id, tokens)
         self._settled(followed)
 
-    def _settle(self, request_id: str, reason: DeclineReason) -> None:
+    def _settle(self, followed: FollowedRequest, reason: DeclineReason) -> None:
         """Say once that the request was served without reuse, if it was ever looked up."""
-        followed = self._followed.get(request_id)
-        if followed is None or followed.settled:
+        if followed.settled:
             return
         if followed.looked_up:
-            self.provider.report_outcome(Outcome(request_id, OutcomeKind.DECLINED, reason=reason))
+            self.provider.report_outcome(Outcome(followed.request_id, OutcomeKind.DECLINED, reason=reason))
+            logger.debug("%s: not reused, %s", followed.request_id, reason)
         self._settled(followed)
-
-    def _settled(self, followed: FollowedRequest) -> None:
-        followed.settled = True
-        if followed.ended:
-            self._followed.pop(followed.request_id, None)
 
     def _settle_unused(self, followed: FollowedRequest) -> None:
         """The request is admitted without reuse: say why."""
@@ -318,24 +378,21 @@ class SchedulerSide:
         if not followed.found:
             outcome = Outcome(followed.request_id, OutcomeKind.DECLINED, reason=followed.reason)
         else:
-            why = None if self.proved else DeclineReason.SELF_TEST_FAILED
+            why = None if self.proved else self._why_not_proved()
             outcome = Outcome(followed.request_id, OutcomeKind.DISCOVERY_ONLY, reason=why)
         self.provider.report_outcome(outcome)
+        logger.debug("%s: %s, %s", followed.request_id, outcome.kind, outcome.reason)
         self._settled(followed)
+
+    def _why_not_proved(self) -> DeclineReason:
+        failed = any(self._tested.values())
+        return DeclineReason.SELF_TEST_FAILED if failed else DeclineReason.SELF_TEST_PENDING
+
+    def _settled(self, followed: FollowedRequest) -> None:
+        followed.settled = True
+        if followed.ended:
+            self._followed.pop(followed.request_id, None)
 
 
 def _completes_prompt(request: Any, tokens: int) -> bool:
     return bool(request.num_computed_tokens + tokens >= request.num_prompt_tokens)
-
-
-def _without_rows(claim: Claim | None, block_size: int) -> Claim | None:
-    """What of a claim can be had by the connector's own contract: spans that continue the exact prefix."""
-    if claim is None or not claim.rows:
-        return claim
-    end = claim.rows[0][0] // block_size * block_size
-    spans = tuple(
-        replace(span, length=min(span.target_end, end) - span.target_start)
-        for span in claim.spans
-        if span.target_start < end
-    )
-    return Claim(claim.start, end, spans, ()) if spans and end > claim.start else None

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 
+import numpy as np
 import torch
 
-from semblend_core import DeclineReason, Namespace, Span, TokenIds
+from semblend_core import DeclineReason, Namespace, TokenIds
 from semblend_core.kv import (
     DonorKey,
     DonorKv,
     DonorStore,
     Gone,
     Rotation,
+    StoreDecline,
     StoreOptions,
     Transfer,
+    TransferFailedError,
     TransferPendingError,
 )
 from semblend_vllm import proof
-from semblend_vllm.correcting import ForwardCorrection
-from semblend_vllm.engine_cache import EngineCache
+from semblend_vllm.engine_cache import EngineCache, LayerCorrection
+from semblend_vllm.fetching import Fetched, Parts, part_with
 from semblend_vllm.messages import Capture, Landed, Load, StepWork, WorkerNews
 
 logger = logging.getLogger(__name__)
+
+MOST_NAMESPACES = 65536
+"""Remembered to translate what a rank's store loses; only ranks other than the first need it."""
+LONGEST_COPY_S = 1.0
+"""Without a device, copies from memory are made by a thread; this is for the largest."""
 
 
 class WorkerSide:
@@ -36,17 +45,30 @@ class WorkerSide:
         self._cache, self._rotation, self._rank = cache, rotation, rank
         self._lock = threading.Lock()
         self._news = WorkerNews()
-        self._proved = False
         self._invalid_blocks: set[int] = set()
-        self._corrections: list[ForwardCorrection] = []
-        self._shared_digest: dict[str, str] = {}
-        """This rank's namespace to the one that discovery knows."""
+        self._corrections: list[LayerCorrection] = []
+        self._shared_digest: OrderedDict[str, str] = OrderedDict()
+        """This rank's namespace to the one that discovery knows, where they differ."""
+        # Compiles what a first load would otherwise wait for, too.
+        refused = proof.of_the_way_in(cache, rotation)
+        self._proved = bool(refused)
+        if refused:
+            self._news.self_test[rank] = refused
         self._store = DonorStore(options, on_gone=self._donor_gone)
-        self._warm_up()
+        self._fetched = Fetched(self._store)
+        if options.disk_path is not None:
+            threading.Thread(target=self._recover, name="semblend-recovery", daemon=True).start()
+
+    def no_correction(self, reason: str) -> None:
+        """KV cannot be corrected inside the forward."""
+        with self._lock:
+            self._news.no_correction = reason
 
     def load(self, work: StepWork) -> None:
         for namespace, donor_id in work.forget:
             self._store.forget(namespace.for_rank(self._rank), donor_id)
+        for fetch in work.fetches:
+            self._fetched.order(fetch.request_id, fetch.namespace.for_rank(self._rank), fetch.spans)
         self._corrections.clear()
         for load in work.loads:
             reason = self._load(load)
@@ -54,10 +76,11 @@ class WorkerSide:
                 if reason is None:
                     moved = sum(span.length for span in load.spans) * self._cache.token_bytes
                     self._news.landed[load.request_id] = Landed(load.reused_tokens, moved)
-                else:
-                    self._news.failed[load.request_id] = reason
-                    first = load.spans[0].target_start // self._cache.block_size
-                    self._invalid_blocks.update(load.block_ids[first:])
+                    continue
+                self._news.failed[load.request_id] = reason
+            if load.official:
+                first = load.spans[0].target_start // self._cache.block_size
+                self._invalid_blocks.update(load.block_ids[first:])
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""
@@ -81,6 +104,8 @@ class WorkerSide:
     def take_news(self) -> WorkerNews | None:
         with self._lock:
             news, self._news = self._news, WorkerNews()
+        for request_id in self._fetched.newly_done():
+            news.fetched[request_id] = frozenset((self._rank,))
         return news or None
 
     def take_invalid_blocks(self) -> set[int]:
@@ -92,63 +117,60 @@ class WorkerSide:
         self._store.flush()
 
     def close(self) -> None:
+        self._fetched.close()
         self._store.close()
 
     def check_integrity(self) -> None:
         self._store.check_integrity()
 
-    def _warm_up(self) -> None:
-        """Compile what a first load would otherwise wait for: block 0 is vLLM's own placeholder, and stays as it is."""
-        kept = self._cache.gather([0], 1)
-        self._cache.scatter([0], kept, [Span(0, "warm-up", 0, 1)])
-
     def _load(self, load: Load) -> DeclineReason | None:
+        parts: Parts | None = None
         try:
-            namespace = load.namespace.for_rank(self._rank)
-            for donor_id in dict.fromkeys(span.donor_id for span in load.spans):
-                spans = [span for span in load.spans if span.donor_id == donor_id]
-                reason = self._load_from(namespace, donor_id, spans, load.block_ids)
-                if reason is not None:
-                    return reason
+            parts = self._fetched.take(load.request_id)
+            parts = parts or self._fetched.begin(load.namespace.for_rank(self._rank), load.spans)
+            if parts is None:
+                return DeclineReason.DONOR_EVICTED
+            brought = {donor_id: (part.ranges, _brought(part.transfer)) for donor_id, part in parts.donors.items()}
+            moves = [(part_with(span, *brought[span.donor_id]), span) for span in load.spans]
+            self._cache.scatter(load.block_ids, moves)
             if load.correction is not None:
-                self._corrections.append(ForwardCorrection(load, self._cache, self._rotation))
+                rows = np.concatenate([np.arange(*row) for row in load.rows] or [np.empty(0, np.int64)])
+                self._corrections.append(self._cache.correction(load.block_ids, load.spans, rows, load.correction))
+        except (TransferFailedError, TransferPendingError, TimeoutError) as error:
+            logger.warning("the KV for %s did not come: %s", load.request_id, error)
+            corrupt = getattr(error, "reason", None) is StoreDecline.CORRUPT
+            return DeclineReason.DONOR_CORRUPT if corrupt else DeclineReason.LOAD_FAILED
         except Exception:
             logger.exception("the KV for %s could not be loaded", load.request_id)
             return DeclineReason.LOAD_FAILED
-        return None
-
-    def _load_from(
-        self, namespace: Namespace, donor_id: str, spans: list[Span], block_ids: list[int]
-    ) -> DeclineReason | None:
-        handle = self._store.acquire(namespace, donor_id)
-        if handle is None:
-            return DeclineReason.DONOR_EVICTED
-        with handle:
-            # Of a donor that is at hand a view costs nothing, so one part serves all spans; others are copied.
-            low, high = min(span.donor_start for span in spans), max(span.donor_end for span in spans)
-            at_hand = str(handle.tier) == "device"
-            ranges = [(low, high)] if at_hand else _merged([(span.donor_start, span.donor_end) for span in spans])
-            parts = _brought(self._store.load(handle, ranges))
-            for (start, end), part in zip(ranges, parts, strict=True):
-                inside = [span for span in spans if start <= span.donor_start and span.donor_end <= end]
-                self._cache.scatter(block_ids, part, inside)
+        finally:
+            if parts is not None:
+                parts.release()
         return None
 
     def _capture(self, capture: Capture) -> None:
+        if not self._store.has_room_for(len(capture.token_ids) * self._cache.token_bytes):
+            self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
+            return
         donor = self._cache.gather(capture.block_ids, len(capture.token_ids))
         if not self._proved:
             self._prove(donor, capture.token_ids)
         own = capture.namespace.for_rank(self._rank)
-        self._shared_digest[own.digest] = capture.namespace.digest
-        key = (capture.namespace.digest, capture.donor_id)
-
-        def durable(_: str) -> None:
-            with self._lock:
-                self._news.durable[key] = 1
-
-        result = self._store.put(own, capture.donor_id, donor, token_ids=capture.token_ids, on_durable=durable)
-        if not result.accepted:
-            logger.debug("the KV of %s was not kept: %s", capture.donor_id, result.reason)
+        self._remember(own, capture.namespace)
+        result = self._store.put(
+            own,
+            capture.donor_id,
+            donor,
+            token_ids=capture.token_ids,
+            on_durable=lambda _: self._durable(capture),
+            on_declined=lambda _, reason: self._not_kept(capture, DeclineReason.CAPTURE_FAILED),
+        )
+        if result.accepted:
+            return
+        logger.debug("the KV of %s was not kept: %s", capture.donor_id, result.reason)
+        if result.reason is StoreDecline.DUPLICATE_DONOR and self._store.contains(own, capture.donor_id):
+            self._durable(capture)  # Donors are named by their content, so what is held is the same.
+        elif result.reason is not StoreDecline.DUPLICATE_DONOR:
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
     def _prove(self, donor: DonorKv, token_ids: TokenIds) -> None:
@@ -157,11 +179,32 @@ class WorkerSide:
             return
         self._proved = True
         with self._lock:
-            self._news.self_test = failed
+            self._news.self_test[self._rank] = failed
+
+    def _recover(self) -> None:
+        found = self._store.recover()
+        with self._lock:
+            self._news.recovered += [
+                (donor.namespace_digest, donor.donor_id, donor.token_ids)
+                for donor in found
+                if donor.token_ids is not None
+            ]
+
+    def _durable(self, capture: Capture) -> None:
+        with self._lock:
+            self._news.durable[(capture.namespace.digest, capture.donor_id)] = frozenset((self._rank,))
 
     def _not_kept(self, capture: Capture, reason: DeclineReason) -> None:
         with self._lock:
             self._news.not_kept[(capture.namespace.digest, capture.donor_id)] = reason
+
+    def _remember(self, own: Namespace, shared: Namespace) -> None:
+        if own.digest == shared.digest:
+            return
+        with self._lock:
+            self._shared_digest[own.digest] = shared.digest
+            while len(self._shared_digest) > MOST_NAMESPACES:
+                self._shared_digest.popitem(last=False)
 
     def _donor_gone(self, key: DonorKey, reason: Gone) -> None:
         with self._lock:
@@ -169,21 +212,8 @@ class WorkerSide:
 
 
 def _brought(transfer: Transfer) -> tuple[DonorKv, ...]:
-    """The parts, in order on the engine's stream; the host waits only for what is still on disk."""
+    """The parts, in order on the engine's stream. Nobody waits for what is still on disk: that is an error."""
     if torch.cuda.is_available():
-        try:
-            transfer.wait_on_stream()
-            return transfer.parts
-        except TransferPendingError:
-            pass
-    return transfer.result()
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
+        transfer.wait_on_stream()
+        return transfer.parts
+    return transfer.result(LONGEST_COPY_S)

@@ -17,6 +17,8 @@ class DeclineReason(StrEnum):
     UNSUPPORTED_MODEL = "unsupported_model"
     UNSUPPORTED_REQUEST = "unsupported_request"
     SELF_TEST_FAILED = "self_test_failed"
+    SELF_TEST_PENDING = "self_test_pending"
+    """Nothing has proved yet that this model's keys can be moved; the first prompts will."""
     PROMPT_TOO_SHORT = "prompt_too_short"
     EXACT_PREFIX_COVERS = "exact_prefix_covers"
     # Found nothing, or not enough.

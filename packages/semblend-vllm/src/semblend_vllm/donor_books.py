@@ -1,0 +1,102 @@
+"""Which donors exist: on their way, findable, or left by an earlier process. Kept by the scheduler's half."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from semblend_core import DonorOffer, Namespace, SemanticLookupProvider, TokenIds
+from semblend_vllm.messages import Donor
+from semblend_vllm.requests import donor_id_of
+
+OFFERS_PER_STEP = 4
+"""Recovered donors that are registered in one step, so that a full disk does not hold up the scheduler's thread."""
+
+
+class DonorBooks:
+    def __init__(self, provider: SemanticLookupProvider, ranks: int) -> None:
+        self._provider, self._ranks = provider, frozenset(range(ranks))
+        self._known: dict[Donor, Namespace] = {}
+        """On their way or findable."""
+        self._coming: dict[Donor, TokenIds] = {}
+        """Being copied, until they are durable at every rank."""
+        self._durable: dict[Donor, frozenset[int]] = {}
+        self._recovered: dict[str, list[tuple[str, TokenIds]]] = {}
+        """By namespace digest: found on disk, and nobody of that namespace has asked for anything yet."""
+        self._to_offer: deque[tuple[Namespace, str, TokenIds]] = deque()
+        self._to_forget: list[tuple[Namespace, str]] = []
+        self.generation = 0
+        """Grows with every donor that can be found: a lookup is not repeated while it stands."""
+
+    def knows(self, namespace: Namespace, donor_id: str) -> bool:
+        return (namespace.digest, donor_id) in self._known
+
+    def begin_capture(self, namespace: Namespace, token_ids: TokenIds) -> str | None:
+        """The id of a new donor; None where it is one already."""
+        donor = (namespace.digest, donor_id_of(token_ids))
+        if donor in self._known:
+            return None
+        self._known[donor], self._coming[donor] = namespace, token_ids
+        return donor[1]
+
+    def durable(self, donor: Donor, ranks: frozenset[int]) -> None:
+        self._durable[donor] = self._durable.get(donor, frozenset()) | ranks
+        if self._durable[donor] >= self._ranks:
+            del self._durable[donor]
+            tokens = self._coming.pop(donor, None)
+            if tokens is not None:
+                self._offer(self._known[donor], donor[1], tokens)
+
+    def lost(self, donor: Donor) -> None:
+        """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
+        self._durable.pop(donor, None)
+        self._coming.pop(donor, None)
+        namespace = self._known.pop(donor, None)
+        if namespace is not None:
+            self._provider.forget_donor(namespace, donor[1])
+            if len(self._ranks) > 1:
+                self._to_forget.append((namespace, donor[1]))
+
+    def forget_all(self) -> None:
+        """Every donor of every tier: what they were computed with has changed."""
+        for donor, namespace in self._known.items():
+            self._provider.forget_donor(namespace, donor[1])
+            self._to_forget.append((namespace, donor[1]))
+        for books in (self._known, self._coming, self._durable, self._recovered, self._to_offer):
+            books.clear()
+        self.generation += 1
+
+    def recovered(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
+        # With several ranks each has files of its own, and which are whole at every rank is not known.
+        if len(self._ranks) == 1:
+            for namespace_digest, donor_id, tokens in donors:
+                self._recovered.setdefault(namespace_digest, []).append((donor_id, tokens))
+
+    def seen(self, namespace: Namespace) -> None:
+        """A request of this namespace is here: donors that were left for it can be named now."""
+        for donor_id, tokens in self._recovered.pop(namespace.digest, ()):
+            self._to_offer.append((namespace, donor_id, tokens))
+
+    def offer_some(self) -> None:
+        for _ in range(min(OFFERS_PER_STEP, len(self._to_offer))):
+            namespace, donor_id, tokens = self._to_offer.popleft()
+            if not self.knows(namespace, donor_id):
+                self._known[namespace.digest, donor_id] = namespace
+                self._offer(namespace, donor_id, tokens)
+
+    def take_forgotten(self) -> list[tuple[Namespace, str]]:
+        """What the workers need not keep any longer."""
+        forgotten, self._to_forget = self._to_forget, []
+        return forgotten
+
+    def check_integrity(self) -> None:
+        assert self._coming.keys() <= self._known.keys(), "a donor is being captured that nobody knows"
+        assert self._durable.keys() <= self._coming.keys(), "a donor is durable in part that nobody waits for"
+
+    def _offer(self, namespace: Namespace, donor_id: str, tokens: TokenIds) -> None:
+        result = self._provider.offer_donor(DonorOffer(donor_id, namespace, tokens))
+        if result.reason is not None:
+            # It can never be found: its bytes would only be in the way.
+            self._known.pop((namespace.digest, donor_id), None)
+            self._to_forget.append((namespace, donor_id))
+        self.generation += 1
