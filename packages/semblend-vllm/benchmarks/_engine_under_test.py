@@ -24,7 +24,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, default=0.5, help="share of the GPU that vLLM takes")
     parser.add_argument("--device-bytes", default="24GiB", help="donors in GPU memory; 0: none")
     parser.add_argument("--host-bytes", default="0", help="donors in pinned memory")
+    parser.add_argument("--recompute-limit", type=float, help="most of the reused tokens that the tier may compute")
     parser.add_argument("--graphs", action="store_true", help="with torch.compile and CUDA graphs")
+    parser.add_argument("--sync", action="store_true", help="without asynchronous scheduling")
     parser.add_argument("--stock", action="store_true", help="vLLM without SemBlend")
     parser.add_argument("--batch", type=int, default=32768, help="max_num_batched_tokens")
     parser.add_argument("--sequences", type=int, default=64, help="max_num_seqs")
@@ -45,6 +47,8 @@ class Engine:
                 "store_device_bytes": options.device_bytes,
                 "store_host_bytes": options.host_bytes,
             }
+            if options.recompute_limit is not None:
+                extra["recompute_limit"] = options.recompute_limit
             reuse = {
                 "scheduler_cls": "semblend_vllm.SemBlendScheduler",
                 "kv_transfer_config": KVTransferConfig(
@@ -65,33 +69,42 @@ class Engine:
             enable_prefix_caching=True,
             max_num_batched_tokens=options.batch,
             max_num_seqs=options.sequences,
+            **({"async_scheduling": False} if options.sync else {}),
             **reuse,
         )
         core = self.llm.llm_engine.engine_core.engine_core
         connector = core.scheduler.connector
         self.side = None if connector is None else connector.scheduler_side
+        self._served = 0
 
-    def first_token_ms(self, tokens: list[int], salt: str, *, reuse: bool = True) -> tuple[float, int]:
-        """Milliseconds, and the tokens that vLLM did not compute."""
-        parameters = None if reuse else {"kv_transfer_params": {"semblend": "off"}}
-        sampling = self._sampling(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False, extra_args=parameters)
+    def first_token_ms(self, tokens: list[int], salt: str, wish: Any = "on") -> tuple[float, int]:
+        """Milliseconds, and the tokens that vLLM did not compute. ``wish``: what the request says to SemBlend."""
         prompt = {"prompt_token_ids": tokens, "cache_salt": salt}
         gc.collect()
         started = time.perf_counter()
-        output = self.llm.generate([prompt], sampling, use_tqdm=False)[0]
+        output = self.llm.generate([prompt], self._asking(1, wish), use_tqdm=False)[0]
         return (time.perf_counter() - started) * 1e3, output.num_cached_tokens or 0
 
-    def serve(self, prompts: list[list[int]], salt: str, output_tokens: int, *, capture: bool) -> None:
-        """All at once; vLLM keeps as many in flight as ``--sequences`` allows."""
-        sampling = self._sampling(
+    def serve(self, prompts: list[list[int]], salt: str, output_tokens: int, in_flight: int, wish: Any = "on") -> None:
+        """As a client with ``in_flight`` requests at a time: the next is sent when one is answered."""
+        engine, waiting, running = self.llm.llm_engine, list(reversed(prompts)), 0
+        sampling = self._asking(output_tokens, wish)
+        while waiting or running:
+            while waiting and running < in_flight:
+                self._served += 1
+                prompt = {"prompt_token_ids": waiting.pop(), "cache_salt": salt}
+                engine.add_request(f"bench-{self._served}", prompt, sampling)
+                running += 1
+            running -= sum(output.finished for output in engine.step())
+
+    def _asking(self, output_tokens: int, wish: Any) -> Any:
+        return self._sampling(
             temperature=0,
             max_tokens=output_tokens,
             ignore_eos=True,
             detokenize=False,
-            extra_args={"kv_transfer_params": {"semblend": {"mode": "on", "capture": capture}}},
+            extra_args={"kv_transfer_params": {"semblend": wish}},
         )
-        asked = [{"prompt_token_ids": tokens, "cache_salt": salt} for tokens in prompts]
-        self.llm.generate(asked, sampling, use_tqdm=False)
 
     def settle(self) -> None:
         """Let captures become donors."""

@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--output-tokens", type=int, default=16)
+    parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-capture", action="store_true", help="look up and load, but keep no prompt")
     options = parser.parse_args()
@@ -59,7 +60,8 @@ def one_round(engine: Engine, prompts: Prompts, options: argparse.Namespace, sha
 def serve(
     engine: Engine, prompts: list[list[int]], options: argparse.Namespace, salt: str, output_tokens: int | None = None
 ) -> None:
-    engine.serve(prompts, salt, output_tokens or options.output_tokens, capture=not options.no_capture)
+    wish = {"capture": not options.no_capture}
+    engine.serve(prompts, salt, output_tokens or options.output_tokens, options.in_flight, wish)
 
 
 if __name__ == "__main__":

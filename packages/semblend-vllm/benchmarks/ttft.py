@@ -42,10 +42,32 @@ def one_turn(engine: Engine, make: Callable[[int], Any], size: int, salt: str) -
     engine.settle()
     reuse, reused = engine.first_token_ms(recipient, salt)
     engine.settle()
-    cold, cached = engine.first_token_ms(recipient, salt + "-cold", reuse=False)
+    cold, cached = engine.first_token_ms(recipient, salt + "-cold", "off")
     assert cached == 0, "the cold arm was not cold"
-    exact, _ = engine.first_token_ms(recipient[:-8] + [5] * 8, salt + "-cold", reuse=False)
+    exact, _ = engine.first_token_ms(recipient[:-8] + [5] * 8, salt + "-cold", "off")
     return {"cold": cold, "exact": exact, "reuse": reuse, "reused": reused}
+
+
+def measure_misses(engine: Engine, prompts: Prompts, size: int, repeats: int) -> dict[str, Any]:
+    """What a prompt pays that finds nothing: not looked up, looked up, looked up and captured."""
+    wishes = {"off": "off", "looked_up": {"capture": False}, "captured": {"capture": True}}
+    times: dict[str, list[float]] = {arm: [] for arm in wishes}
+    for turn in range(repeats + 1):
+        for arm, wish in wishes.items():
+            took, cached = engine.first_token_ms(prompts.fresh(size), f"miss-{turn}", wish)
+            assert cached == 0, "a prompt of fresh ids found something"
+            if turn:
+                times[arm].append(took)
+    medians = {arm: statistics.median(values) for arm, values in times.items()}
+    row = {
+        "case": "miss",
+        "tokens": size,
+        **{f"{arm}_ms": round(value, 2) for arm, value in medians.items()},
+        "miss_tax": round(medians["looked_up"] / medians["off"] - 1, 4),
+        "capture_tax": round(medians["captured"] / medians["looked_up"] - 1, 4),
+    }
+    print(json.dumps(row), flush=True)
+    return row
 
 
 def summary(name: str, size: int, times: dict[str, list[float]], reused: list[float]) -> dict[str, Any]:
@@ -75,9 +97,12 @@ def main() -> None:
     add_engine_options(parser)
     parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384, 32000])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--misses", type=int, help="also measure what prompts of this size pay that find nothing")
     options = parser.parse_args()
     engine, prompts = Engine(options), Prompts()
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats)]
+    if options.misses:
+        rows.append(measure_misses(engine, prompts, options.misses, 3 * options.repeats))
     result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")

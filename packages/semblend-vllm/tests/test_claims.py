@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
-from semblend_vllm.claims import claim_of
+from semblend_vllm.claims import claim_of, within_rows, without_rows
 
 BLOCK = 16
 
@@ -58,6 +58,37 @@ def test_spans_keep_their_shift_and_end_inside_the_claim(plan: Plan) -> None:
         return
     shifts = {span.target_start: span.shift for span in plan.spans}
     assert all(span.shift == shifts[span.target_start] and span.target_end <= claim.end for span in claim.spans)
+
+
+@given(plans(), st.integers(1, 120), st.integers(0, 4))
+def test_a_claim_can_be_cut_to_what_a_step_holds(plan: Plan, tokens: int, rows: int) -> None:
+    whole = claim_of(plan, BLOCK)
+    cut = within_rows(whole, tokens, rows, BLOCK)
+    if cut is None or whole is None:
+        return
+    assert cut.row_tokens < tokens
+    assert len(cut.rows) <= rows
+    assert cut.end <= whole.end
+    assert cut.end % BLOCK == 0
+    loaded = {at for span in cut.spans for at in range(span.target_start, span.target_end)}
+    computed = {at for start, end in cut.rows for at in range(start, end)}
+    assert set(range(cut.start, cut.end)) == loaded | computed
+    assert cut.reused_tokens > 0
+
+
+@given(plans())
+def test_without_rows_only_what_continues_the_exact_prefix_is_claimed(plan: Plan) -> None:
+    claim = without_rows(claim_of(plan, BLOCK), BLOCK)
+    if claim is None:
+        return
+    assert claim.rows == ()
+    assert claim.spans[0].target_start == claim.start == plan.exact_prefix_tokens
+
+
+def test_a_claim_that_fits_is_left_as_it_is() -> None:
+    claim = claim_of(Plan.over("r", 1000, 0, [Span(61, "d", 48, 875)]), BLOCK)
+    assert within_rows(claim, 62, 1, BLOCK) is claim
+    assert within_rows(claim, 61, 1, BLOCK) is None
 
 
 def test_a_document_behind_a_new_instruction() -> None:

@@ -44,6 +44,17 @@ def test_what_was_not_written_can_be_untainted() -> None:
     assert one.approximate_from is None
 
 
+def test_a_request_that_starts_over_is_an_ordinary_one() -> None:
+    one = followed()
+    before = list(one.request.block_hashes)
+    one.taint(40, 16)
+    one.ordered = one.captured = True
+    one.request.block_hashes.append(b"a generated block's hash, grown from tainted ones")
+    one.start_over()
+    assert one.request.block_hashes == before
+    assert (one.claim, one.ordered, one.captured, one.approximate_from) == (None, False, False, None)
+
+
 def test_a_donor_is_named_by_its_tokens() -> None:
     assert donor_id_of(np.arange(5, dtype=np.int32)) == donor_id_of(np.arange(5, dtype=np.int32))
     assert donor_id_of(np.arange(5, dtype=np.int32)) != donor_id_of(np.arange(6, dtype=np.int32))

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from semblend_core import DonorOffer, Namespace, SemanticLookupProvider, TokenIds
-from semblend_vllm.messages import Donor
-from semblend_vllm.requests import donor_id_of
+from semblend_vllm.requests import Donor, donor_id_of
 
 OFFERS_PER_STEP = 4
 """Recovered donors that are registered in one step, so that a full disk does not hold up the scheduler's thread."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
 from semblend_core import DeclineReason, Namespace, Span, TokenIds
 from semblend_core.recompute import MeanShift
+from semblend_vllm.requests import Donor
 
-Donor: TypeAlias = tuple[str, str]
-"""(namespace digest, donor id)"""
 Key = TypeVar("Key")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from semblend_core import DeclineReason, Namespace, TokenIds, as_token_ids
 from semblend_vllm.claims import Claim
 
 Mode = Literal["on", "off", "discovery"]
+Donor: TypeAlias = tuple[str, str]
+"""(namespace digest, donor id)"""
 
 
 @dataclass

@@ -11,8 +11,6 @@ from typing import Any, Concatenate, ParamSpec
 from semblend_core import (
     DeclineReason,
     LookupRequest,
-    Outcome,
-    OutcomeKind,
     Plan,
     SemanticLookupProvider,
     Settings,
@@ -21,6 +19,7 @@ from semblend_core.recompute import choose_policy
 from semblend_vllm.claims import Claim, claim_of, within_rows, without_rows
 from semblend_vllm.donor_books import DonorBooks
 from semblend_vllm.fetching import Waiting
+from semblend_vllm.ledger import RequestLedger
 from semblend_vllm.messages import Capture, Load, StepWork, WorkerNews
 from semblend_vllm.requests import FollowedRequest
 from semblend_vllm.rows import RowRoom
@@ -65,10 +64,8 @@ class SchedulerSide:
         self._follow, self._local_news, self._correcting = follow, local_news, correcting
         self.donors = DonorBooks(provider, ranks)
         self._waiting = Waiting(ranks) if settings.store_disk_bytes else None
-        self._followed: dict[str, FollowedRequest] = {}
+        self._ledger = RequestLedger(provider)
         self._loads: dict[str, Load] = {}
-        self._refused: set[str] = set()
-        """Requests that cannot be followed, and were counted."""
         self._failed: list[FollowedRequest] = []
         """Requests whose load did not come: their blocks hold nothing of use."""
         self.room: RowRoom | None = None
@@ -102,7 +99,7 @@ class SchedulerSide:
 
     def may_plan(self, request: Any) -> bool:
         """Whether it is still open what this request reuses."""
-        followed = self._followed.get(request.request_id)
+        followed = self._ledger.get(request.request_id)
         return followed is None or not (followed.mode == "off" or followed.settled or followed.ordered)
 
     def prepare(self, request: Any, computed_tokens: int) -> Claim | None:
@@ -117,7 +114,7 @@ class SchedulerSide:
 
     @_contained
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
-        followed = self._followed.get(request.request_id)
+        followed = self._ledger.get(request.request_id)
         if followed is None or followed.claim is None or followed.ordered:
             return  # vLLM also tells of requests that it resumes, whose approximate KV is theirs for good.
         if external_tokens <= 0:
@@ -151,8 +148,8 @@ class SchedulerSide:
 
     def claims_in(self, work: StepWork) -> list[tuple[FollowedRequest, Claim]]:
         """The requests of this step whose rows must be computed in it."""
-        chosen = [self._followed[load.request_id] for load in work.loads if load.request_id in self._followed]
-        return [(followed, followed.claim) for followed in chosen if followed.claim is not None]
+        chosen = [self._ledger.get(load.request_id) for load in work.loads]
+        return [(each, each.claim) for each in chosen if each is not None and each.claim is not None]
 
     def take_failed(self) -> list[FollowedRequest]:
         """Requests that must be computed from their exact prefix on: what they count on never came."""
@@ -162,19 +159,12 @@ class SchedulerSide:
     @_contained
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
-        self._refused.discard(request_id)
         never_sent = self._loads.pop(request_id, None) is not None
-        followed = self._followed.get(request_id)
-        if followed is None:
-            return
-        followed.ended = True
         if self._waiting is not None:
             self._waiting.done_with(request_id)
-        if not followed.ordered or never_sent:
-            self._settle(followed, DeclineReason.ABORTED)
-        if followed.settled:
-            self._followed.pop(request_id, None)
-        # Otherwise its load is with the workers, whose news come behind the end of a request that needs one step.
+        followed = self._ledger.end(request_id)
+        if followed is not None and (not followed.ordered or never_sent):
+            self._ledger.decline(followed, DeclineReason.ABORTED)
 
     @_contained
     def reset(self) -> None:
@@ -200,16 +190,18 @@ class SchedulerSide:
             self._load_failed(request_id, reason)
         for request_id, landed in news.landed.items():
             if request_id not in news.failed:
-                self._confirm(request_id, landed.tokens, landed.bytes)
+                self._ledger.confirm(request_id, landed.tokens, landed.bytes)
 
     def check_integrity(self) -> None:
         self.provider.check_integrity()
         self.donors.check_integrity()
-        assert set(self._loads) <= set(self._followed), "a load is ordered for a request that is gone"
+        assert all(request_id in self._ledger for request_id in self._loads), (
+            "a load is ordered for a request that is gone"
+        )
 
     @property
     def open_requests(self) -> int:
-        return len(self._followed)
+        return len(self._ledger)
 
     # Steps.
 
@@ -218,19 +210,26 @@ class SchedulerSide:
         if followed is None:
             return 0
         if followed.claim is None:
-            self._settle_unused(followed)
+            self._serve_without(followed)
             return 0
         return self._admit(followed, followed.claim)
 
+    def _serve_without(self, followed: FollowedRequest) -> None:
+        if followed.found:
+            self._ledger.found_only(followed, None if self.proved else self._why_not_proved())
+        else:
+            self._ledger.decline(followed, followed.reason or DeclineReason.NO_SPANS)
+
     def _planned(self, request: Any, computed_tokens: int) -> FollowedRequest | None:
         """The request with its claim, if it has one; None where nothing may be reused for it."""
-        followed = self._followed.get(request.request_id)
+        followed = self._ledger.get(request.request_id)
         if followed is None:
             answer = self._follow(request)
             if isinstance(answer, DeclineReason):
-                self._refuse(request.request_id, answer)
+                self._ledger.refuse(request.request_id, answer)
                 return None
-            followed = self._followed[request.request_id] = answer
+            followed = answer
+            self._ledger.add(followed)
             self.donors.seen(followed.namespace)
         if followed.mode == "off" or followed.settled or followed.ordered:
             return None  # Also one that was preempted: what it has, it finds under its own keys.
@@ -262,9 +261,8 @@ class SchedulerSide:
         if room is None:
             if tier == "strict":
                 return None, DeclineReason.QUALITY_TIER
-            return without_rows(
-                claim_of(plan, self._block_size), self._block_size
-            ), DeclineReason.STRICT_PREFIX_BOUNDARY
+            claim = without_rows(claim_of(plan, self._block_size), self._block_size)
+            return claim, DeclineReason.STRICT_PREFIX_BOUNDARY
         choice = choose_policy(tier, plan, probing=False, limit=self._settings.recompute_limit)
         if choice is None:
             return None, DeclineReason.QUALITY_TIER
@@ -305,29 +303,24 @@ class SchedulerSide:
 
     def _drop_claim(self, followed: FollowedRequest, reason: DeclineReason) -> None:
         self._withdraw(followed)
-        self._settle(followed, reason)
-
-    def _refuse(self, request_id: str, reason: DeclineReason) -> None:
-        if request_id not in self._refused:
-            self._refused.add(request_id)
-            self.provider.report_outcome(Outcome(request_id, OutcomeKind.DECLINED, reason=reason))
+        self._ledger.decline(followed, reason)
 
     def _give_up(self, request_id: str) -> None:
-        followed = self._followed.get(request_id)
+        followed = self._ledger.get(request_id)
         if followed is not None:
             if not followed.ordered:
                 self._withdraw(followed)
-            self._settle(followed, DeclineReason.INTERNAL_ERROR)
+            self._ledger.decline(followed, DeclineReason.INTERNAL_ERROR)
 
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
-        followed = self._followed.get(request_id)
+        followed = self._ledger.get(request_id)
         if followed is not None:
             self._failed.append(followed)
-            self._settle(followed, reason)
+            self._ledger.decline(followed, reason)
 
     def _captures_in(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> Iterator[Capture]:
         for request_id, tokens in scheduled.items():
-            followed = self._followed.get(request_id)
+            followed = self._ledger.get(request_id)
             if followed is None or followed.captured or not _completes_prompt(followed.request, tokens):
                 continue
             followed.captured = True
@@ -352,46 +345,9 @@ class SchedulerSide:
             self.provider.restrict_to_discovery(failed)
         self.donors.generation += self.proved and not before
 
-    def _confirm(self, request_id: str, tokens: int, moved_bytes: int) -> None:
-        followed = self._followed.get(request_id)
-        if followed is None or followed.settled:
-            return
-        self.provider.report_outcome(
-            Outcome(request_id, OutcomeKind.MATERIALIZED, confirmed_tokens=tokens, confirmed_bytes=moved_bytes)
-        )
-        logger.debug("%s: %d tokens reused", request_id, tokens)
-        self._settled(followed)
-
-    def _settle(self, followed: FollowedRequest, reason: DeclineReason) -> None:
-        """Say once that the request was served without reuse, if it was ever looked up."""
-        if followed.settled:
-            return
-        if followed.looked_up:
-            self.provider.report_outcome(Outcome(followed.request_id, OutcomeKind.DECLINED, reason=reason))
-            logger.debug("%s: not reused, %s", followed.request_id, reason)
-        self._settled(followed)
-
-    def _settle_unused(self, followed: FollowedRequest) -> None:
-        """The request is admitted without reuse: say why."""
-        if followed.settled:
-            return
-        if not followed.found:
-            outcome = Outcome(followed.request_id, OutcomeKind.DECLINED, reason=followed.reason)
-        else:
-            why = None if self.proved else self._why_not_proved()
-            outcome = Outcome(followed.request_id, OutcomeKind.DISCOVERY_ONLY, reason=why)
-        self.provider.report_outcome(outcome)
-        logger.debug("%s: %s, %s", followed.request_id, outcome.kind, outcome.reason)
-        self._settled(followed)
-
     def _why_not_proved(self) -> DeclineReason:
         failed = any(self._tested.values())
         return DeclineReason.SELF_TEST_FAILED if failed else DeclineReason.SELF_TEST_PENDING
-
-    def _settled(self, followed: FollowedRequest) -> None:
-        followed.settled = True
-        if followed.ended:
-            self._followed.pop(followed.request_id, None)
 
 
 def _completes_prompt(request: Any, tokens: int) -> bool:
