@@ -69,7 +69,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self._config.cache_config.block_size,
             Follower(self._config, self.settings),
             ranks=self._config.parallel_config.tensor_parallel_size,
-            local_news=same_process.news_of(self._config),
+            neighbour=same_process.Neighbour(self._config.kv_transfer_config.engine_id),
             correcting=compat.why_no_steps_between_layers(self._config) is None,
         )
 
@@ -117,6 +117,10 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         cls, vllm_config: VllmConfig, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
     ) -> ReusePrometheus:
         return ReusePrometheus(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def has_pending_push_work(self) -> bool:
+        """vLLM goes on stepping while this holds. News of a donor come with a step, and it should be found by then."""
+        return self.scheduler_side is not None and self.scheduler_side.expects_news
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         if self.scheduler_side is not None:

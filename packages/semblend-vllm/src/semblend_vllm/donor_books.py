@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 
@@ -10,6 +11,8 @@ from semblend_vllm.requests import Donor, donor_id_of
 
 OFFERS_PER_STEP = 4
 """Recovered donors that are registered in one step, so that a full disk does not hold up the scheduler's thread."""
+LONGEST_CAPTURE_S = 10.0
+"""A copy that takes longer is not waited for."""
 
 
 class DonorBooks:
@@ -19,6 +22,7 @@ class DonorBooks:
         """On their way or findable."""
         self._coming: dict[Donor, TokenIds] = {}
         """Being copied, until they are durable at every rank."""
+        self._began = 0.0
         self._durable: dict[Donor, frozenset[int]] = {}
         self._recovered: dict[str, list[tuple[str, TokenIds]]] = {}
         """By namespace digest: found on disk, and nobody of that namespace has asked for anything yet."""
@@ -36,7 +40,13 @@ class DonorBooks:
         if donor in self._known:
             return None
         self._known[donor], self._coming[donor] = namespace, token_ids
+        self._began = time.monotonic()
         return donor[1]
+
+    @property
+    def any_coming(self) -> bool:
+        """Whether a donor is being copied, and began to be not long ago."""
+        return bool(self._coming) and time.monotonic() - self._began < LONGEST_CAPTURE_S
 
     def durable(self, donor: Donor, ranks: frozenset[int]) -> None:
         self._durable[donor] = self._durable.get(donor, frozenset()) | ranks

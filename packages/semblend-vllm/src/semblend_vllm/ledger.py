@@ -45,10 +45,13 @@ class RequestLedger:
 
     def decline(self, followed: FollowedRequest, reason: DeclineReason) -> None:
         """It is served without reuse. One that was never looked up has nothing to say."""
-        if not followed.settled:
-            if followed.looked_up:
-                self._report(Outcome(followed.request_id, OutcomeKind.DECLINED, reason=reason))
-            self._settle(followed)
+        if followed.settled:
+            return
+        if reason is DeclineReason.EXACT_PREFIX_COVERS:
+            self._report(Outcome(followed.request_id, OutcomeKind.EXACT_PREFIX))
+        elif followed.looked_up:
+            self._report(Outcome(followed.request_id, OutcomeKind.DECLINED, reason=reason))
+        self._settle(followed)
 
     def found_only(self, followed: FollowedRequest, reason: DeclineReason | None) -> None:
         """There was something to reuse, and it is not loaded: for ``reason``, or since nobody wanted it to be."""

@@ -6,7 +6,6 @@ step late; in one process the scheduler's half can ask at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,11 +20,16 @@ def announce(vllm_config: Any, worker: WorkerSide) -> None:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
 
 
-def news_of(vllm_config: Any) -> Callable[[], WorkerNews | None]:
-    engine = vllm_config.kv_transfer_config.engine_id
+class Neighbour:
+    """The worker of an engine, if it lives in this process."""
 
-    def take() -> WorkerNews | None:
-        worker = _workers.get(engine)
+    def __init__(self, engine_id: str) -> None:
+        self._engine_id = engine_id
+
+    @property
+    def is_here(self) -> bool:
+        return self._engine_id in _workers
+
+    def take_news(self) -> WorkerNews | None:
+        worker = _workers.get(self._engine_id)
         return None if worker is None else worker.take_news()
-
-    return take

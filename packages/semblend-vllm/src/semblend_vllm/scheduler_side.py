@@ -23,6 +23,7 @@ from semblend_vllm.ledger import RequestLedger
 from semblend_vllm.messages import Capture, Load, StepWork, WorkerNews
 from semblend_vllm.requests import FollowedRequest
 from semblend_vllm.rows import RowRoom
+from semblend_vllm.same_process import Neighbour
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +57,13 @@ class SchedulerSide:
         block_size: int,
         follow: Callable[[Any], FollowedRequest | DeclineReason],
         ranks: int = 1,
-        local_news: Callable[[], WorkerNews | None] = lambda: None,
+        neighbour: Neighbour | None = None,
         correcting: bool = True,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
         self.provider, self._settings, self._block_size = provider, settings, block_size
-        self._follow, self._local_news, self._correcting = follow, local_news, correcting
+        self._follow, self._correcting = follow, correcting
+        self._neighbour = neighbour
         self.donors = DonorBooks(provider, ranks)
         self._waiting = Waiting(ranks) if settings.store_disk_bytes else None
         self._ledger = RequestLedger(provider)
@@ -81,7 +83,7 @@ class SchedulerSide:
     @_contained
     def catch_up(self) -> None:
         """Before a step: hear what a worker in this process has not told yet."""
-        news = self._local_news()
+        news = None if self._neighbour is None else self._neighbour.take_news()
         if news is not None:
             self.hear(news)
         self.donors.offer_some()
@@ -198,6 +200,12 @@ class SchedulerSide:
         assert all(request_id in self._ledger for request_id in self._loads), (
             "a load is ordered for a request that is gone"
         )
+
+    @property
+    def expects_news(self) -> bool:
+        """Whether a worker in another process will soon have something to tell that no request waits for."""
+        is_here = self._neighbour is not None and self._neighbour.is_here
+        return self.donors.any_coming and not is_here
 
     @property
     def open_requests(self) -> int:

@@ -35,7 +35,8 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
             grown = Tally({str(key): count for key, count in getattr(after, name).items()})
             grown.subtract({str(key): count for key, count in getattr(before, name).items()})
             data[name] = {key: count for key, count in grown.items() if count}
-        return cls(data | {name: getattr(after, name) for name in GAUGES})
+        moved = any(getattr(after, name) != getattr(before, name) for name in GAUGES)
+        return cls(data | {name: getattr(after, name) for name in GAUGES} | {"gauges_moved": moved})
 
     def aggregate(self, other: KVConnectorStats) -> ReuseStats:
         if not other.data:
@@ -45,7 +46,7 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         summed: dict[str, Any] = {name: self.data[name] + other.data[name] for name in COUNTERS}
         for name in LABELLED:
             summed[name] = dict(Tally(self.data[name]) + Tally(other.data[name]))
-        return ReuseStats(summed | {name: other.data[name] for name in GAUGES})
+        return ReuseStats(summed | {name: other.data[name] for name in (*GAUGES, "gauges_moved")})
 
     def reduce(self) -> dict[str, int | float]:
         """One line in vLLM's log per interval."""
@@ -58,7 +59,7 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         self.data: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
-        return not any(self.data.get(name) for name in (*COUNTERS, *LABELLED))
+        return not any(self.data.get(name) for name in (*COUNTERS, *LABELLED, "gauges_moved"))
 
 
 class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
