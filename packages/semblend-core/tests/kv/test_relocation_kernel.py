@@ -5,15 +5,12 @@ It runs in Triton's interpreter, as a private copy of the module, so that other 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -35,30 +32,9 @@ TORCH_TYPES = {
 }
 
 
-def convert_as_hardware_does(data: npt.NDArray[Any], given: Any, wanted: Any, rounding: Any) -> npt.NDArray[Any]:
-    """To nearest even. The interpreter's own conversion cuts bfloat16 off and drops carries of fp8."""
-    carrier = {1: np.uint8, 2: np.int16, 4: np.int32}
-    source, target = (TORCH_TYPES[kind.name] for kind in (given, wanted))
-    bits = torch.from_numpy(np.ascontiguousarray(data).view(carrier[source.itemsize]))
-    converted = bits.view(source).to(target).view(getattr(torch, np.dtype(carrier[target.itemsize]).name))
-    result: npt.NDArray[Any] = converted.numpy().view(f"uint{8 * target.itemsize}")
-    return result.reshape(data.shape)
-
-
 @pytest.fixture(scope="module")
-def interpreted() -> Iterator[ModuleType]:
-    assert triton_relocation.__file__ is not None
-    name = "interpreted_triton_relocation"
-    spec = importlib.util.spec_from_file_location(name, triton_relocation.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")  # Read where a kernel is decorated.
-        patch.setitem(sys.modules, name, module)  # Kernels look their globals up by module.
-        spec.loader.exec_module(module)
-        patch.setattr("triton.runtime.interpreter._convert_float", convert_as_hardware_does)
-        yield module
+def interpreted(interpret: Callable[[str], ModuleType]) -> ModuleType:
+    return interpret("triton_relocation")
 
 
 @dataclass(frozen=True)
