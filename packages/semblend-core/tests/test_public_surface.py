@@ -102,6 +102,7 @@ MODULE_NAMES = {
         "Miss",
         "Moves",
         "PagedKv",
+        "PagedMeanShift",
         "PutResult",
         "Quarantine",
         "RecoveredDonor",

@@ -1,4 +1,4 @@
-"""Triton's interpreter runs kernels without a GPU, on private copies of their modules: other tests see the compiled ones."""
+"""Triton's interpreter runs kernels without a GPU, on private copies of their modules: others see the compiled ones."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ PACKAGE = "semblend_core.kv"
 
 
 @pytest.fixture(scope="module")
-def interpret() -> Iterator[Callable[[str], ModuleType]]:
-    """Gives a module of kernels by its name, for the interpreter."""
+def interpret() -> Iterator[Callable[..., ModuleType]]:
+    """Gives the last of some modules for the interpreter; each sees those before it in place of the compiled ones."""
     pytest.importorskip("triton")
-    rows = "triton_rows"
 
-    def load(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(f"interpreted_{name}", KERNELS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, spec.name, module)  # Kernels look their globals up by module.
+    def load(*names: str) -> ModuleType:
         with pytest.MonkeyPatch.context() as loading:
             loading.setenv("TRITON_INTERPRET", "1")  # Read where a kernel is decorated.
-            if name != rows:
-                shared = sys.modules.get(f"interpreted_{rows}") or load(rows)
-                loading.setitem(sys.modules, f"{PACKAGE}.{rows}", shared)
-            spec.loader.exec_module(module)
+            for name in names:
+                spec = importlib.util.spec_from_file_location(f"interpreted_{name}", KERNELS / f"{name}.py")
+                assert spec is not None
+                assert spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                patch.setitem(sys.modules, spec.name, module)  # Kernels look their globals up by module.
+                spec.loader.exec_module(module)
+                loading.setitem(sys.modules, f"{PACKAGE}.{name}", module)
         return module
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("triton.runtime.interpreter._convert_float", convert_as_hardware_does)
+        # The kernels' only reductions are sums, which would be done one number at a time.
+        patch.setattr("triton.runtime.interpreter.ReduceOps.generic_reduce", lambda reduce, given: reduce.sum(given[0]))
         yield load
 
 

@@ -33,8 +33,8 @@ TORCH_TYPES = {
 
 
 @pytest.fixture(scope="module")
-def interpreted(interpret: Callable[[str], ModuleType]) -> ModuleType:
-    return interpret("triton_relocation")
+def interpreted(interpret: Callable[..., ModuleType]) -> ModuleType:
+    return interpret("triton_rows", "triton_relocation")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
+from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.relocation import relocate, relocate_uploaded
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
 from semblend_core.kv.self_test import SelfTestSubject, run_self_test
@@ -40,6 +41,7 @@ __all__ = [
     "Miss",
     "Moves",
     "PagedKv",
+    "PagedMeanShift",
     "PutResult",
     "Quarantine",
     "RecoveredDonor",

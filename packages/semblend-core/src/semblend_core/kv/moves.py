@@ -51,6 +51,10 @@ class SlotTable:
         """One past the last position the table reaches."""
         return self.first_position + self.blocks.size * self.block_size
 
+    def slots_of(self, positions: Indices) -> Indices:
+        """The slots of tokens at ``positions``, which the table must reach."""
+        return _slots(self.blocks, self.block_size, positions - self.first_position)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
@@ -88,7 +92,7 @@ class Moves:
         targets = np.array([span.target_start for span in ordered], np.int64)
         shifts, rows = np.unique(np.array([span.shift for span in ordered], np.int64), return_inverse=True)
         for span in ordered:
-            _check_reach(f"target of {span}", span.target_start, span.target_end, target)
+            check_reach(f"target of {span}", span.target_start, span.target_end, target)
         return cls(
             _source_slots(ordered, sources, lengths, steps),
             _slots(target.blocks, target.block_size, np.repeat(targets - target.first_position, lengths) + steps),
@@ -171,7 +175,7 @@ def _source_slots(spans: list[Span], sources: Mapping[str, SlotTable], lengths: 
         table = sources.get(span.donor_id)
         if table is None:
             raise InvalidKvError(f"no block table for donor {span.donor_id!r} of {span}")
-        _check_reach(f"donor of {span}", span.donor_start, span.donor_end, table)
+        check_reach(f"donor of {span}", span.donor_start, span.donor_end, table)
         if span.donor_id not in used:
             if tables and table.block_size != tables[0].block_size:
                 raise InvalidKvError("donors of one pool have one block size, got several")
@@ -185,7 +189,8 @@ def _source_slots(spans: list[Span], sources: Mapping[str, SlotTable], lengths: 
     return _slots(blocks, tables[0].block_size, np.repeat(begins, lengths) + steps)
 
 
-def _check_reach(what: str, start: int, end: int, table: SlotTable) -> None:
+def check_reach(what: str, start: int, end: int, table: SlotTable) -> None:
+    """Raise :class:`InvalidKvError` where the table does not have all positions from ``start`` to ``end``."""
     if start < table.first_position or end > table.end_position:
         raise InvalidKvError(
             f"{what} is outside the positions {table.first_position} to {table.end_position} of its block table"

@@ -82,6 +82,11 @@ def _check_disjoint(source: PagedKv, target: PagedKv, moves: Moves) -> None:
         raise InvalidKvError("a slot is both read and written: within one pool the slots must be disjoint")
 
 
+def has_triton() -> bool:
+    """Whether the kernels can be had; warns once where not."""
+    return _kernel() is not None
+
+
 def _relocator(device: torch.device, dtype: torch.dtype) -> Relocator:
     if device.type != "cuda":
         return relocate_with_torch
