@@ -42,17 +42,52 @@ def interpret() -> Iterator[Callable[..., ModuleType]]:
         yield load
 
 
+@pytest.fixture(scope="session")
+def ptx_for_hopper() -> Callable[[Any, dict[str, Any]], str]:
+    """Compiles a kernel as a launch with these arguments would, for a GPU that need not be there."""
+    triton = pytest.importorskip("triton")
+    from torch import Tensor
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from semblend_core.kv.triton_rows import COMPILE_OPTIONS, WARPS
+
+    def compiled(kernel: Any, arguments: dict[str, Any]) -> str:
+        signature, constants, hints = {}, {}, {}
+        for index, parameter in enumerate(kernel.params):
+            argument = arguments[parameter.name]
+            if parameter.is_constexpr:
+                signature[parameter.name], constants[parameter.name] = "constexpr", argument
+                continue
+            is_pointer = isinstance(argument, Tensor)
+            signature[parameter.name] = f"*{TRITON_TYPES[str(argument.dtype)]}" if is_pointer else "i32"
+            address = argument.data_ptr() if is_pointer else argument
+            if address % 16 == 0 and not parameter.do_not_specialize:  # What a launch finds out by itself.
+                hints[(index,)] = [["tt.divisibility", 16]]
+        program = ASTSource(kernel, signature, constants, hints)
+        options = {"num_warps": WARPS, **COMPILE_OPTIONS}
+        return str(triton.compile(program, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
+
+    return compiled
+
+
+TRITON_TYPES = {
+    "torch.float32": "fp32",
+    "torch.float16": "fp16",
+    "torch.bfloat16": "bf16",
+    "torch.float8_e4m3fn": "fp8e4nv",
+    "torch.float8_e5m2": "fp8e5",
+    "torch.int64": "i64",
+    "torch.int32": "i32",
+    "torch.uint8": "u8",
+}
+
+
 def convert_as_hardware_does(data: npt.NDArray[Any], given: Any, wanted: Any, rounding: Any) -> npt.NDArray[Any]:
     """To nearest even. The interpreter's own conversion cuts bfloat16 off and drops carries of fp8."""
     import torch
 
-    types = {
-        "fp32": torch.float32,
-        "fp16": torch.float16,
-        "bf16": torch.bfloat16,
-        "fp8e4nv": torch.float8_e4m3fn,
-        "fp8e5": torch.float8_e5m2,
-    }
+    types = {short: getattr(torch, name.removeprefix("torch.")) for name, short in TRITON_TYPES.items()}
     carrier = {1: np.uint8, 2: np.int16, 4: np.int32}
     source, target = (types[kind.name] for kind in (given, wanted))
     bits = torch.from_numpy(np.ascontiguousarray(data).view(carrier[source.itemsize]))

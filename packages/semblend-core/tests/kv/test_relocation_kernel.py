@@ -254,34 +254,22 @@ def test_the_tile_changes_nothing_but_speed(tile_bytes: int, interpreted: Module
     assert all(map(torch.equal, bits(target), bits(reference)))
 
 
-def ptx_for_hopper(source: PagedKv, target: PagedKv, rotation: Rotation) -> str:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+Compile = Callable[[Any, dict[str, Any]], str]
 
+
+def relocation_ptx(compile_kernel: Compile, source: PagedKv, target: PagedKv, rotation: Rotation) -> str:
     uploaded = moves_between(source, target, rotation)
     arguments, constants = triton_relocation.launch_arguments(source, target, uploaded, triton_relocation.TILE_BYTES)
-    pointers = {**{kind: name for name, kind in TORCH_TYPES.items()}, torch.int64: "i64", torch.int32: "i32"}
-    signature, hints = dict.fromkeys(constants, "constexpr"), {}
-    for index, name in enumerate(triton_relocation.relocation_kernel.arg_names):
-        if name in constants:
-            continue
-        argument = arguments[name]
-        is_pointer = isinstance(argument, Tensor)
-        signature[name] = f"*{pointers[argument.dtype]}" if is_pointer else "i32"
-        if is_pointer or argument % 16 == 0:  # What a launch finds out by itself.
-            hints[(index,)] = [["tt.divisibility", 16]]
-    ordered = {name: signature[name] for name in triton_relocation.relocation_kernel.arg_names}
-    program = ASTSource(triton_relocation.relocation_kernel, ordered, constants, hints)
-    options = {"num_warps": triton_relocation.WARPS, **triton_relocation.COMPILE_OPTIONS}
-    return str(triton.compile(program, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
+    return compile_kernel(triton_relocation.relocation_kernel, arguments | constants)
 
 
 @pytest.mark.parametrize("make", [nhd, hnd, joined, dense])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(make: Maker, interleaved: bool) -> None:
+def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(
+    make: Maker, interleaved: bool, ptx_for_hopper: Compile
+) -> None:
     shape = Shape(key=128, value=128, heads=4)
-    ptx = ptx_for_hopper(make(shape), joined(shape), llama(128, interleaved))
+    ptx = relocation_ptx(ptx_for_hopper, make(shape), joined(shape), llama(128, interleaved))
     assert ptx.count("st.global.v4.b32") == ptx.count("st.global")
     assert ptx.count("ld.global.v4.b32") >= 2 * ptx.count("st.global.v4.b32") - ptx.count("cvt.rn.bf16.f32") // 8
     assert "fma." not in ptx
@@ -289,9 +277,9 @@ def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(make: Maker
 
 
 @pytest.mark.parametrize("dtype", TORCH_TYPES.values())
-def test_it_compiles_for_every_type(dtype: torch.dtype) -> None:
+def test_it_compiles_for_every_type(dtype: torch.dtype, ptx_for_hopper: Compile) -> None:
     shape = Shape(dtype=dtype)
-    ptx = ptx_for_hopper(nhd(shape), nhd(shape), llama(64, partial_rotary_factor=0.5))
+    ptx = relocation_ptx(ptx_for_hopper, nhd(shape), nhd(shape), llama(64, partial_rotary_factor=0.5))
     assert "fma." not in ptx
     assert ("min.NaN.f32" in ptx) == ("max.NaN.f32" in ptx) == (dtype.itemsize == 1), "fp8 saturates and keeps NaN"
     assert "min.f32" not in ptx

@@ -93,6 +93,15 @@ def measure_kernel(
     old = old_keys + old_row * KEY_DIM
     sums += (tile.to(tl.int64) * HEADS + head) * (KEY_DIM + VALUE_DIM)
 
+    # All loads before the first sum, which makes the program's threads wait for each other.
+    if VALUE_DIM > 0:
+        start = tl.load(layer_starts + LAYERS + layer) * UNIT
+        fresh_values = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
+        value = _change(fresh_values, old_values + old_row * VALUE_DIM, live, VALUE_DIM, VALUE_PADDED)
+    if START > 0:
+        before = _change(fresh, old, live, START, BEFORE_PADDED)
+    if AFTER > 0:
+        after = _change(fresh + (START + SIZE), old + (START + SIZE), live, AFTER, AFTER_PADDED)
     if INTERLEAVED:
         pairs = _change(fresh + START, old + START, live, SIZE, 2 * HALF_PADDED)
         first, second = tl.split(tl.reshape(pairs, (ROWS, HALF_PADDED, 2)))
@@ -104,21 +113,18 @@ def measure_kernel(
     sin = load_rows(sin_table + angles, live, HALF, HALF_PADDED)
     first, second = turned(first, second, cos, -sin)
     first, second = tl.where(live, first, 0.0), tl.where(live, second, 0.0)
+
     if INTERLEAVED:
         _store_sum(sums + START, tl.reshape(tl.join(first, second), (ROWS, 2 * HALF_PADDED)), SIZE, 2 * HALF_PADDED)
     else:
         _store_sum(sums + START, first, HALF, HALF_PADDED)
         _store_sum(sums + (START + HALF), second, HALF, HALF_PADDED)
     if START > 0:
-        _store_sum(sums, _change(fresh, old, live, START, BEFORE_PADDED), START, BEFORE_PADDED)
+        _store_sum(sums, before, START, BEFORE_PADDED)
     if AFTER > 0:
-        after = _change(fresh + (START + SIZE), old + (START + SIZE), live, AFTER, AFTER_PADDED)
         _store_sum(sums + (START + SIZE), after, AFTER, AFTER_PADDED)
     if VALUE_DIM > 0:
-        start = tl.load(layer_starts + LAYERS + layer) * UNIT
-        fresh = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
-        change = _change(fresh, old_values + old_row * VALUE_DIM, live, VALUE_DIM, VALUE_PADDED)
-        _store_sum(sums + KEY_DIM, change, VALUE_DIM, VALUE_PADDED)
+        _store_sum(sums + KEY_DIM, value, VALUE_DIM, VALUE_PADDED)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -150,9 +156,8 @@ def mean_kernel(
 
 
 @triton.jit
-def _add(rows, change, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    moved = load_rows(rows, live, WIDTH, PADDED).to(tl.float32) + change
-    store_rows(rows, moved.to(rows.dtype.element_ty), live, WIDTH, PADDED)
+def _moved(rows, mean, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    return load_rows(rows, live, WIDTH, PADDED).to(tl.float32) + load_rows(mean, live, WIDTH, PADDED)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -201,10 +206,9 @@ def correct_kernel(
     row = (tile - tl.load(first_tiles + span)) * ROWS + tl.arange(0, ROWS)
     offset, head = row // HEADS, (row % HEADS).to(tl.int64)
     place = tl.load(starts + span) + offset
-    is_row = offset < tl.load(lengths + span)
-    is_row = is_row & (tl.load(is_measured + place, mask=is_row, other=1) == 0)
-    live = is_row[:, None]
-    slots = slots_at(blocks, place, is_row, TABLE_BLOCK)
+    inside = offset < tl.load(lengths + span)
+    slots = slots_at(blocks, place, inside, TABLE_BLOCK)
+    live = (inside & (tl.load(is_measured + place, mask=inside, other=1) == 0))[:, None]
     start = tl.load(layer_starts + layer) * UNIT
     rows = keys + row_starts(start, slots, head, key_block, key_token, key_head, KEY_BLOCK)
     mean = means + ((span * HEADS + head) * (KEY_DIM + VALUE_DIM))[:, None]
@@ -213,8 +217,11 @@ def correct_kernel(
     if VALUE_DIM > 0:
         start = tl.load(layer_starts + LAYERS + layer) * UNIT
         value_rows = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
-        value = load_rows(value_rows, live, VALUE_DIM, VALUE_PADDED).to(tl.float32)
-        value += load_rows(mean + KEY_DIM, live, VALUE_DIM, VALUE_PADDED)
+        value = _moved(value_rows, mean + KEY_DIM, live, VALUE_DIM, VALUE_PADDED)
+    if START > 0:
+        before = _moved(rows, mean, live, START, BEFORE_PADDED)
+    if AFTER > 0:
+        after = _moved(rows + (START + SIZE), mean + (START + SIZE), live, AFTER, AFTER_PADDED)
     if INTERLEAVED:
         key = load_rows(rows + START, live, SIZE, 2 * HALF_PADDED).to(tl.float32)
         pairs = load_rows(mean + START, live, SIZE, 2 * HALF_PADDED)
@@ -239,7 +246,6 @@ def correct_kernel(
     if VALUE_DIM > 0:
         store_rows(value_rows, value.to(stored), live, VALUE_DIM, VALUE_PADDED)
     if START > 0:
-        _add(rows, load_rows(mean, live, START, BEFORE_PADDED), live, START, BEFORE_PADDED)
+        store_rows(rows, before.to(stored), live, START, BEFORE_PADDED)
     if AFTER > 0:
-        change = load_rows(mean + (START + SIZE), live, AFTER, AFTER_PADDED)
-        _add(rows + (START + SIZE), change, live, AFTER, AFTER_PADDED)
+        store_rows(rows + (START + SIZE), after.to(stored), live, AFTER, AFTER_PADDED)
