@@ -126,6 +126,7 @@ MODULE_NAMES = {
         "UnsupportedRotationError",
         "UploadedMoves",
         "relocate",
+        "relocate_spans",
         "relocate_uploaded",
         "run_self_test",
     ],

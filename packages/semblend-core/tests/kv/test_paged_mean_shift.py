@@ -284,7 +284,7 @@ def kernels_for(pool: Pool, rotation: Rotation) -> list[tuple[Any, dict[str, Any
 
     measured = MeasuredSpans.choose(MeanShift(), SPANS, ROWS)
     shape = (pool.kv.layers, measured.rows.size, *pool.kv.keys[0].shape[2:])
-    old = DonorKv(*(torch.zeros(shape, dtype=pool.kv.dtype) for _ in "kv"))
+    old = DonorKv(torch.zeros(shape, dtype=pool.kv.dtype), torch.zeros(shape, dtype=pool.kv.dtype))
     places = Places.find(measured.spans, pool.table, pool.kv)
     return [(kernel, arguments) for kernel, _, arguments in launches(measured, places, old, pool.kv, rotation)]
 

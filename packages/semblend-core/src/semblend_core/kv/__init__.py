@@ -10,6 +10,7 @@ from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
 from semblend_core.kv.self_test import SelfTestSubject, run_self_test
 from semblend_core.kv.self_test_cache import SelfTestCache
 from semblend_core.kv.self_test_report import SelfTestIdentity, SelfTestReport
+from semblend_core.kv.span_relocation import relocate_spans
 from semblend_core.kv.store import (
     DonorKey,
     DonorStore,
@@ -65,6 +66,7 @@ __all__ = [
     "UnsupportedRotationError",
     "UploadedMoves",
     "relocate",
+    "relocate_spans",
     "relocate_uploaded",
     "run_self_test",
 ]

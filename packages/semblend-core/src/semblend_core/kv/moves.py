@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ from semblend_core.kv.rotation import Rotation
 Indices = npt.NDArray[np.int64]
 _SLOTS_LIMIT = 2**31
 """Slots travel as int32; addresses are made of them in int64."""
+_TORCH_TYPES = {
+    np.uint8: torch.uint8,
+    np.int32: torch.int32,
+    np.int64: torch.int64,
+    np.float32: torch.float32,
+    np.float64: torch.float64,
+}
 _ALIGNMENT = 16
 """Parts of an upload begin at multiples of this many bytes, so that the kernel may read 16 bytes at once."""
 
@@ -142,14 +150,14 @@ def upload(parts: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tens
 
     It is ordered on the device's current stream, and torch leaves the pinned memory alone until it is done.
     """
-    starts = np.cumsum([0, *(-(-part.nbytes // _ALIGNMENT) * _ALIGNMENT for part in parts)]).tolist()
+    starts = list(accumulate((-(-part.nbytes // _ALIGNMENT) * _ALIGNMENT for part in parts), initial=0))
     packed = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
     memory = packed.numpy()
     for start, part in zip(starts, parts, strict=False):
         memory[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
     there = packed.to(device, non_blocking=True)
     return [
-        there[start : start + part.nbytes].view(torch.from_numpy(part).dtype).view(part.shape)
+        there[start : start + part.nbytes].view(_TORCH_TYPES[part.dtype.type]).view(part.shape)
         for start, part in zip(starts, parts, strict=False)
     ]
 

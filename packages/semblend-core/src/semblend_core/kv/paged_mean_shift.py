@@ -17,7 +17,7 @@ from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.measured import MeasuredSpans
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.places import Places
-from semblend_core.kv.relocation import has_triton, relocate
+from semblend_core.kv.relocation import has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
 from semblend_core.recompute import MeanShift
 
@@ -115,7 +115,7 @@ def _copied(slots: Indices, pool: PagedKv, rotation: Rotation) -> DonorKv:
 def _make_shift(
     measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
 ) -> _LayerShift:
-    if pool.device.type != "cuda" or not has_triton():
+    if not has_kernel(pool.device, pool.dtype):
         return TorchMeanShift(measured, places, old, pool, rotation)
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 
