@@ -221,6 +221,21 @@ def test_a_sequence_need_not_begin_at_position_0(device: torch.device) -> None:
         torch.testing.assert_close(got, wanted, rtol=0, atol=4e-6)
 
 
+def test_pools_beyond_31_bits_of_elements(device: torch.device) -> None:
+    blocks = 2**31 // (16 * 64) + 4
+    pool = PagedKv.from_latent([torch.empty(blocks, 16, 64, dtype=torch.bfloat16, device=device)])
+    table = SlotTable(np.array([blocks - 1, 3, blocks - 2]), 16)
+    at = torch.from_numpy(table.blocks).to(device)
+    pool.keys[0][at] = 1.0
+    paged = PagedMeanShift(MeanShift(1.0, 1), [Span(8, "a", 0, 32)], np.array([20]), pool, table, mla(True))
+    pool.keys[0][3, 4] = 3.0
+    paged.apply(0)
+    latent = pool.keys[0][at].float().cpu().view(48, 64)[:, :40]
+    assert (latent[8:40] == 3.0).all()
+    assert (latent[:8] == 1.0).all()
+    assert (latent[40:] == 1.0).all()
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_plan_of_rows_and_spans(data: st.DataObject, device: torch.device) -> None:

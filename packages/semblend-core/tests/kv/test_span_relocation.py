@@ -208,6 +208,16 @@ def test_a_sequence_need_not_begin_at_position_0(device: torch.device) -> None:
     assert all(map(torch.equal, bits(target), reference(shape, donors, SPANS, HALF)))
 
 
+def test_pools_beyond_31_bits_of_elements(device: torch.device) -> None:
+    blocks = 2**31 // (16 * 64) + 4
+    pool = PagedKv.from_latent([torch.empty(blocks, 16, 64, dtype=torch.bfloat16, device=device)])
+    donor = DonorKv(torch.randn(1, 40, 1, 64).to(torch.bfloat16).to(device), None)
+    table = SlotTable(np.array([blocks - 1, 3, blocks - 2]), 16)
+    relocate_spans({"a": donor}, [Span(8, "a", 5, 32)], pool, table, mla(True))
+    moved = pool.keys[0][torch.from_numpy(table.blocks).to(device)].view(48, 64)
+    assert torch.equal(moved[8:40].cpu(), mla(True).rotate(donor.keys[0, 5:37, 0].cpu(), 3))
+
+
 def test_nothing_to_move_is_no_call(device: torch.device) -> None:
     shape = Shape("nhd", device=device)
     target = shape.pool()
