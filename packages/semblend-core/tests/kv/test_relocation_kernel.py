@@ -5,15 +5,12 @@ It runs in Triton's interpreter, as a private copy of the module, so that other 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -35,30 +32,9 @@ TORCH_TYPES = {
 }
 
 
-def convert_as_hardware_does(data: npt.NDArray[Any], given: Any, wanted: Any, rounding: Any) -> npt.NDArray[Any]:
-    """To nearest even. The interpreter's own conversion cuts bfloat16 off and drops carries of fp8."""
-    carrier = {1: np.uint8, 2: np.int16, 4: np.int32}
-    source, target = (TORCH_TYPES[kind.name] for kind in (given, wanted))
-    bits = torch.from_numpy(np.ascontiguousarray(data).view(carrier[source.itemsize]))
-    converted = bits.view(source).to(target).view(getattr(torch, np.dtype(carrier[target.itemsize]).name))
-    result: npt.NDArray[Any] = converted.numpy().view(f"uint{8 * target.itemsize}")
-    return result.reshape(data.shape)
-
-
 @pytest.fixture(scope="module")
-def interpreted() -> Iterator[ModuleType]:
-    assert triton_relocation.__file__ is not None
-    name = "interpreted_triton_relocation"
-    spec = importlib.util.spec_from_file_location(name, triton_relocation.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")  # Read where a kernel is decorated.
-        patch.setitem(sys.modules, name, module)  # Kernels look their globals up by module.
-        spec.loader.exec_module(module)
-        patch.setattr("triton.runtime.interpreter._convert_float", convert_as_hardware_does)
-        yield module
+def interpreted(interpret: Callable[..., ModuleType]) -> ModuleType:
+    return interpret("triton_rows", "triton_relocation")
 
 
 @dataclass(frozen=True)
@@ -278,34 +254,22 @@ def test_the_tile_changes_nothing_but_speed(tile_bytes: int, interpreted: Module
     assert all(map(torch.equal, bits(target), bits(reference)))
 
 
-def ptx_for_hopper(source: PagedKv, target: PagedKv, rotation: Rotation) -> str:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+Compile = Callable[[Any, dict[str, Any]], str]
 
+
+def relocation_ptx(compile_kernel: Compile, source: PagedKv, target: PagedKv, rotation: Rotation) -> str:
     uploaded = moves_between(source, target, rotation)
     arguments, constants = triton_relocation.launch_arguments(source, target, uploaded, triton_relocation.TILE_BYTES)
-    pointers = {**{kind: name for name, kind in TORCH_TYPES.items()}, torch.int64: "i64", torch.int32: "i32"}
-    signature, hints = dict.fromkeys(constants, "constexpr"), {}
-    for index, name in enumerate(triton_relocation.relocation_kernel.arg_names):
-        if name in constants:
-            continue
-        argument = arguments[name]
-        is_pointer = isinstance(argument, Tensor)
-        signature[name] = f"*{pointers[argument.dtype]}" if is_pointer else "i32"
-        if is_pointer or argument % 16 == 0:  # What a launch finds out by itself.
-            hints[(index,)] = [["tt.divisibility", 16]]
-    ordered = {name: signature[name] for name in triton_relocation.relocation_kernel.arg_names}
-    program = ASTSource(triton_relocation.relocation_kernel, ordered, constants, hints)
-    options = {"num_warps": triton_relocation.WARPS, **triton_relocation.COMPILE_OPTIONS}
-    return str(triton.compile(program, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
+    return compile_kernel(triton_relocation.relocation_kernel, arguments | constants)
 
 
 @pytest.mark.parametrize("make", [nhd, hnd, joined, dense])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(make: Maker, interleaved: bool) -> None:
+def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(
+    make: Maker, interleaved: bool, ptx_for_hopper: Compile
+) -> None:
     shape = Shape(key=128, value=128, heads=4)
-    ptx = ptx_for_hopper(make(shape), joined(shape), llama(128, interleaved))
+    ptx = relocation_ptx(ptx_for_hopper, make(shape), joined(shape), llama(128, interleaved))
     assert ptx.count("st.global.v4.b32") == ptx.count("st.global")
     assert ptx.count("ld.global.v4.b32") >= 2 * ptx.count("st.global.v4.b32") - ptx.count("cvt.rn.bf16.f32") // 8
     assert "fma." not in ptx
@@ -313,9 +277,9 @@ def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(make: Maker
 
 
 @pytest.mark.parametrize("dtype", TORCH_TYPES.values())
-def test_it_compiles_for_every_type(dtype: torch.dtype) -> None:
+def test_it_compiles_for_every_type(dtype: torch.dtype, ptx_for_hopper: Compile) -> None:
     shape = Shape(dtype=dtype)
-    ptx = ptx_for_hopper(nhd(shape), nhd(shape), llama(64, partial_rotary_factor=0.5))
+    ptx = relocation_ptx(ptx_for_hopper, nhd(shape), nhd(shape), llama(64, partial_rotary_factor=0.5))
     assert "fma." not in ptx
     assert ("min.NaN.f32" in ptx) == ("max.NaN.f32" in ptx) == (dtype.itemsize == 1), "fp8 saturates and keeps NaN"
     assert "min.f32" not in ptx

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ from semblend_core.kv.rotation import Rotation
 Indices = npt.NDArray[np.int64]
 _SLOTS_LIMIT = 2**31
 """Slots travel as int32; addresses are made of them in int64."""
+_TORCH_TYPES = {
+    np.uint8: torch.uint8,
+    np.int32: torch.int32,
+    np.int64: torch.int64,
+    np.float32: torch.float32,
+    np.float64: torch.float64,
+}
 _ALIGNMENT = 16
 """Parts of an upload begin at multiples of this many bytes, so that the kernel may read 16 bytes at once."""
 
@@ -50,6 +58,10 @@ class SlotTable:
     def end_position(self) -> int:
         """One past the last position the table reaches."""
         return self.first_position + self.blocks.size * self.block_size
+
+    def slots_of(self, positions: Indices) -> Indices:
+        """The slots of tokens at ``positions``, which the table must reach."""
+        return _slots(self.blocks, self.block_size, positions - self.first_position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +100,7 @@ class Moves:
         targets = np.array([span.target_start for span in ordered], np.int64)
         shifts, rows = np.unique(np.array([span.shift for span in ordered], np.int64), return_inverse=True)
         for span in ordered:
-            _check_reach(f"target of {span}", span.target_start, span.target_end, target)
+            check_reach(f"target of {span}", span.target_start, span.target_end, target)
         return cls(
             _source_slots(ordered, sources, lengths, steps),
             _slots(target.blocks, target.block_size, np.repeat(targets - target.first_position, lengths) + steps),
@@ -138,14 +150,14 @@ def upload(parts: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tens
 
     It is ordered on the device's current stream, and torch leaves the pinned memory alone until it is done.
     """
-    starts = np.cumsum([0, *(-(-part.nbytes // _ALIGNMENT) * _ALIGNMENT for part in parts)]).tolist()
+    starts = list(accumulate((-(-part.nbytes // _ALIGNMENT) * _ALIGNMENT for part in parts), initial=0))
     packed = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
     memory = packed.numpy()
     for start, part in zip(starts, parts, strict=False):
         memory[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
     there = packed.to(device, non_blocking=True)
     return [
-        there[start : start + part.nbytes].view(torch.from_numpy(part).dtype).view(part.shape)
+        there[start : start + part.nbytes].view(_TORCH_TYPES[part.dtype.type]).view(part.shape)
         for start, part in zip(starts, parts, strict=False)
     ]
 
@@ -171,7 +183,7 @@ def _source_slots(spans: list[Span], sources: Mapping[str, SlotTable], lengths: 
         table = sources.get(span.donor_id)
         if table is None:
             raise InvalidKvError(f"no block table for donor {span.donor_id!r} of {span}")
-        _check_reach(f"donor of {span}", span.donor_start, span.donor_end, table)
+        check_reach(f"donor of {span}", span.donor_start, span.donor_end, table)
         if span.donor_id not in used:
             if tables and table.block_size != tables[0].block_size:
                 raise InvalidKvError("donors of one pool have one block size, got several")
@@ -185,7 +197,8 @@ def _source_slots(spans: list[Span], sources: Mapping[str, SlotTable], lengths: 
     return _slots(blocks, tables[0].block_size, np.repeat(begins, lengths) + steps)
 
 
-def _check_reach(what: str, start: int, end: int, table: SlotTable) -> None:
+def check_reach(what: str, start: int, end: int, table: SlotTable) -> None:
+    """Raise :class:`InvalidKvError` where the table does not have all positions from ``start`` to ``end``."""
     if start < table.first_position or end > table.end_position:
         raise InvalidKvError(
             f"{what} is outside the positions {table.first_position} to {table.end_position} of its block table"

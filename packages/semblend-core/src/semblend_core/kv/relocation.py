@@ -82,20 +82,23 @@ def _check_disjoint(source: PagedKv, target: PagedKv, moves: Moves) -> None:
         raise InvalidKvError("a slot is both read and written: within one pool the slots must be disjoint")
 
 
-def _relocator(device: torch.device, dtype: torch.dtype) -> Relocator:
-    if device.type != "cuda":
-        return relocate_with_torch
-    kernel = _kernel()
-    if kernel is None:
-        return relocate_with_torch
+def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether Triton's kernels work there with such pools; warns once where they might be expected to."""
+    if device.type != "cuda" or _kernel() is None:
+        return False
     if (
         dtype in FP8_LARGEST
         and torch.version.hip is None
         and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY
     ):
         _warn_once(f"{device} does not convert {dtype} in hardware: relocating with torch, which is slower")
-        return relocate_with_torch
-    return kernel
+        return False
+    return True
+
+
+def _relocator(device: torch.device, dtype: torch.dtype) -> Relocator:
+    kernel = _kernel() if has_kernel(device, dtype) else None
+    return relocate_with_torch if kernel is None else kernel
 
 
 @cache

@@ -1,0 +1,122 @@
+"""Mean shift where an engine keeps its KV: in place, in a paged pool, inside the forward that computes the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semblend_core.contract import Span
+from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv
+from semblend_core.kv.mean_shift import MeanShiftCorrection
+from semblend_core.kv.measured import MeasuredSpans
+from semblend_core.kv.moves import Indices, Moves, SlotTable
+from semblend_core.kv.places import Places
+from semblend_core.kv.relocation import has_kernel, relocate
+from semblend_core.kv.rotation import Rotation
+from semblend_core.recompute import MeanShift
+
+
+class PagedMeanShift:
+    """One request's correction in one forward: :class:`MeanShiftCorrection` for KV that lies in a pool.
+
+    Make it after the spans were relocated and before the forward: it keeps a copy of what lies at the rows' places.
+    Then call ``apply`` in each layer, between the write of the rows' fresh KV and the attention. Everything is ordered
+    on the current stream, which must be the same one throughout; the host never waits. Arithmetic is float32, the
+    result is rounded once. The memory it holds is that copy and some tables; drop it after the forward.
+    """
+
+    def __init__(
+        self,
+        shift: MeanShift,
+        spans: Sequence[Span],
+        row_positions: Indices,
+        pool: PagedKv,
+        table: SlotTable,
+        rotation: Rotation,
+    ) -> None:
+        """``row_positions`` are those of all tokens that the forward computes; what lies in no span is ignored.
+
+        Raises :class:`InvalidKvError` where these do not go together; fp8 pools are refused, as their steps are
+        coarser than a correction.
+        """
+        if pool.dtype in FP8_LARGEST:
+            raise InvalidKvError(f"mean shift corrects float16, bfloat16 and float32 pools, not {pool.dtype}")
+        if rotation.key_dim != pool.keys[0].shape[3]:
+            raise InvalidKvError(f"the rotation is for keys of {rotation.key_dim}, these have {pool.keys[0].shape[3]}")
+        measured = MeasuredSpans.choose(shift, spans, row_positions)
+        self._shift: _LayerShift | None = None
+        self._layers = pool.layers
+        if measured.spans:
+            places = Places.find(measured.spans, table, pool)
+            old = _copied(table.slots_of(measured.rows), pool, rotation)
+            self._shift = _make_shift(measured, places, old, pool, rotation)
+
+    def apply(self, layer: int) -> None:
+        """Correct one layer in place: what lies at the rows is fresh now, the rest of each span moves along."""
+        if not 0 <= layer < self._layers:
+            raise InvalidKvError(f"layer {layer} of a pool of {self._layers}")
+        if self._shift is not None:
+            self._shift.apply(layer)
+
+
+class _LayerShift(Protocol):
+    def apply(self, layer: int) -> None: ...
+
+
+class TorchMeanShift:
+    """Gathers the spans, lets :class:`MeanShiftCorrection` correct them, and scatters them back."""
+
+    def __init__(
+        self, measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+    ) -> None:
+        self._pool, self._old = pool, old
+        # The spans are laid end to end: only distances within a span matter to the rotation.
+        lengths = places.lengths.astype(np.int64)
+        begins = np.cumsum(lengths) - lengths
+        laid = [replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)]
+        rows = np.repeat(begins, measured.counts) + measured.offsets
+        shift = MeanShift(measured.strength, 1)
+        self._correction = MeanShiftCorrection(shift, laid, rows, rotation, pool.device)
+        inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
+        slots = SlotTable(places.blocks, places.block_size).slots_of(inside)
+        self._at = tuple(torch.from_numpy(part).to(pool.device) for part in np.divmod(slots, pool.block_size))
+
+    def apply(self, layer: int) -> None:
+        key_view = self._pool.keys[layer]
+        keys = key_view[self._at].float()
+        values, old_values = keys[..., :0], self._old.keys[layer][..., :0].float()
+        if self._pool.values and self._old.values is not None:
+            values, old_values = self._pool.values[layer][self._at].float(), self._old.values[layer].float()
+        self._correction.apply(keys, values, self._old.keys[layer].float(), old_values)
+        key_view[self._at] = keys.to(key_view.dtype)
+        if self._pool.values:
+            self._pool.values[layer][self._at] = values.to(key_view.dtype)
+
+
+def _copied(slots: Indices, pool: PagedKv, rotation: Rotation) -> DonorKv:
+    """What lies in ``slots``, all layers, in one launch."""
+
+    def empty(views: tuple[Tensor, ...]) -> Tensor:
+        shape = (pool.layers, slots.size, *views[0].shape[2:])
+        return torch.empty(shape, dtype=pool.dtype, device=pool.device)
+
+    copy = DonorKv(empty(pool.keys), empty(pool.values) if pool.values else None)
+    moves = Moves(slots, np.arange(slots.size), np.zeros(slots.size, np.int64), np.zeros(1, np.int64))
+    relocate(pool, PagedKv.from_donor(copy), moves, rotation)
+    return copy
+
+
+def _make_shift(
+    measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+) -> _LayerShift:
+    if not has_kernel(pool.device, pool.dtype):
+        return TorchMeanShift(measured, places, old, pool, rotation)
+    from semblend_core.kv.triton_mean_shift import TritonMeanShift
+
+    return TritonMeanShift(measured, places, old, pool, rotation)

@@ -1,0 +1,83 @@
+"""Spans in a block table: checked once, and described to a kernel by what it cannot derive itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from semblend_core.contract.plan import Span
+from semblend_core.kv.donor_kv import InvalidKvError
+from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.moves import Indices, SlotTable, check_reach
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where spans lie, in *places*: tokens counted from the first one of ``blocks``."""
+
+    blocks: Int32s
+    """The part of the block table from the first span to the last, with whatever is between them."""
+    block_size: int
+    first_position: int
+    """The position of place 0."""
+    starts: Int32s
+    """[spans] The place of each span's first token."""
+    lengths: Int32s
+    """[spans] In tokens."""
+
+    @classmethod
+    def find(cls, spans: Sequence[Span], table: SlotTable, pool: PagedKv) -> Places:
+        """Where ``spans`` (at least one) lie in ``pool``. Costs as much as there are spans and blocks, not tokens.
+
+        Raises :class:`InvalidKvError` where a span is outside the table, a block outside the pool, or a slot would be
+        written twice.
+        """
+        for span in spans:
+            check_reach(f"target of {span}", span.target_start, span.target_end, table)
+        size = table.block_size
+        starts = np.array([span.target_start for span in spans], np.int64) - table.first_position
+        lengths = np.array([span.length for span in spans], np.int64)
+        ends = starts + lengths
+        order = np.argsort(starts)
+        if (starts[order][1:] < ends[order][:-1]).any():
+            raise InvalidKvError("a target slot is written twice: spans overlap")
+        first, last = int(starts.min()) // size, -(-int(ends.max()) // size)
+        blocks = table.blocks[first:last]
+        _check_blocks(blocks[_touched(starts // size - first, -(-ends // size) - first, blocks.size)], size, pool)
+        return cls(
+            blocks.astype(np.int32),
+            size,
+            table.first_position + first * size,
+            (starts - first * size).astype(np.int32),
+            lengths.astype(np.int32),
+        )
+
+
+def tiles(counts: npt.NDArray[np.integer], size: int) -> tuple[Int32s, Int32s]:
+    """``counts`` things each, cut into tiles of ``size``: whose each tile is, and the first tile of each."""
+    each = -(-counts // size)
+    return np.repeat(np.arange(counts.size, dtype=np.int32), each), (np.cumsum(each) - each).astype(np.int32)
+
+
+def _touched(firsts: Indices, ends: Indices, blocks: int) -> npt.NDArray[np.bool_]:
+    steps = np.zeros(blocks + 1, np.int64)
+    np.add.at(steps, firsts, 1)
+    np.add.at(steps, ends, -1)
+    result: npt.NDArray[np.bool_] = steps[:-1].cumsum() > 0
+    return result
+
+
+def _check_blocks(blocks: npt.NDArray[np.integer], block_size: int, pool: PagedKv) -> None:
+    if blocks.min() < 0 or (int(blocks.max()) + 1) * block_size > pool.slots:
+        raise InvalidKvError(
+            f"blocks {blocks.min()} to {blocks.max()} of {block_size} tokens are not in the pool's {pool.slots} slots"
+        )
+    flags = np.zeros(int(blocks.max()) + 1, np.bool_)
+    flags[blocks] = True
+    if np.count_nonzero(flags) != blocks.size:
+        raise InvalidKvError("a target slot is written twice: a block is in the table twice")

@@ -1,0 +1,142 @@
+"""The launches of mean shift in an engine's pool: everything is on the device before the first layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+
+from semblend_core.kv.angles import resident_angles
+from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.measured import MeasuredSpans
+from semblend_core.kv.moves import upload
+from semblend_core.kv.places import Places, tiles
+from semblend_core.kv.rotation import Rotation
+from semblend_core.kv.triton_launch import Launch
+from semblend_core.kv.triton_mean_shift_kernels import correct_kernel, mean_kernel, measure_kernel
+from semblend_core.kv.triton_rows import (
+    COMPILE_OPTIONS,
+    WARPS,
+    block_to_divide_by,
+    row_constants,
+    rows_per_program,
+)
+
+TILE_BYTES = 8192
+"""Bytes of keys, and again of values, that one program corrects."""
+FEWEST_ROWS = 16
+"""Rows that one program measures at least: with less, adding up the sums takes as long as making them."""
+SUMS, COLUMNS = 64, 64
+"""Partial sums and components that one step of ``mean_kernel`` takes."""
+
+
+class TritonMeanShift:
+    """Three launches a layer. ``old`` is what the rows of ``measured`` held before they were computed."""
+
+    def __init__(
+        self, measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+    ) -> None:
+        self._launches = [
+            Launch(kernel, grid, arguments, "layer", pool.device, {"num_warps": WARPS, **COMPILE_OPTIONS})
+            for kernel, grid, arguments in launches(measured, places, old, pool, rotation)
+        ]
+
+    def apply(self, layer: int) -> None:
+        for launch in self._launches:
+            launch(layer)
+
+
+def launches(
+    measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
+    """Kernels in their order, each with its grid and its arguments by name, all but ``layer``."""
+    _, _, heads, key_dim = pool.keys[0].shape
+    values = pool.values or pool.keys
+    value_dim = pool.values[0].shape[3] if pool.values else 0
+    width = key_dim + value_dim
+    corrected_rows = rows_per_program(max(key_dim, value_dim) * pool.dtype.itemsize, TILE_BYTES)
+    measured_rows = max(FEWEST_ROWS, corrected_rows)
+
+    is_measured = np.zeros(places.blocks.size * places.block_size, np.uint8)
+    is_measured[measured.rows - places.first_position] = 1
+    measured_spans, first_measured = tiles(measured.counts, measured_rows)
+    corrected_spans, first_corrected = tiles(places.lengths * heads, corrected_rows)
+    host_tables: dict[str, npt.NDArray[Any]] = {
+        "layer_starts": pool.layer_starts,
+        "blocks": places.blocks,
+        "starts": places.starts,
+        "lengths": places.lengths,
+        "is_measured": is_measured,
+        "row_offsets": measured.offsets.astype(np.int32),
+        "row_counts": measured.counts.astype(np.int32),
+        "first_rows": (np.cumsum(measured.counts) - measured.counts).astype(np.int32),
+        "shares": (measured.strength / measured.counts).astype(np.float32),
+        "measured_spans": measured_spans,
+        "first_measured": first_measured,
+        "measured_tiles": -(-measured.counts // measured_rows).astype(np.int32),
+        "corrected_spans": corrected_spans,
+        "first_corrected": first_corrected,
+    }
+    tables = dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
+    cos, sin = resident_angles(rotation, pool.device, int(places.lengths.max()))
+    sums, means = (
+        torch.empty((rows, heads, width), dtype=torch.float32, device=pool.device)
+        for rows in (measured_spans.size, measured.counts.size)
+    )
+    shared = {
+        "keys": pool.keys[0],
+        "values": values[0],
+        **{name: tables[name] for name in ("layer_starts", "blocks", "starts")},
+        "cos_table": cos,
+        "sin_table": sin,
+        "LAYERS": pool.layers,
+        "HEADS": heads,
+        **row_constants(key_dim, value_dim, rotation),
+        "KEY_BLOCK": block_to_divide_by(pool.keys),
+        "VALUE_BLOCK": block_to_divide_by(values),
+        "TABLE_BLOCK": places.block_size,
+        "UNIT": pool.layer_unit,
+    }
+    for part, views in (("key", pool.keys), ("value", values)):
+        block, token, head, _ = views[0].stride()
+        shared |= {f"{part}_block": block, f"{part}_token": token, f"{part}_head": head}
+    measuring = {
+        **shared,
+        **{name: tables[name] for name in ("row_counts", "first_rows", "row_offsets")},
+        "tile_spans": tables["measured_spans"],
+        "first_tiles": tables["first_measured"],
+        "old_keys": old.keys,
+        "old_values": old.keys if old.values is None else old.values,
+        "sums": sums,
+        "all_measured": old.tokens,
+        "ROWS": measured_rows,
+    }
+    averaging = {
+        "sums": sums,
+        "first_tiles": tables["first_measured"],
+        "tile_counts": tables["measured_tiles"],
+        "shares": tables["shares"],
+        "means": means,
+        "HEADS": heads,
+        "WIDTH": width,
+        "SUMS": SUMS,
+        "COLUMNS": COLUMNS,
+    }
+    correcting = {
+        **shared,
+        "lengths": tables["lengths"],
+        "is_measured": tables["is_measured"],
+        "tile_spans": tables["corrected_spans"],
+        "first_tiles": tables["first_corrected"],
+        "means": means,
+        "ROWS": corrected_rows,
+    }
+    return [
+        (measure_kernel, (measured_spans.size, heads, 1), measuring),
+        (mean_kernel, (measured.counts.size, heads, triton.cdiv(width, COLUMNS)), averaging),
+        (correct_kernel, (corrected_spans.size, 1, 1), correcting),
+    ]

@@ -1,0 +1,251 @@
+# Kernels are written in Triton's language: its values have no Python types, its constants are spelled in capitals.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803, N806
+"""Mean shift in an engine's pool, one layer at a time, as three Triton kernels.
+
+``measure_kernel`` adds up the change of a few rows each, ``mean_kernel`` adds those sums up in a fixed order (no
+atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
+as memory goes. Sums and arithmetic are float32. Keys are compared in the frame of their span's first token.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from semblend_core.kv.triton_rows import load_rows, row_starts, slots_at, store_rows, turned
+
+
+@triton.jit
+def plus(left, right):
+    """Adds up in ``tl.reduce``. (``tl.sum`` is a kernel's function itself, which Triton's interpreter cannot enter.)"""
+    return left + right
+
+
+@triton.jit
+def _change(fresh, old, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    change = load_rows(fresh, live, WIDTH, PADDED).to(tl.float32) - load_rows(old, live, WIDTH, PADDED).to(tl.float32)
+    return tl.where(live, change, 0.0)
+
+
+@triton.jit
+def _store_sum(sums, change, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    columns = tl.arange(0, PADDED)
+    tl.store(sums + columns, tl.reduce(change, 0, plus), mask=columns < WIDTH)
+
+
+@triton.jit(do_not_specialize=["layer", "all_measured"])
+def measure_kernel(
+    keys,
+    values,
+    layer_starts,
+    old_keys,
+    old_values,
+    blocks,
+    starts,
+    tile_spans,
+    first_tiles,
+    row_counts,
+    first_rows,
+    row_offsets,
+    cos_table,
+    sin_table,
+    sums,
+    layer,
+    all_measured,
+    key_block,
+    key_token,
+    key_head,
+    value_block,
+    value_token,
+    value_head,
+    LAYERS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    START: tl.constexpr,
+    SIZE: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    TABLE_BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    HALF_PADDED: tl.constexpr,
+    BEFORE_PADDED: tl.constexpr,
+    AFTER_PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr,
+):
+    """sums [tiles, heads, key_dim + value_dim]: the change of some rows of one span, keys turned to its front."""
+    HALF: tl.constexpr = SIZE // 2
+    AFTER: tl.constexpr = KEY_DIM - START - SIZE
+    tile, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    span = tl.load(tile_spans + tile)
+    row = (tile - tl.load(first_tiles + span)) * ROWS + tl.arange(0, ROWS)
+    is_row = row < tl.load(row_counts + span)
+    live = is_row[:, None]
+    measured = tl.load(first_rows + span) + row
+    offset = tl.load(row_offsets + measured, mask=is_row, other=0)
+    slots = slots_at(blocks, tl.load(starts + span) + offset, is_row, TABLE_BLOCK)
+    start = tl.load(layer_starts + layer) * UNIT
+    fresh = keys + row_starts(start, slots, head, key_block, key_token, key_head, KEY_BLOCK)
+    old_row = ((layer.to(tl.int64) * all_measured + measured) * HEADS + head)[:, None]
+    old = old_keys + old_row * KEY_DIM
+    sums += (tile.to(tl.int64) * HEADS + head) * (KEY_DIM + VALUE_DIM)
+
+    # All loads before the first sum, which makes the program's threads wait for each other.
+    if VALUE_DIM > 0:
+        start = tl.load(layer_starts + LAYERS + layer) * UNIT
+        fresh_values = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
+        value = _change(fresh_values, old_values + old_row * VALUE_DIM, live, VALUE_DIM, VALUE_PADDED)
+    if START > 0:
+        before = _change(fresh, old, live, START, BEFORE_PADDED)
+    if AFTER > 0:
+        after = _change(fresh + (START + SIZE), old + (START + SIZE), live, AFTER, AFTER_PADDED)
+    if INTERLEAVED:
+        pairs = _change(fresh + START, old + START, live, SIZE, 2 * HALF_PADDED)
+        first, second = tl.split(tl.reshape(pairs, (ROWS, HALF_PADDED, 2)))
+    else:
+        first = _change(fresh + START, old + START, live, HALF, HALF_PADDED)
+        second = _change(fresh + (START + HALF), old + (START + HALF), live, HALF, HALF_PADDED)
+    angles = offset[:, None] * HALF
+    cos = load_rows(cos_table + angles, live, HALF, HALF_PADDED)
+    sin = load_rows(sin_table + angles, live, HALF, HALF_PADDED)
+    first, second = turned(first, second, cos, -sin)
+    first, second = tl.where(live, first, 0.0), tl.where(live, second, 0.0)
+
+    if INTERLEAVED:
+        _store_sum(sums + START, tl.reshape(tl.join(first, second), (ROWS, 2 * HALF_PADDED)), SIZE, 2 * HALF_PADDED)
+    else:
+        _store_sum(sums + START, first, HALF, HALF_PADDED)
+        _store_sum(sums + (START + HALF), second, HALF, HALF_PADDED)
+    if START > 0:
+        _store_sum(sums, before, START, BEFORE_PADDED)
+    if AFTER > 0:
+        _store_sum(sums + (START + SIZE), after, AFTER, AFTER_PADDED)
+    if VALUE_DIM > 0:
+        _store_sum(sums + KEY_DIM, value, VALUE_DIM, VALUE_PADDED)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def mean_kernel(
+    sums,
+    first_tiles,
+    tile_counts,
+    shares,
+    means,
+    layer,  # Not used: every kernel of a correction is launched alike.
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SUMS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """means [spans, heads, key_dim + value_dim]: what is to be added, the strength in it."""
+    span, head = tl.program_id(0), tl.program_id(1)
+    columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    count = tl.load(tile_counts + span)
+    rows = sums + (tl.load(first_tiles + span).to(tl.int64) * HEADS + head) * WIDTH + columns[None, :]
+    total = tl.full((SUMS, COLUMNS), 0.0, tl.float32)
+    begin = 0
+    while begin < count:
+        tile = begin + tl.arange(0, SUMS)[:, None]
+        total += tl.load(rows + tile * (HEADS * WIDTH), mask=(tile < count) & (columns < WIDTH)[None, :], other=0.0)
+        begin += SUMS
+    mean = tl.reduce(total, 0, plus) * tl.load(shares + span)
+    tl.store(means + (span * HEADS + head) * WIDTH + columns, mean, mask=columns < WIDTH)
+
+
+@triton.jit
+def _moved(rows, mean, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    return load_rows(rows, live, WIDTH, PADDED).to(tl.float32) + load_rows(mean, live, WIDTH, PADDED)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def correct_kernel(
+    keys,
+    values,
+    layer_starts,
+    blocks,
+    starts,
+    lengths,
+    tile_spans,
+    first_tiles,
+    is_measured,
+    cos_table,
+    sin_table,
+    means,
+    layer,
+    key_block,
+    key_token,
+    key_head,
+    value_block,
+    value_token,
+    value_head,
+    LAYERS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    START: tl.constexpr,
+    SIZE: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    TABLE_BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    HALF_PADDED: tl.constexpr,
+    BEFORE_PADDED: tl.constexpr,
+    AFTER_PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr,
+):
+    """Add each span's mean to its tokens that were not measured, turned from the span's front to their place."""
+    HALF: tl.constexpr = SIZE // 2
+    AFTER: tl.constexpr = KEY_DIM - START - SIZE
+    tile = tl.program_id(0)
+    span = tl.load(tile_spans + tile)
+    row = (tile - tl.load(first_tiles + span)) * ROWS + tl.arange(0, ROWS)
+    offset, head = row // HEADS, (row % HEADS).to(tl.int64)
+    place = tl.load(starts + span) + offset
+    inside = offset < tl.load(lengths + span)
+    slots = slots_at(blocks, place, inside, TABLE_BLOCK)
+    live = (inside & (tl.load(is_measured + place, mask=inside, other=1) == 0))[:, None]
+    start = tl.load(layer_starts + layer) * UNIT
+    rows = keys + row_starts(start, slots, head, key_block, key_token, key_head, KEY_BLOCK)
+    mean = means + ((span * HEADS + head) * (KEY_DIM + VALUE_DIM))[:, None]
+
+    # All loads before the first store, which would make the later ones wait.
+    if VALUE_DIM > 0:
+        start = tl.load(layer_starts + LAYERS + layer) * UNIT
+        value_rows = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
+        value = _moved(value_rows, mean + KEY_DIM, live, VALUE_DIM, VALUE_PADDED)
+    if START > 0:
+        before = _moved(rows, mean, live, START, BEFORE_PADDED)
+    if AFTER > 0:
+        after = _moved(rows + (START + SIZE), mean + (START + SIZE), live, AFTER, AFTER_PADDED)
+    if INTERLEAVED:
+        key = load_rows(rows + START, live, SIZE, 2 * HALF_PADDED).to(tl.float32)
+        pairs = load_rows(mean + START, live, SIZE, 2 * HALF_PADDED)
+        first, second = tl.split(tl.reshape(pairs, (ROWS, HALF_PADDED, 2)))
+    else:
+        key_first = load_rows(rows + START, live, HALF, HALF_PADDED).to(tl.float32)
+        key_second = load_rows(rows + (START + HALF), live, HALF, HALF_PADDED).to(tl.float32)
+        first = load_rows(mean + START, live, HALF, HALF_PADDED)
+        second = load_rows(mean + (START + HALF), live, HALF, HALF_PADDED)
+    angles = offset[:, None] * HALF
+    cos = load_rows(cos_table + angles, live, HALF, HALF_PADDED)
+    sin = load_rows(sin_table + angles, live, HALF, HALF_PADDED)
+    first, second = turned(first, second, cos, sin)
+
+    stored: tl.constexpr = keys.dtype.element_ty
+    if INTERLEAVED:
+        key += tl.reshape(tl.join(first, second), (ROWS, 2 * HALF_PADDED))
+        store_rows(rows + START, key.to(stored), live, SIZE, 2 * HALF_PADDED)
+    else:
+        store_rows(rows + START, (key_first + first).to(stored), live, HALF, HALF_PADDED)
+        store_rows(rows + (START + HALF), (key_second + second).to(stored), live, HALF, HALF_PADDED)
+    if VALUE_DIM > 0:
+        store_rows(value_rows, value.to(stored), live, VALUE_DIM, VALUE_PADDED)
+    if START > 0:
+        store_rows(rows, before.to(stored), live, START, BEFORE_PADDED)
+    if AFTER > 0:
+        store_rows(rows + (START + SIZE), after.to(stored), live, AFTER, AFTER_PADDED)

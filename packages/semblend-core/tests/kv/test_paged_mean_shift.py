@@ -1,0 +1,341 @@
+"""Mean shift in a pool does what MeanShiftCorrection does to KV in one piece, in torch, in the kernels, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `gpu`")
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from semblend_core import Span
+from semblend_core.kv import (
+    DonorKv,
+    InvalidKvError,
+    MeanShiftCorrection,
+    PagedKv,
+    PagedMeanShift,
+    Rotation,
+    SlotTable,
+)
+from semblend_core.kv import paged_mean_shift as module
+from semblend_core.kv.angles import resident_angles
+from semblend_core.kv.measured import MeasuredSpans
+from semblend_core.kv.places import Places
+from semblend_core.recompute import MeanShift
+
+CPU = torch.device("cpu")
+SPANS = [Span(21, "a", 300, 50), Span(75, "b", 5, 40), Span(118, "c", 0, 3), Span(121, "c", 9, 31)]
+ROWS = np.array([5, 16, 21, 22, 30, 41, 42, 58, 70, 72, 80, 81, 95, 114, 118, 121, 130, 131, 132, 151, 160])
+TOKENS = 176
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+PATHS = ["torch", "interpreter", pytest.param("cuda", marks=needs_gpu)]
+
+
+@pytest.fixture(scope="module")
+def interpreted(interpret: Callable[..., ModuleType]) -> ModuleType:
+    return interpret("triton_rows", "triton_mean_shift_kernels", "triton_mean_shift")
+
+
+@pytest.fixture(params=PATHS)
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "interpreter":
+            shift = request.getfixturevalue("interpreted").TritonMeanShift
+            patch.setattr(module, "_make_shift", lambda *arguments: shift(*arguments))
+        yield torch.device("cuda" if request.param == "cuda" else "cpu")
+
+
+def llama(dim: int, interleaved: bool = False, **fields: Any) -> Rotation:
+    return Rotation.from_config({"model_type": "llama", "head_dim": dim, **fields}, interleaved=interleaved)
+
+
+def mla(interleaved: bool) -> Rotation:
+    fields = {"model_type": "deepseek_v3", "kv_lora_rank": 40, "qk_rope_head_dim": 24, "rope_interleave": interleaved}
+    return Rotation.from_config(fields)
+
+
+class Pool:
+    """A pool in one of the engines' layouts, twice as large as one sequence, whose blocks lie in it in any order."""
+
+    def __init__(
+        self,
+        layout: str,
+        device: torch.device,
+        *,
+        block: int = 16,
+        heads: int = 2,
+        key: int = 32,
+        value: int = 32,
+        dtype: torch.dtype = torch.float32,
+        layers: int = 2,
+        table_block: int | None = None,
+    ) -> None:
+        torch.manual_seed(2)
+        blocks = 2 * -(-TOKENS // block)
+
+        def random(*shape: int) -> list[Tensor]:
+            return [torch.randn(shape).to(dtype).to(device) for _ in range(layers)]
+
+        if layout == "nhd":
+            self.kv = PagedKv.from_stacked(random(2, blocks, block, heads, key), 0)
+        elif layout == "hnd":
+            self.kv = PagedKv.from_stacked([t.transpose(2, 3) for t in random(blocks, 2, heads, block, key)], 1)
+        elif layout == "joined":
+            self.kv = PagedKv.from_joined(random(blocks, heads, block, key + value), key)
+        elif layout == "latent":
+            self.kv = PagedKv.from_latent(random(blocks, block, key))
+        elif layout == "slots":
+            sizes = ((blocks * block, heads, dim) for dim in (key, value))
+            keys, values = (random(*size) for size in sizes)
+            self.kv = PagedKv.from_slots(keys, values, page_size=block)
+        else:
+            assert layout == "unaligned"
+            size = blocks * block * heads * key + 1
+            flat = torch.randn(2 * layers * size).to(dtype).to(device)
+            views = [flat[i * size + 1 : (i + 1) * size].view(blocks, block, heads, key) for i in range(2 * layers)]
+            self.kv = PagedKv(tuple(views[:layers]), tuple(views[layers:]))
+        order = np.random.default_rng(4).permutation(blocks)
+        self.table = SlotTable(order[: blocks // 2], block)
+        if table_block is not None:
+            self.table = SlotTable(self.table.slots_of(np.arange(TOKENS)), 1)
+
+    def sequence(self, views: tuple[Tensor, ...], layer: int) -> Tensor:
+        """A float32 copy of the sequence's tokens, by position."""
+        slots = torch.from_numpy(self.table.slots_of(np.arange(TOKENS)))
+        return views[layer].detach().float().cpu()[slots // self.kv.block_size, slots % self.kv.block_size]
+
+    def everything(self) -> list[Tensor]:
+        return [view.detach().cpu().clone() for view in self.kv.keys + self.kv.values]
+
+    def compute_rows(self, rows: np.ndarray[Any, Any]) -> None:
+        """As a forward does: other KV at the rows, more alike within a span than at random."""
+        slots = self.table.slots_of(rows)
+        at = tuple(torch.from_numpy(part).to(self.kv.device) for part in np.divmod(slots, self.kv.block_size))
+        for view in self.kv.keys + self.kv.values:
+            fresh = view[at].float() + 0.7 + torch.randn(view[at].shape).to(view.device)
+            view[at] = fresh.to(view.dtype)
+
+
+def check(
+    pool: Pool, rotation: Rotation, shift: MeanShift, spans: list[Span], rows: np.ndarray[Any, Any]
+) -> list[Tensor]:
+    """Correct every layer, and compare everything in the pool with the reference; returns what is in the pool."""
+    layers, kv = range(pool.kv.layers), pool.kv
+    parts = [kv.keys, kv.values] if kv.values else [kv.keys]
+    old = [[pool.sequence(views, layer)[rows] for views in parts] for layer in layers]
+    paged = PagedMeanShift(shift, spans, rows, kv, pool.table, rotation)
+    pool.compute_rows(rows)
+    before = pool.everything()
+    fresh = [[pool.sequence(views, layer) for views in parts] for layer in layers]
+    reference = MeanShiftCorrection(shift, spans, rows, rotation, CPU)
+    for layer in layers:
+        paged.apply(layer)
+    finished = pool.everything()
+    inside = np.concatenate([np.arange(span.target_start, span.target_end) for span in spans])
+    slots = pool.table.slots_of(np.setdiff1d(inside, rows))
+    corrected = np.zeros(kv.slots, np.bool_)
+    corrected[slots] = True
+    others = torch.from_numpy(~corrected).view(-1, kv.block_size)
+    assert all(torch.equal(was[others], now[others]) for was, now in zip(before, finished, strict=True))
+    step = torch.finfo(kv.dtype).eps
+    for layer in layers:
+        wanted = [part.clone() for part in fresh[layer]]
+        nothing = wanted[0][..., :0], old[layer][0][..., :0]
+        values, old_values = (wanted[1], old[layer][1]) if len(parts) == 2 else nothing
+        reference.apply(wanted[0], values, old[layer][0], old_values)
+        for views, expected in zip(parts, wanted, strict=True):
+            torch.testing.assert_close(pool.sequence(views, layer), expected, rtol=step, atol=4e-6)
+    return finished
+
+
+HALF, PAIRS = llama(32), llama(32, True)
+CASES: dict[str, tuple[dict[str, Any], Rotation]] = {
+    "float32": ({"layout": "nhd"}, HALF),
+    "bfloat16": ({"layout": "joined", "dtype": torch.bfloat16}, HALF),
+    "float16": ({"layout": "hnd", "dtype": torch.float16}, HALF),
+    "interleaved": ({"layout": "hnd"}, PAIRS),
+    "interleaved bfloat16": ({"layout": "joined", "dtype": torch.bfloat16}, PAIRS),
+    "partial": ({"layout": "nhd"}, llama(32, partial_rotary_factor=0.5)),
+    "partial of 12, interleaved": ({"layout": "nhd"}, llama(32, True, partial_rotary_factor=0.375)),
+    "block 1": ({"layout": "slots", "block": 1}, HALF),
+    "block 20": ({"layout": "hnd", "block": 20}, HALF),
+    "a page of 16, one slot per token": ({"layout": "slots", "table_block": 1}, HALF),
+    "three heads of 20": ({"layout": "joined", "heads": 3, "key": 20, "value": 20}, llama(20)),
+    "value narrower than key": ({"layout": "joined", "key": 48, "value": 32}, llama(48)),
+    "value wider than key": ({"layout": "slots", "key": 24, "value": 40}, llama(24)),
+    "unaligned": ({"layout": "unaligned", "dtype": torch.bfloat16}, HALF),
+    "MLA": ({"layout": "latent", "key": 64, "dtype": torch.bfloat16}, mla(True)),
+    "MLA half-split": ({"layout": "latent", "key": 64}, mla(False)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_corrects_a_pool_as_the_reference_corrects_a_sequence(name: str, device: torch.device) -> None:
+    shape, rotation = CASES[name]
+    pool = Pool(device=device, **shape)
+    check(pool, rotation, MeanShift(), SPANS, ROWS)
+
+
+def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:
+    rows = np.r_[22:30, 76:79, 118:121]
+    pool = Pool("nhd", device)
+    before = pool.everything()
+    after = check(pool, HALF, MeanShift(1.0, min_rows=3), [SPANS[0], SPANS[2]], rows)
+    assert not all(map(torch.equal, before, after))
+    pool = Pool("nhd", device)
+    paged = PagedMeanShift(MeanShift(1.0, min_rows=4), SPANS[1:3], rows, pool.kv, pool.table, HALF)
+    paged.apply(0)
+    assert all(map(torch.equal, before, pool.everything()))
+
+
+def test_many_rows_are_added_up_in_the_same_order_every_time(device: torch.device) -> None:
+    rows = np.setdiff1d(np.arange(10, 170), np.arange(12, 170, 7))[::-1].copy()
+    spans = [Span(10, "a", 0, 160)]
+    results = [check(Pool("joined", device, dtype=torch.float16), HALF, MeanShift(0.5), spans, rows) for _ in range(2)]
+    assert all(map(torch.equal, *results))
+
+
+def test_a_sequence_need_not_begin_at_position_0(device: torch.device) -> None:
+    pool = Pool("nhd", device)
+    plain = check(pool, HALF, MeanShift(), SPANS, ROWS)
+    later = Pool("nhd", device)
+    table = SlotTable(later.table.blocks[1:], 16, first_position=1016)
+    spans = [Span(s.target_start + 1000, s.donor_id, s.donor_start, s.length) for s in SPANS]
+    inside = ROWS[ROWS >= 16]
+    paged = PagedMeanShift(MeanShift(), spans, inside + 1000, later.kv, table, HALF)
+    torch.manual_seed(2)
+    Pool("nhd", device)  # Random numbers of the first pool, again.
+    later.compute_rows(ROWS)
+    for layer in range(2):
+        paged.apply(layer)
+    for got, wanted in zip(later.everything(), plain, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=4e-6)
+
+
+def test_pools_beyond_31_bits_of_elements(device: torch.device) -> None:
+    blocks = 2**31 // (16 * 64) + 4
+    pool = PagedKv.from_latent([torch.empty(blocks, 16, 64, dtype=torch.bfloat16, device=device)])
+    table = SlotTable(np.array([blocks - 1, 3, blocks - 2]), 16)
+    at = torch.from_numpy(table.blocks).to(device)
+    pool.keys[0][at] = 1.0
+    paged = PagedMeanShift(MeanShift(1.0, 1), [Span(8, "a", 0, 32)], np.array([20]), pool, table, mla(True))
+    pool.keys[0][3, 4] = 3.0
+    paged.apply(0)
+    latent = pool.keys[0][at].float().cpu().view(48, 64)[:, :40]
+    assert (latent[8:40] == 3.0).all()
+    assert (latent[:8] == 1.0).all()
+    assert (latent[40:] == 1.0).all()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_plan_of_rows_and_spans(data: st.DataObject, device: torch.device) -> None:
+    edges = sorted(data.draw(st.sets(st.integers(0, TOKENS), min_size=2, max_size=8)))
+    spans = [Span(start, "d", 7, end - start) for start, end in zip(edges[::2], edges[1::2], strict=False)]
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, TOKENS - 1), max_size=TOKENS))), np.int64)
+    shift = MeanShift(data.draw(st.sampled_from([0.25, 0.5, 1.0])), data.draw(st.integers(1, 5)))
+    pool = Pool(data.draw(st.sampled_from(["nhd", "joined"])), device, block=data.draw(st.sampled_from([1, 4, 16])))
+    check(pool, HALF, shift, spans, rows)
+
+
+@pytest.mark.parametrize(
+    ("spans", "blocks", "message"),
+    [
+        ([Span(170, "a", 0, 20)], None, "outside the positions"),
+        ([Span(20, "a", 0, 20), Span(30, "a", 50, 20)], None, "overlap"),
+        ([Span(20, "a", 0, 20)], [0, 1, 1], "twice"),
+        ([Span(20, "a", 0, 20)], [0, 1, 99], "not in the pool"),
+        ([Span(20, "a", 0, 20)], [0, 1, -1], "not in the pool"),
+    ],
+)
+def test_what_does_not_fit_is_refused(spans: list[Span], blocks: list[int] | None, message: str) -> None:
+    pool = Pool("nhd", CPU)
+    table = pool.table if blocks is None else SlotTable(np.array(blocks), 16)
+    rows = np.concatenate([np.arange(span.target_start, span.target_start + 5) for span in spans])
+    with pytest.raises(InvalidKvError, match=message):
+        PagedMeanShift(MeanShift(), spans, rows, pool.kv, table, HALF)
+
+
+def test_fp8_another_rotation_and_another_layer_are_refused() -> None:
+    pool = Pool("nhd", CPU, dtype=torch.float8_e4m3fn)
+    with pytest.raises(InvalidKvError, match="float8_e4m3fn"):
+        PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, HALF)
+    pool = Pool("nhd", CPU)
+    with pytest.raises(InvalidKvError, match="keys of 64"):
+        PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, llama(64))
+    with pytest.raises(InvalidKvError, match="layer 2"):
+        PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, HALF).apply(2)
+
+
+@pytest.mark.parametrize("layout", ["nhd", "hnd", "joined"])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_for_a_gpu_it_moves_16_bytes_at_a_time(
+    layout: str, interleaved: bool, ptx_for_hopper: Callable[[Any, dict[str, Any]], str]
+) -> None:
+    rotation = llama(128, interleaved)
+    pool = Pool(layout, CPU, heads=4, key=128, value=128, dtype=torch.bfloat16)
+    measure, mean, correct = (
+        ptx_for_hopper(kernel, arguments | {"layer": 1}) for kernel, arguments in kernels_for(pool, rotation)
+    )
+    assert measure.count("ld.global.v4.b32") == 24  # A quarter of 8 KiB of fresh KV, of old KV, and of cos and sin.
+    assert mean.count("ld.global.v4.b32") > 0
+    assert correct.count("st.global.v4.b32") == correct.count("st.global") == 8
+    assert correct.count("ld.global.v4.b32") == 32
+    assert "shared" not in correct
+    assert not any("fma." in ptx for ptx in (measure, mean, correct))
+
+
+def kernels_for(pool: Pool, rotation: Rotation) -> list[tuple[Any, dict[str, Any]]]:
+    from semblend_core.kv.triton_mean_shift import launches
+
+    measured = MeasuredSpans.choose(MeanShift(), SPANS, ROWS)
+    shape = (pool.kv.layers, measured.rows.size, *pool.kv.keys[0].shape[2:])
+    old = DonorKv(torch.zeros(shape, dtype=pool.kv.dtype), torch.zeros(shape, dtype=pool.kv.dtype))
+    places = Places.find(measured.spans, pool.table, pool.kv)
+    return [(kernel, arguments) for kernel, _, arguments in launches(measured, places, old, pool.kv, rotation)]
+
+
+def test_tables_of_angles_grow_and_have_the_rotations_numbers() -> None:
+    for positions in (10, 5000):
+        cos, sin = resident_angles(HALF, CPU, positions)
+        assert cos.shape[0] >= positions
+        wanted = HALF.cos_sin(np.arange(cos.shape[0]))
+        torch.testing.assert_close(cos, wanted[0], rtol=0, atol=1e-7)
+        torch.testing.assert_close(sin, wanted[1], rtol=0, atol=1e-7)
+    assert resident_angles(HALF, CPU, 1)[0] is cos
+
+
+@needs_gpu
+def test_on_a_gpu_nothing_waits_for_the_device() -> None:
+    pool = Pool("joined", torch.device("cuda"), dtype=torch.bfloat16)
+    for _ in range(2):  # The first time compiles, and makes the table of angles.
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            paged = PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, HALF)
+            for layer in range(pool.kv.layers):
+                paged.apply(layer)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
+def test_on_a_gpu_one_compilation_serves_every_request_of_a_pool() -> None:
+    from semblend_core.kv.triton_mean_shift_kernels import correct_kernel, mean_kernel, measure_kernel
+
+    kernels = (measure_kernel, mean_kernel, correct_kernel)
+    pool = Pool("joined", torch.device("cuda"), dtype=torch.bfloat16, heads=5)
+    compiled = []
+    for length, rows in ((2, 1), (17, 4), (33, 16), (128, 32), (160, 100)):
+        spans = [Span(8, "a", 0, length)]
+        PagedMeanShift(MeanShift(0.5, 1), spans, np.arange(8, 8 + rows), pool.kv, pool.table, HALF).apply(1)
+        compiled.append([len(kernel.device_caches[pool.kv.device.index or 0][0]) for kernel in kernels])
+    assert compiled == [compiled[0]] * len(compiled)
