@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _engine_under_test import Engine, Prompts, add_engine_options
+from _engine_under_test import HEADER, Engine, Prompts, add_engine_options
 
 SIZE, ANSWER = 4096, 8
 ROUNDING = 0.01
@@ -77,7 +77,8 @@ class Checks:
         reused = self.ask(recipient, "pollution")
         probe = self.ask(recipient, "pollution", "off")
         self.hold(f"pollution: reuse took {reused.num_cached_tokens} tokens", reused.num_cached_tokens > SIZE * 0.5)
-        self.hold(f"pollution: {probe.num_cached_tokens} tokens afterwards", probe.num_cached_tokens == 0)
+        # The prompt begins with tokens that were computed, in their place: those are exact.
+        self.hold(f"pollution: {probe.num_cached_tokens} tokens afterwards", probe.num_cached_tokens <= HEADER)
 
     def failed_load(self) -> None:
         donors, recipient = self.prompts.new_instruction(SIZE)

@@ -15,8 +15,9 @@ NAMESPACE = Namespace(
 
 
 def followed(blocks: int = 6) -> FollowedRequest:
-    request = SimpleNamespace(request_id="req", block_hashes=[bytes([n]) * 32 for n in range(blocks)])
-    return FollowedRequest(request, NAMESPACE, np.arange(blocks * 16, dtype=np.int32))
+    hashes = [bytes([n]) * 32 for n in range(blocks)]
+    request = SimpleNamespace(request_id="req", block_hashes=hashes, prompt_token_ids=list(range(blocks * 16)))
+    return FollowedRequest(request, NAMESPACE)
 
 
 def test_blocks_before_the_first_approximate_one_keep_their_hashes() -> None:
@@ -53,6 +54,13 @@ def test_a_request_that_starts_over_is_an_ordinary_one() -> None:
     one.start_over()
     assert one.request.block_hashes == before
     assert (one.claim, one.ordered, one.captured, one.approximate_from) == (None, False, False, None)
+
+
+def test_the_prompt_is_read_as_the_contract_wants_it() -> None:
+    ids = followed().token_ids
+    assert ids.dtype == np.int32
+    assert ids.tolist() == list(range(96))
+    assert not ids.flags.writeable
 
 
 def test_a_donor_is_named_by_its_tokens() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from semblend_core import DeclineReason, Namespace, Settings
-from semblend_vllm.requests import FollowedRequest, Mode, prompt_tokens_of
+from semblend_vllm.requests import FollowedRequest, Mode, is_all_tokens
 
 PARAMETER = "semblend"
 """In a request's ``kv_transfer_params``: ``"off"``, ``"discovery"`` or ``{"mode": ..., "capture": true or false}``."""
@@ -37,12 +37,16 @@ class Follower:
         }
 
     def __call__(self, request: Any) -> FollowedRequest | DeclineReason:
-        tokens = prompt_tokens_of(request)
         growing = getattr(request, "resumable", False)  # Its prompt goes on after its answer.
-        if tokens is None or request.sampling_params is None or request.skip_reading_prefix_cache or growing:
+        if (
+            not is_all_tokens(request)
+            or request.sampling_params is None
+            or request.skip_reading_prefix_cache
+            or growing
+        ):
             return DeclineReason.UNSUPPORTED_REQUEST
         mode, capture = _wishes(request.kv_transfer_params)
-        return FollowedRequest(request, self.namespace(request), tokens, mode, capture)
+        return FollowedRequest(request, self.namespace(request), mode, capture)
 
     def namespace(self, request: Any) -> Namespace:
         lora = request.lora_request

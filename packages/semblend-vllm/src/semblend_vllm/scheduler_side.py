@@ -101,8 +101,11 @@ class SchedulerSide:
 
     def may_plan(self, request: Any) -> bool:
         """Whether it is still open what this request reuses."""
-        followed = self._ledger.get(request.request_id)
-        return followed is None or not (followed.mode == "off" or followed.settled or followed.ordered)
+        try:
+            return self._open(request) is not None
+        except Exception:
+            logger.exception("no reuse for %s", request.request_id)
+            return False
 
     def prepare(self, request: Any, computed_tokens: int) -> Claim | None:
         """Make the plan of a request that may be admitted next, so that room can be kept for its rows."""
@@ -230,6 +233,19 @@ class SchedulerSide:
 
     def _planned(self, request: Any, computed_tokens: int) -> FollowedRequest | None:
         """The request with its claim, if it has one; None where nothing may be reused for it."""
+        followed = self._open(request)
+        if followed is None:
+            return None
+        if followed.claim is not None and followed.claim.start != computed_tokens:
+            self._withdraw(followed)
+        asked = (self.donors.generation, computed_tokens)
+        if followed.claim is None and followed.asked != asked:
+            followed.asked = asked
+            followed.claim = self._find(followed, computed_tokens)
+        return followed
+
+    def _open(self, request: Any) -> FollowedRequest | None:
+        """The request, if it is still open what it reuses."""
         followed = self._ledger.get(request.request_id)
         if followed is None:
             answer = self._follow(request)
@@ -241,12 +257,6 @@ class SchedulerSide:
             self.donors.seen(followed.namespace)
         if followed.mode == "off" or followed.settled or followed.ordered:
             return None  # Also one that was preempted: what it has, it finds under its own keys.
-        if followed.claim is not None and followed.claim.start != computed_tokens:
-            self._withdraw(followed)
-        asked = (self.donors.generation, computed_tokens)
-        if followed.claim is None and followed.asked != asked:
-            followed.asked = asked
-            followed.claim = self._find(followed, computed_tokens)
         return followed
 
     def _find(self, followed: FollowedRequest, computed_tokens: int) -> Claim | None:
@@ -332,7 +342,8 @@ class SchedulerSide:
             if followed is None or followed.captured or not _completes_prompt(followed.request, tokens):
                 continue
             followed.captured = True
-            exact = followed.approximate_from if followed.approximate_from is not None else followed.token_ids.size
+            whole = followed.request.num_prompt_tokens
+            exact = whole if followed.approximate_from is None else followed.approximate_from
             if exact < self._settings.min_span_tokens or not self._wanted_as_donor(followed):
                 continue
             kept = followed.token_ids[:exact]
