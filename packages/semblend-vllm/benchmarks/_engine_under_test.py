@@ -76,6 +76,9 @@ class Engine:
         connector = core.scheduler.connector
         self.side = None if connector is None else connector.scheduler_side
         self._served = 0
+        # As vLLM's own engine process does after its start: what lives for ever need not be looked at again.
+        gc.collect()
+        gc.freeze()
 
     def first_token_ms(self, tokens: list[int], salt: str, wish: Any = "on") -> tuple[float, int]:
         """Milliseconds, and the tokens that vLLM did not compute. ``wish``: what the request says to SemBlend."""
