@@ -13,6 +13,8 @@ from typing import Any
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 INSTRUCTION, QUESTION, HEADER = 61, 64, 16
 PASSAGES = 4
+GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
+"""Tokens of a step that graphs are captured for: a gap, its seams and a question are a few hundred."""
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +72,7 @@ class Engine:
             max_num_batched_tokens=options.batch,
             max_num_seqs=options.sequences,
             **({"async_scheduling": False} if options.sync else {}),
+            **({"compilation_config": {"cudagraph_capture_sizes": GRAPH_SIZES}} if options.graphs else {}),
             **reuse,
         )
         core = self.llm.llm_engine.engine_core.engine_core
