@@ -7,8 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from semblend_core import LookupRequest, Namespace, SemanticLookupProvider, Settings, TokenIds, create_provider
-from semblend_vllm.donor_books import OFFERS_PER_STEP, DonorBooks
+from semblend_core import (
+    DeclineReason,
+    LookupRequest,
+    Namespace,
+    SemanticLookupProvider,
+    Settings,
+    TokenIds,
+    create_provider,
+)
+from semblend_vllm.donor_books import OFFERS_AT_FIRST, OFFERS_PER_STEP, DonorBooks
 from semblend_vllm.requests import donor_id_of
 
 NAMESPACE = Namespace(
@@ -62,7 +70,7 @@ def test_a_prompt_is_captured_once(provider: SemanticLookupProvider) -> None:
 def test_one_that_was_not_kept_may_be_captured_again(provider: SemanticLookupProvider) -> None:
     books, tokens = DonorBooks(provider, ranks=1), prompt(1)
     donor_id = books.begin_capture(NAMESPACE, tokens)
-    books.lost((NAMESPACE.digest, str(donor_id)))
+    books.lost((NAMESPACE.digest, str(donor_id)), DeclineReason.CAPTURE_FAILED)
     assert books.begin_capture(NAMESPACE, tokens) == donor_id
     books.check_integrity()
 
@@ -71,8 +79,10 @@ def test_what_one_rank_lost_the_others_forget(provider: SemanticLookupProvider) 
     books, tokens = DonorBooks(provider, ranks=2), prompt(1)
     donor_id = str(books.begin_capture(NAMESPACE, tokens))
     books.durable((NAMESPACE.digest, donor_id), frozenset([0, 1]))
-    books.lost((NAMESPACE.digest, donor_id))
+    assert books.why_lost(NAMESPACE, donor_id) is None
+    books.lost((NAMESPACE.digest, donor_id), DeclineReason.DONOR_CORRUPT)
     assert not found(provider, tokens)
+    assert books.why_lost(NAMESPACE, donor_id) is DeclineReason.DONOR_CORRUPT
     assert books.take_forgotten() == [(NAMESPACE, donor_id)]
     assert books.take_forgotten() == []
 
@@ -87,14 +97,14 @@ def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLooku
 
 def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLookupProvider) -> None:
     books = DonorBooks(provider, ranks=1)
-    left = [prompt(seed) for seed in range(OFFERS_PER_STEP + 1)]
+    left = [prompt(seed) for seed in range(OFFERS_AT_FIRST + OFFERS_PER_STEP)]
     books.recovered((NAMESPACE.digest, donor_id_of(tokens), tokens) for tokens in left)
     books.seen(OTHER)
     books.offer_some()
     assert not any(found(provider, tokens) for tokens in left)
     books.seen(NAMESPACE)
-    books.offer_some()
-    assert sum(found(provider, tokens) for tokens in left) == OFFERS_PER_STEP
+    assert sum(found(provider, tokens) for tokens in left) == OFFERS_AT_FIRST
+    assert found(provider, left[-1]), "the last used are named first"
     books.offer_some()
     assert all(found(provider, tokens) for tokens in left)
     assert not found(provider, left[0], OTHER)

@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from semblend_core import ProviderStats, create_provider
 from semblend_core.kv import Rotation, StoreOptions
+from semblend_core.telemetry import open_audit
 from semblend_vllm import compat, same_process
 from semblend_vllm.configuration import configure, why_unsupported
 from semblend_vllm.following import Follower
@@ -61,7 +62,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self.scheduler_side = self._new_scheduler_side()
 
     def _new_scheduler_side(self) -> SchedulerSide:
-        provider = create_provider(self.settings, engine="vllm")
+        audit = open_audit(self.settings, "vllm")
+        provider = create_provider(self.settings, engine="vllm", audit=audit)
         provider.on_init()
         return SchedulerSide(
             provider,
@@ -70,6 +72,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             Follower(self._config, self.settings),
             ranks=self._config.parallel_config.tensor_parallel_size,
             neighbour=same_process.Neighbour(self._config.kv_transfer_config.engine_id),
+            audit=audit,
             correcting=compat.why_no_steps_between_layers(self._config) is None,
         )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from semblend_core import DonorOffer, Namespace, SemanticLookupProvider, TokenIds
+from semblend_core import DeclineReason, DonorOffer, Namespace, SemanticLookupProvider, TokenIds
 from semblend_vllm.requests import Donor, donor_id_of
 
+OFFERS_AT_FIRST = 64
+"""Recovered donors that are registered when their namespace is first seen, the last used first."""
 OFFERS_PER_STEP = 4
-"""Recovered donors that are registered in one step, so that a full disk does not hold up the scheduler's thread."""
+"""The others, in each step, so that a full disk does not hold up the scheduler's thread."""
+MOST_LOST = 4096
 LONGEST_CAPTURE_S = 10.0
 """A copy that takes longer is not waited for."""
 
@@ -23,6 +26,8 @@ class DonorBooks:
         self._coming: dict[Donor, TokenIds] = {}
         """Being copied, until they are durable at every rank."""
         self._began = 0.0
+        self._lost: OrderedDict[Donor, DeclineReason] = OrderedDict()
+        """The last that went, and why."""
         self._durable: dict[Donor, frozenset[int]] = {}
         self._recovered: dict[str, list[tuple[str, TokenIds]]] = {}
         """By namespace digest: found on disk, and nobody of that namespace has asked for anything yet."""
@@ -33,6 +38,11 @@ class DonorBooks:
 
     def knows(self, namespace: Namespace, donor_id: str) -> bool:
         return (namespace.digest, donor_id) in self._known
+
+    def why_lost(self, namespace: Namespace, donor_id: str) -> DeclineReason | None:
+        """Why a donor that was known is no more; None where it is known."""
+        donor = (namespace.digest, donor_id)
+        return None if donor in self._known else self._lost.get(donor, DeclineReason.DONOR_EVICTED)
 
     def begin_capture(self, namespace: Namespace, token_ids: TokenIds) -> str | None:
         """The id of a new donor; None where it is one already."""
@@ -56,8 +66,11 @@ class DonorBooks:
             if tokens is not None:
                 self._offer(self._known[donor], donor[1], tokens)
 
-    def lost(self, donor: Donor) -> None:
+    def lost(self, donor: Donor, reason: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
+        self._lost[donor] = reason
+        while len(self._lost) > MOST_LOST:
+            self._lost.popitem(last=False)
         self._durable.pop(donor, None)
         self._coming.pop(donor, None)
         namespace = self._known.pop(donor, None)
@@ -84,10 +97,11 @@ class DonorBooks:
     def seen(self, namespace: Namespace) -> None:
         """A request of this namespace is here: donors that were left for it can be named now."""
         for donor_id, tokens in self._recovered.pop(namespace.digest, ()):
-            self._to_offer.append((namespace, donor_id, tokens))
+            self._to_offer.appendleft((namespace, donor_id, tokens))
+        self.offer_some(OFFERS_AT_FIRST)
 
-    def offer_some(self) -> None:
-        for _ in range(min(OFFERS_PER_STEP, len(self._to_offer))):
+    def offer_some(self, most: int = OFFERS_PER_STEP) -> None:
+        for _ in range(min(most, len(self._to_offer))):
             namespace, donor_id, tokens = self._to_offer.popleft()
             if not self.knows(namespace, donor_id):
                 self._known[namespace.digest, donor_id] = namespace

@@ -75,8 +75,8 @@ class WorkerNews(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """Donors that an earlier process left on disk: namespace digest, id, tokens."""
     fetched: dict[str, frozenset[int]] = field(default_factory=dict)
     """By request: the ranks at which its donors can be loaded from without waiting, or will never come."""
-    gone: set[Donor] = field(default_factory=set)
-    not_kept: dict[Donor, DeclineReason] = field(default_factory=dict)
+    lost: dict[Donor, DeclineReason] = field(default_factory=dict)
+    """Donors that are not, or no longer, kept."""
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
     self_test: dict[int, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class WorkerNews(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """Why KV cannot be corrected inside the forward."""
 
     def __bool__(self) -> bool:
-        donors = (self.durable, self.recovered, self.fetched, self.gone, self.not_kept)
+        donors = (self.durable, self.recovered, self.fetched, self.lost)
         return any((*donors, self.landed, self.failed, self.self_test, self.no_correction))
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerNews:
@@ -101,8 +101,7 @@ class WorkerNews(KVConnectorWorkerMetadata):  # type: ignore[misc]
             durable=_united(self.durable, other.durable),
             recovered=self.recovered + other.recovered,
             fetched=_united(self.fetched, other.fetched),
-            gone=self.gone | other.gone,
-            not_kept=self.not_kept | other.not_kept,
+            lost=self.lost | other.lost,
             landed=landed,
             failed=self.failed | other.failed,
             self_test=self.self_test | other.self_test,

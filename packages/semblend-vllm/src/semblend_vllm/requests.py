@@ -38,6 +38,8 @@ class FollowedRequest:
     found: bool = False
     reason: DeclineReason | None = None
     """What the last lookup said."""
+    lost: DeclineReason | None = None
+    """Why the donor went that an earlier plan had counted on."""
     ended: bool = False
     """vLLM has done with it."""
     settled: bool = False

@@ -16,6 +16,7 @@ from semblend_core import (
     Settings,
 )
 from semblend_core.recompute import choose_policy
+from semblend_core.telemetry import AuditSink, DonorCaptured, LoadAdvertised, NoAudit
 from semblend_vllm.claims import Claim, claim_of, within_rows, without_rows
 from semblend_vllm.donor_books import DonorBooks
 from semblend_vllm.fetching import Waiting
@@ -59,8 +60,10 @@ class SchedulerSide:
         ranks: int = 1,
         neighbour: Neighbour | None = None,
         correcting: bool = True,
+        audit: AuditSink | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
+        self._audit = audit or NoAudit()
         self.provider, self._settings, self._block_size = provider, settings, block_size
         self._follow, self._correcting = follow, correcting
         self._neighbour = neighbour
@@ -137,6 +140,14 @@ class SchedulerSide:
             claim.reused_tokens,
             official=self.room is None,
         )
+        self._audit.emit(
+            LoadAdvertised(
+                request_id=followed.request_id,
+                namespace=followed.namespace,
+                tokens=claim.reused_tokens,
+                spans=len(claim.spans),
+            )
+        )
 
     def step_work(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> StepWork:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
@@ -186,9 +197,10 @@ class SchedulerSide:
             logger.warning("several places at once are reused by the fast tier only: %s", news.no_correction)
         self.donors.recovered(news.recovered)
         for donor, ranks in news.durable.items():
+            self._audit.emit(DonorCaptured(namespace=donor[0], donor_id=donor[1]))
             self.donors.durable(donor, ranks)
-        for donor in (*news.gone, *news.not_kept):
-            self.donors.lost(donor)
+        for donor, why in news.lost.items():
+            self.donors.lost(donor, why)
         if self._waiting is not None:
             self._waiting.arrived(news.fetched)
         for request_id, reason in news.failed.items():
@@ -229,7 +241,7 @@ class SchedulerSide:
         if followed.found:
             self._ledger.found_only(followed, None if self.proved else self._why_not_proved())
         else:
-            self._ledger.decline(followed, followed.reason or DeclineReason.NO_SPANS)
+            self._ledger.decline(followed, followed.lost or followed.reason or DeclineReason.NO_SPANS)
 
     def _planned(self, request: Any, computed_tokens: int) -> FollowedRequest | None:
         """The request with its claim, if it has one; None where nothing may be reused for it."""
@@ -260,10 +272,10 @@ class SchedulerSide:
         return followed
 
     def _find(self, followed: FollowedRequest, computed_tokens: int) -> Claim | None:
+        followed.looked_up = True
         result = self.provider.lookup(
             LookupRequest(followed.request_id, followed.namespace, followed.token_ids, computed_tokens)
         )
-        followed.looked_up = True
         followed.found, followed.reason = result.plan is not None, result.reason
         plan = result.loadable_plan
         if plan is None or not self.proved or followed.mode != "on":
@@ -295,7 +307,9 @@ class SchedulerSide:
         return within_rows(claim, most, room.most_sequences - 1, self._block_size), DeclineReason.ALLOCATION_FAILED
 
     def _admit(self, followed: FollowedRequest, claim: Claim) -> int | None:
-        if not all(self.donors.knows(followed.namespace, span.donor_id) for span in claim.spans):
+        lost = [self.donors.why_lost(followed.namespace, span.donor_id) for span in claim.spans]
+        followed.lost = next(filter(None, lost), None)
+        if followed.lost is not None:
             self._withdraw(followed)
             return None  # A donor went while the request waited: plan again in the next step.
         if not self._at_hand(followed, claim):

@@ -196,7 +196,7 @@ class WorkerSide:
 
     def _not_kept(self, capture: Capture, reason: DeclineReason) -> None:
         with self._lock:
-            self._news.not_kept[(capture.namespace.digest, capture.donor_id)] = reason
+            self._news.lost[(capture.namespace.digest, capture.donor_id)] = reason
 
     def _remember(self, own: Namespace, shared: Namespace) -> None:
         if own.digest == shared.digest:
@@ -207,8 +207,9 @@ class WorkerSide:
                 self._shared_digest.popitem(last=False)
 
     def _donor_gone(self, key: DonorKey, reason: Gone) -> None:
+        why = DeclineReason.DONOR_CORRUPT if reason is Gone.CORRUPT else DeclineReason.DONOR_EVICTED
         with self._lock:
-            self._news.gone.add((self._shared_digest.get(key.namespace, key.namespace), key.donor_id))
+            self._news.lost[(self._shared_digest.get(key.namespace, key.namespace), key.donor_id)] = why
 
 
 def _brought(transfer: Transfer) -> tuple[DonorKv, ...]:
