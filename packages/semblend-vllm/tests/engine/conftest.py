@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def _answer(output: Any) -> Answer:
     )
 
 
-def _divergence(cold: Answer, other: Answer) -> float:
+def _divergence(cold: Answer | Asked, other: Answer | Asked) -> float:
     """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
     total, steps = 0.0, 0
     for ours, theirs in zip(cold.logprobs, other.logprobs, strict=True):
@@ -140,7 +141,7 @@ def _divergence(cold: Answer, other: Answer) -> float:
 
 
 @pytest.fixture(scope="session")
-def divergence() -> Callable[[Answer, Answer], float]:
+def divergence() -> Callable[[Answer | Asked, Answer | Asked], float]:
     return _divergence
 
 
@@ -160,12 +161,24 @@ def engine(new_engine: Callable[..., Engine]) -> Engine:
 
 
 @dataclass(frozen=True)
+class Asked:
+    text: str
+    logprobs: tuple[dict[str, float], ...]
+    prompt_tokens: int
+    cached_tokens: int
+    confirmed_tokens: int
+    declined: list[str]
+    """Reasons."""
+
+
+@dataclass(frozen=True)
 class Server:
     """vLLM's OpenAI server in processes of its own, as users run it."""
 
     client: httpx.Client
     audit: Path
     log: Path
+    process: subprocess.Popen[bytes]
     model: str = "smollm2"
 
     @property
@@ -177,6 +190,26 @@ class Server:
         answer = self.client.post("/v1/completions", json={**body, **more})
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def stop(self) -> None:
+        _stop(self.process)
+
+    def reused(self, prompt: str, **more: Any) -> Asked:
+        """Ask, and what the audit stream says became of it."""
+        before = len(self.records("materialized")), len(self.records("declined"))
+        answer = self.ask(prompt, logprobs=20, return_tokens_as_token_ids=True, **more)
+        time.sleep(0.3)  # Records are written in the background.
+        landed = self.records("materialized")[before[0] :]
+        declined = [str(record["reason"]) for record in self.records("declined")[before[1] :]]
+        choice, usage = answer["choices"][0], answer["usage"]
+        return Asked(
+            text=choice["text"],
+            logprobs=tuple(choice["logprobs"]["top_logprobs"]),
+            prompt_tokens=usage["prompt_tokens"],
+            cached_tokens=(usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
+            confirmed_tokens=sum(int(record["tokens"]) for record in landed),
+            declined=declined,
+        )
 
     def counter(self, name: str, **labels: str) -> float:
         """The sum over all series of that name which have these labels."""
@@ -207,29 +240,39 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
-    settings = {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl"), "VLLM_SERVER_DEV_MODE": "1"}
-    with (folder / "log").open("wb") as output:
-        # A session of its own, so that the engine's processes end with the server.
-        process = subprocess.Popen(
-            _server_command(port),
-            env={**os.environ, **settings, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            try:
-                _wait_until_up(client, process, folder / "log")
-                yield Server(client, folder / "audit.jsonl", folder / "log")
-            finally:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait(60)
+def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Server]]:
+    """``with new_server(settings, *flags) as server``; without ``scheduler`` vLLM keeps its own."""
+
+    @contextmanager
+    def started(settings: dict[str, str], *flags: str, scheduler: bool = True) -> Iterator[Server]:
+        folder = tmp_path_factory.mktemp("server")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [*_server_command(port), *flags]
+        command += ["--scheduler-cls", "semblend_vllm.SemBlendScheduler"] if scheduler else []
+        # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
+        variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **settings}
+        variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl")}
+        with (folder / "log").open("wb") as output:
+            # A session of its own, so that the engine's processes end with the server.
+            process = subprocess.Popen(
+                command, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
+            )
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+                try:
+                    _wait_until_up(client, process, folder / "log")
+                    yield Server(client, folder / "audit.jsonl", folder / "log", process)
+                finally:
+                    _stop(process)
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def server(new_server: Callable[..., AbstractContextManager[Server]]) -> Iterator[Server]:
+    with new_server({}) as started:
+        yield started
 
 
 def _server_command(port: int) -> list[str]:
@@ -246,8 +289,13 @@ def _server_command(port: int) -> list[str]:
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--block-size", str(BLOCK), "--max-model-len", "2048", "--max-num-batched-tokens", "2048"),
         *("--max-num-seqs", "8", "--enable-prompt-tokens-details", "--kv-transfer-config", json.dumps(connector)),
-        *("--scheduler-cls", "semblend_vllm.SemBlendScheduler"),
     ]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
 
 
 def _wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
