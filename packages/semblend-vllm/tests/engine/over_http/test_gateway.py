@@ -34,7 +34,7 @@ def replay(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run-live-gateway",
         *("--manifest", manifest, "--output", result, "--gateway-url", server.url, "--model", server.model),
         *("--paired", "--probe", "--post-donor-delay-ms", 500, "--block-size", BLOCK, "--max-output-tokens", 16),
-        *("--donor-output-tokens", 4, "--connector-audit", server.audit),
+        *("--connector-audit", server.audit),
     )
     return result
 
