@@ -19,11 +19,12 @@ from semblend_core import (
     OutcomeKind,
     ProviderStats,
     Settings,
+    as_token_ids,
     create_provider,
 )
 from semblend_core.testing import Fault, Served, Subject
 from semblend_core.testing.conformance import ProviderConformance
-from semblend_vllm.requests import donor_id_of, prompt_tokens_of
+from semblend_vllm.requests import donor_id_of
 
 PATIENT = {"SEMBLEND_LOOKUP_BUDGET_MS": "60000", "SEMBLEND_EMBEDDER": "none"}
 WORDS = " ".join(f"Page {n} of the ledger lists {n * 7 % 31} names." for n in range(30))
@@ -93,10 +94,8 @@ class VllmSubject(Subject):
         self._side.catch_up()
         cached = output.num_cached_tokens or 0
         outcome = self._outcomes[-1] if self._outcomes else _unasked(cached)
-        tokens = prompt_tokens_of(SimpleNamespace(prompt_token_ids=list(prompt), mm_features=[]))
-        assert tokens is not None
         return Served(
-            donor_id_of(tokens),
+            donor_id_of(as_token_ids(prompt)),
             tuple(prompt),
             outcome,
             cached - (outcome.confirmed_tokens or 0),
