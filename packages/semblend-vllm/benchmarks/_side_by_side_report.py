@@ -35,7 +35,7 @@ def summary(records: list[dict[str, Any]], arm: str) -> dict[str, Any]:
         "confirmed_share": round(sum(answer["confirmed_tokens"] for answer in warm) / prompt_tokens, 3),
         "exact_share": round(sum(answer["exact_prefix"] for answer in warm) / prompt_tokens, 3),
         "ttft_ms": round(statistics.median(answer["ttft_ms"] for answer in warm)),
-        "speedup": round(statistics.median(r["cold"]["ttft_ms"] / r["arms"][arm]["warm"]["ttft_ms"] for r in wanted), 2),
+        "speedup": speedup(wanted, arm),
         "kl": round(statistics.mean(divergence(r["cold"], r["arms"][arm]["warm"]) for r in wanted), 5),
         "same_text": f"{sum(same_text(record, arm) for record in wanted)} of {len(wanted)}",
         "polluted": f"{sum(polluted(record, arm) for record in records)} of {len(records)}",
@@ -54,9 +54,14 @@ def by_transform(records: list[dict[str, Any]], arm: str, transform: str) -> dic
         "exact_tokens": sum(answer["exact_prefix"] for answer in warm),
         "confirmed_tokens": sum(answer["confirmed_tokens"] for answer in warm),
         "ttft_ms": round(statistics.median(answer["ttft_ms"] for answer in warm)),
-        "speedup": round(statistics.median(r["cold"]["ttft_ms"] / r["arms"][arm]["warm"]["ttft_ms"] for r in chosen), 2),
+        "speedup": speedup(chosen, arm),
         "kl": round(statistics.mean(divergence(r["cold"], r["arms"][arm]["warm"]) for r in chosen), 5),
     }
+
+
+def speedup(records: list[dict[str, Any]], arm: str) -> float:
+    ratios = [float(r["cold"]["ttft_ms"] / r["arms"][arm]["warm"]["ttft_ms"]) for r in records]
+    return round(statistics.median(ratios), 2)
 
 
 def same_text(record: dict[str, Any], arm: str) -> bool:

@@ -35,8 +35,10 @@ PEER_NEEDS = (
 )
 TRANSFORMS = (
     *("instruction_variant", "rag_reorder", "multi_donor_composite", "sparse_edit", "leading_evidence_new_task"),
-    *("negative_control", "same_evidence_new_task"),
+    *("negative_control", "same_evidence_new_task", "negative_control"),
 )
+CONTINUED = "prefix_continued"
+"""Of our own making: what vLLM asks any connector for, tokens that directly continue the exact prefix."""
 OURS = {"kv_connector": "SemBlendConnectorV1", "kv_connector_module_path": "semblend_vllm", "kv_role": "kv_both"}
 THEIRS = {
     "kv_connector": "SemBlendVllmConnector",
@@ -154,7 +156,8 @@ def peer_packages() -> Path:
 def manifest(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Every transform ``--per-transform`` times, each item from a document that no other item has."""
     path = folder / "manifest.jsonl"
-    wanted = options.per_transform * len(TRANSFORMS)
+    cycle = (*TRANSFORMS, CONTINUED)
+    wanted = options.per_transform * len(cycle)
     command = [sys.executable, "-m", "sembench", "build", "--profile", "synthetic-v1", "--output", str(path)]
     command += ["--length-bands", options.band, "--sources-per-band", str(-(-wanted // 3))]
     subprocess.run([*command, "--transforms", *TRANSFORMS], check=True, stdout=subprocess.DEVNULL)
@@ -162,9 +165,26 @@ def manifest(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     sources = list(dict.fromkeys((item["dataset"], item["source_id"]) for item in items))
     chosen = []
     for number in range(wanted):
-        source, transform = sources[number], TRANSFORMS[number % len(TRANSFORMS)]
-        chosen += [i for i in items if (i["dataset"], i["source_id"]) == source and i["transform"] == transform]
+        of_source = [item for item in items if (item["dataset"], item["source_id"]) == sources[number]]
+        transform = cycle[number % len(cycle)]
+        if transform == CONTINUED:
+            chosen.append(continued(of_source[0], number))
+        else:
+            chosen.append(next(item for item in of_source if item["transform"] == transform))
     return chosen
+
+
+def continued(item: dict[str, Any], number: int) -> dict[str, Any]:
+    """An opening that vLLM has cached, then a document that followed the same opening at another place."""
+    document = "".join(item["recipient_prompt"][start:end] for start, end in item["metadata"]["evidence_spans"])
+    rules = " ".join(f"Rule {n} of office {number}: file sheet {n * 3 % 17} under {n * 7 % 23}." for n in range(9))
+    donors = (f"Notes.\n\n{rules}\n\n{document}\n\nTitle:", f"{rules}\n\nWhat is rule 3?\nAnswer:")
+    return {
+        "transform": CONTINUED,
+        "item_id": f"{CONTINUED}-{number}",
+        "donor_prompts": [{"text": text} for text in donors],
+        "recipient_prompt": f"{rules}\n\n{document}\n\nQuestion: {item['input']}\nAnswer:",
+    }
 
 
 def serve_item(arm: Arm, item: dict[str, Any], tokens: int) -> dict[str, Any]:

@@ -102,10 +102,11 @@ class Engine:
         import torch
 
         model = self.core.model_executor.driver_worker.worker.model_runner.model.model
-        layer, attention = model.layers[0], model.layers[0].self_attn
+        layer = model.layers[0]
+        attention = layer.self_attn
         with torch.inference_mode():
             hidden = layer.input_layernorm(model.embed_tokens(torch.tensor(token_ids)))
-            values = attention.qkv_proj(hidden)[0].split([attention.q_size, attention.kv_size, attention.kv_size], -1)[2]
+            values = attention.qkv_proj(hidden)[0][:, -attention.kv_size :]
         return values.view(len(token_ids), -1, attention.head_dim)
 
     def check_integrity(self) -> None:

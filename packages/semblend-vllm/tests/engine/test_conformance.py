@@ -112,7 +112,8 @@ class VllmSubject(Subject):
         sampling = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, detokenize=False, extra_args=extra)
         engine = self._engine.llm.llm_engine
         engine.add_request(f"conformance-{next(_numbers)}", asked, sampling)
-        output, held = None, ()
+        output: Any = None
+        held: tuple[int, ...] = ()
         while engine.has_unfinished_requests():
             output = (engine.step() or [output])[-1]
             for request in self._engine.scheduler.running:
@@ -137,6 +138,7 @@ class VllmSubject(Subject):
         worker = self._engine.worker
         store, cache = worker._store, worker._cache
         broken = RuntimeError(f"injected: {fault}")
+        patch: Any
         if fault is Fault.LOOKUP_ERROR:
             patch = mock.patch.object(self._provider, "lookup", side_effect=broken)
         elif fault is Fault.LOAD_ERROR:
@@ -157,7 +159,7 @@ class VllmSubject(Subject):
             donor = self._engine.worker._cache.gather(order.block_ids, len(order.token_ids))
 
             def go_on() -> None:
-                with mock.patch.object(self._engine.worker._cache, "gather", lambda *_: donor):
+                with mock.patch.object(self._engine.worker._cache, "gather", return_value=donor):
                     capture(order)
 
             self._stalled.append(go_on)

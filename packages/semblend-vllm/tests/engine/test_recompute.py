@@ -14,8 +14,15 @@ HEAD = "You keep the records of a small town. " + " ".join(
     f"Shelf {n} holds the papers of {1800 + 7 * n}, and box {n * 5 % 13} belongs on it." for n in range(6)
 )
 PASSAGES = [
-    " ".join(f"The {place} sold {n * 13 % 70 + 4} {goods} in {year + n}, and {n * 5 % 11 + 1} were lost." for n in range(9))
-    for place, goods, year in (("mill", "sacks", 1871), ("forge", "nails", 1903), ("dairy", "wheels", 1884), ("inn", "beds", 1931))
+    " ".join(
+        f"The {place} sold {n * 13 % 70 + 4} {goods} in {year + n}, and {n * 5 % 11 + 1} were lost." for n in range(9)
+    )
+    for place, goods, year in (
+        ("mill", "sacks", 1871),
+        ("forge", "nails", 1903),
+        ("dairy", "wheels", 1884),
+        ("inn", "beds", 1931),
+    )
 ]
 DOCUMENT = "\n\n".join(PASSAGES)
 ASK = "Question: who lost most?\nAnswer:"
@@ -47,14 +54,14 @@ def worst(cold: Any, other: Any) -> float:
     """Largest difference of a log-probability that both name, over all steps; the answers must be the same."""
     assert cold.tokens == other.tokens
     return max(
-        abs(ours[token] - theirs[token])
+        float(abs(ours[token] - theirs[token]))
         for ours, theirs in zip(cold.logprobs, other.logprobs, strict=True)
         for token in ours.keys() & theirs.keys()
     )
 
 
 def everything_behind_the_head(claim_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The head stands where it stood and follows nothing, so its KV is exact; all else is computed over what was loaded."""
+    """The head stands where it stood, behind nothing: its KV is exact. All else is computed over what was loaded."""
 
     def changed(plan: Any) -> Any:
         claim, reason = claim_for(plan)

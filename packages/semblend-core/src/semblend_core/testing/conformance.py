@@ -29,7 +29,7 @@ class ProviderConformance:
     """Invariants 1 to 9. Invariant 10, no throughput lost, is a benchmark's business."""
 
     fillers = 40
-    """Prompts of 1000 tokens that overfill the donors' budget, which is as large. Where each takes a second, fewer do."""
+    """Prompts of 1000 tokens that overfill the donors' budget, which grows with them. 8 do where each takes long."""
 
     @pytest.fixture
     def make_subject(self) -> MakeSubject:

@@ -51,9 +51,7 @@ def write_adapter(folder: Path, seed: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start(
-    new_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Callable[[], Any], Path]:
+def start(new_server: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[], Any], Path]:
     """Servers whose only tier is the same folder, with two adapters."""
     folder = tmp_path_factory.mktemp("disk")
     adapters = [f"{name}={write_adapter(folder / name, seed)}" for seed, name in enumerate(ADAPTERS)]

@@ -10,10 +10,9 @@ TEXT = " ".join(f"Tower {n} has {n * 19 % 71 + 5} steps and {n * 5 % 9 + 1} bell
 DONOR = f"A survey.\n\n{TEXT}\n\nQuestion: which is the highest?\nAnswer:"
 RECIPIENT = f"System: answer with one number, from the survey.\n\n{TEXT}\n\nQuestion: how many?\nAnswer:"
 SHORT = "Name a colour of the sky."
-NOT_UNDERSTOOD = [
-    *({"semblend": wish} for wish in (5, 2.5, None, True, [], ["on"], "sideways", "ON", "", {"mode": "sideways"})),
-    *({"semblend": {"mode": wish}} for wish in (5, None, [], {"mode": "on"})),
-    {"semblend": {"mode": "on", "capture": "yes"}},
+NOT_UNDERSTOOD: list[Any] = [
+    *(5, 2.5, None, True, [], ["on"], "sideways", "ON", "", {"mode": "sideways"}),
+    *({"mode": 5}, {"mode": None}, {"mode": []}, {"mode": {"mode": "on"}}, {"mode": "on", "capture": "yes"}),
 ]
 UNKNOWN = [{}, {"other": 1}, {"semblend": {}}, {"semblend": {"unknown": 1}}, {"semblend": "on", "other": [1]}]
 
@@ -23,10 +22,10 @@ def cold(server: Any) -> str:
     return str(server.ask(SHORT, cache_salt="wishes", kv_transfer_params={"semblend": "off"})["choices"][0]["text"])
 
 
-@pytest.mark.parametrize("parameters", NOT_UNDERSTOOD, ids=str)
-def test_what_is_not_understood_is_served_without_a_lookup(server: Any, cold: str, parameters: Any) -> None:
+@pytest.mark.parametrize("wish", NOT_UNDERSTOOD, ids=str)
+def test_what_is_not_understood_is_served_without_a_lookup(server: Any, cold: str, wish: Any) -> None:
     before = server.counter("semblend_lookups_total")
-    answer = server.ask(SHORT, cache_salt="wishes", kv_transfer_params=parameters)
+    answer = server.ask(SHORT, cache_salt="wishes", kv_transfer_params={"semblend": wish})
     assert answer["choices"][0]["text"] == cold
     assert server.counter("semblend_lookups_total") == before
 
