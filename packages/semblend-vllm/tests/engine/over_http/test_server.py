@@ -25,6 +25,7 @@ def test_a_changed_instruction_is_reused_over_http(server: Any) -> None:
     assert cached_tokens(reused) == confirmed
     assert server.records("materialized")[-1]["tokens"] == confirmed
     assert server.counter("semblend_outcomes_total", outcome="materialized") >= 1
+    assert server.counter("semblend_donors") == len(server.records("donor_registered")) - len(server.records("evicted"))
 
 
 def test_the_same_prompt_without_reuse_finds_nothing(server: Any) -> None:

@@ -38,6 +38,13 @@ def test_what_is_not_ours_changes_nothing(server: Any, cold: str, parameters: An
     assert server.counter("semblend_lookups_total") == before + 1
 
 
+@pytest.mark.parametrize("parameters", [5, "semblend", ["semblend"]], ids=str)
+def test_parameters_that_are_no_object_are_refused_by_vllm_itself(server: Any, cold: str, parameters: Any) -> None:
+    body = {"model": server.model, "prompt": SHORT, "kv_transfer_params": parameters}
+    assert server.client.post("/v1/completions", json=body).status_code in (400, 422)
+    assert server.ask(SHORT, cache_salt="wishes")["choices"][0]["text"] == cold
+
+
 @pytest.fixture(scope="module")
 def kept(server: Any) -> None:
     server.keep(DONOR, cache_salt="tenant")
