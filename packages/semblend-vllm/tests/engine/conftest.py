@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,18 @@ class Engine:
     def stats(self) -> Any:
         return self.side.provider.stats()
 
+    def first_values(self, token_ids: Sequence[int]) -> Any:
+        """V of layer 0 [tokens, heads, components], by the model's own weights: no token depends on another there."""
+        import torch
+
+        model = self.core.model_executor.driver_worker.worker.model_runner.model.model
+        layer = model.layers[0]
+        attention = layer.self_attn
+        with torch.inference_mode():
+            hidden = layer.input_layernorm(model.embed_tokens(torch.tensor(token_ids)))
+            values = attention.qkv_proj(hidden)[0][:, -attention.kv_size :]
+        return values.view(len(token_ids), -1, attention.head_dim)
+
     def check_integrity(self) -> None:
         """Nothing is left of requests that have ended."""
         self.settle()
@@ -118,7 +130,7 @@ def _answer(output: Any) -> Answer:
     )
 
 
-def _divergence(cold: Answer, other: Answer) -> float:
+def _divergence(cold: Any, other: Any) -> float:
     """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
     total, steps = 0.0, 0
     for ours, theirs in zip(cold.logprobs, other.logprobs, strict=True):
@@ -131,7 +143,8 @@ def _divergence(cold: Answer, other: Answer) -> float:
 
 
 @pytest.fixture(scope="session")
-def divergence() -> Callable[[Answer, Answer], float]:
+def divergence() -> Callable[[Any, Any], float]:
+    """Of two answers with ``logprobs``."""
     return _divergence
 
 
@@ -147,4 +160,4 @@ def new_engine(environment: None) -> Callable[..., Engine]:
 
 @pytest.fixture(scope="session")
 def engine(new_engine: Callable[..., Engine]) -> Engine:
-    return new_engine()
+    return new_engine(settings={"store_host_bytes": "512MiB"})

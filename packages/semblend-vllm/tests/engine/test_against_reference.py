@@ -37,8 +37,8 @@ def claim_for(engine: Any, tokens: np.ndarray, salt: str) -> Claim:
     request = type("Request", (), {"lora_request": None, "cache_salt": salt})
     result = engine.side.provider.lookup(LookupRequest("ask ahead", follower.namespace(request), tokens))
     engine.side.provider.report_outcome(Outcome("ask ahead", OutcomeKind.COLD))
-    claim = engine.side._claim_for(result.plan)
-    assert claim is not None
+    claim, _ = engine.side._claim_for(result.plan)
+    assert isinstance(claim, Claim)
     return claim
 
 

@@ -28,6 +28,9 @@ DECLINES_BY_FAULT = {
 class ProviderConformance:
     """Invariants 1 to 9. Invariant 10, no throughput lost, is a benchmark's business."""
 
+    fillers = 40
+    """Prompts of 1000 tokens that overfill the donors' budget, which grows with them. 8 do where each takes long."""
+
     @pytest.fixture
     def make_subject(self) -> MakeSubject:
         raise NotImplementedError("give a fixture `make_subject(**settings) -> Subject`")
@@ -178,19 +181,19 @@ class ProviderConformance:
     # 7. Budgets, and capture off the hot path.
 
     def test_7_donors_stay_within_their_byte_budget(self, make_subject: MakeSubject) -> None:
-        budget = 96 * 1024
+        budget = self.fillers * 2400
         subject = make_subject(donor_index_bytes=budget)
-        for seed in range(40):
+        for seed in range(self.fillers):
             subject.serve(passage(100 + seed, 1000))
             subject.settle()
             assert subject.stats().donor_bytes <= budget
         assert subject.stats().evicted_donors > 0
         subject.check_integrity()
-        newest = subject.serve(passage(3, 80) + passage(139, 1000) + passage(4, 40))
+        newest = subject.serve(passage(3, 80) + passage(99 + self.fillers, 1000) + passage(4, 40))
         _materialized(subject, newest)
 
     def test_7_a_planned_donor_is_not_evicted_before_its_outcome(self, make_subject: MakeSubject) -> None:
-        subject = make_subject(donor_index_bytes=96 * 1024)
+        subject = make_subject(donor_index_bytes=self.fillers * 2400)
         first = subject.serve(passage(1, 64) + passage(2, 400))
         subject.settle()
         namespace = subject.namespace()
@@ -198,7 +201,7 @@ class ProviderConformance:
         result = subject.provider.lookup(LookupRequest("in-flight", namespace, as_token_ids(prompt)))
         assert result.plan is not None
         assert result.plan.donor_ids == (first.request_id,)
-        for seed in range(40):
+        for seed in range(self.fillers):
             subject.serve(passage(200 + seed, 1000))
         subject.settle()
         assert subject.provider.forget_donor(namespace, first.request_id), "a pinned donor was evicted"

@@ -1,0 +1,175 @@
+"""vLLM's OpenAI server with SemBlend, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+BLOCK = 32
+
+
+@dataclass(frozen=True)
+class Asked:
+    text: str
+    logprobs: tuple[dict[str, float], ...]
+    prompt_tokens: int
+    cached_tokens: int
+    confirmed_tokens: int
+    declined: list[str]
+    """Reasons."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """vLLM's OpenAI server in processes of its own, as users run it."""
+
+    client: httpx.Client
+    audit: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+    model: str = "smollm2"
+
+    @property
+    def url(self) -> str:
+        return str(self.client.base_url)
+
+    def ask(self, prompt: str, *, tokens: int = 6, **more: Any) -> Any:
+        body = {"model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "cache_salt": "http"}
+        answer = self.client.post("/v1/completions", json={**body, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def stop(self) -> None:
+        _stop(self.process)
+
+    def reused(self, prompt: str, **more: Any) -> Asked:
+        """Ask, and what the audit stream says became of it."""
+        before = len(self.records("materialized")), len(self.records("declined"))
+        answer = self.ask(prompt, logprobs=20, return_tokens_as_token_ids=True, **more)
+        time.sleep(0.3)  # Records are written in the background.
+        landed = self.records("materialized")[before[0] :]
+        declined = [str(record["reason"]) for record in self.records("declined")[before[1] :]]
+        choice, usage = answer["choices"][0], answer["usage"]
+        return Asked(
+            text=choice["text"],
+            logprobs=tuple(choice["logprobs"]["top_logprobs"]),
+            prompt_tokens=usage["prompt_tokens"],
+            cached_tokens=(usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
+            confirmed_tokens=sum(int(record["tokens"]) for record in landed),
+            declined=declined,
+        )
+
+    def counter(self, name: str, **labels: str) -> float:
+        """The sum over all series of that name which have these labels."""
+        text = self.client.get("/metrics").text
+        series = re.findall(rf"^{name}(?:\{{([^}}]*)\}})? ([0-9.e+]+)$", text, re.MULTILINE)
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        return sum(float(value) for found, value in series if all(each in found for each in wanted))
+
+    def records(self, event: str) -> list[dict[str, Any]]:
+        """What the audit stream tells of it so far."""
+        from semblend_core import read_audit
+
+        if not self.audit.exists():
+            return []
+        return [dict(record) for record in read_audit(self.audit).records if record["event"] == event]
+
+    def keep(self, prompt: str, **more: Any) -> None:
+        """Serve a donor, and wait until it can be found."""
+        donors = len(self.records("donor_registered"))
+        self.ask(prompt, tokens=1, **more)
+        for _ in range(80):
+            if len(self.records("donor_registered")) > donors:
+                return
+            time.sleep(0.1)
+            # A worker in a process of its own tells what it has with a step.
+            self.ask("Say yes.", tokens=1, kv_transfer_params={"semblend": "off"})
+        raise AssertionError("no donor came of a prompt that was served")
+
+
+NewServer = Callable[..., AbstractContextManager[Server]]
+
+
+@pytest.fixture(scope="session")
+def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> NewServer:
+    """``with new_server(settings, *flags) as server``; without ``scheduler`` vLLM keeps its own."""
+
+    @contextmanager
+    def started(settings: dict[str, str], *flags: str, scheduler: bool = True) -> Iterator[Server]:
+        folder = tmp_path_factory.mktemp("server")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [*_server_command(port), *flags]
+        command += ["--scheduler-cls", "semblend_vllm.SemBlendScheduler"] if scheduler else []
+        # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
+        variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **settings}
+        variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl")}
+        with (folder / "log").open("wb") as output:
+            # A session of its own, so that the engine's processes end with the server.
+            process = subprocess.Popen(
+                command, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
+            )
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+                try:
+                    _wait_until_up(client, process, folder / "log")
+                    yield Server(client, folder / "audit.jsonl", folder / "log", process)
+                finally:
+                    _stop(process)
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def server(new_server: NewServer) -> Iterator[Server]:
+    with new_server({}) as started:
+        yield started
+
+
+def _server_command(port: int) -> list[str]:
+    from semblend_core.reference import default_model_folder
+
+    connector = {
+        "kv_connector": "SemBlendConnectorV1",
+        "kv_connector_module_path": "semblend_vllm",
+        "kv_role": "kv_both",
+    }
+    return [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(default_model_folder()), "--served-model-name", "smollm2"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
+        *("--block-size", str(BLOCK), "--max-model-len", "2048", "--max-num-batched-tokens", "2048"),
+        *("--max-num-seqs", "8", "--enable-prompt-tokens-details", "--kv-transfer-config", json.dumps(connector)),
+    ]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def _wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        assert process.poll() is None, log.read_text()[-4000:]
+        try:
+            if client.get("/health").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    raise AssertionError(log.read_text()[-4000:])
