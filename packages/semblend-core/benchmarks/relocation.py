@@ -28,7 +28,8 @@ from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.relocation import Moves, SlotTable, relocate
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.torch_relocation import relocate_with_torch
-from semblend_core.kv.triton_relocation import TILE_BYTES, WARPS, relocate_with_triton
+from semblend_core.kv.triton_relocation import TILE_BYTES, relocate_with_triton
+from semblend_core.kv.triton_rows import WARPS
 
 Row = dict[str, Any]
 TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)

@@ -17,19 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import (
-    DonorKv,
-    InvalidKvError,
-    MeanShiftCorrection,
-    PagedKv,
-    PagedMeanShift,
-    Rotation,
-    SlotTable,
-)
+from semblend_core.kv import InvalidKvError, MeanShiftCorrection, PagedKv, PagedMeanShift, Rotation, SlotTable
 from semblend_core.kv import paged_mean_shift as module
-from semblend_core.kv.angles import resident_angles
-from semblend_core.kv.measured import MeasuredSpans
-from semblend_core.kv.places import Places
 from semblend_core.recompute import MeanShift
 
 CPU = torch.device("cpu")
@@ -274,68 +263,3 @@ def test_fp8_another_rotation_and_another_layer_are_refused() -> None:
         PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, llama(64))
     with pytest.raises(InvalidKvError, match="layer 2"):
         PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, HALF).apply(2)
-
-
-@pytest.mark.parametrize("layout", ["nhd", "hnd", "joined"])
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_for_a_gpu_it_moves_16_bytes_at_a_time(
-    layout: str, interleaved: bool, ptx_for_hopper: Callable[[Any, dict[str, Any]], str]
-) -> None:
-    rotation = llama(128, interleaved)
-    pool = Pool(layout, CPU, heads=4, key=128, value=128, dtype=torch.bfloat16)
-    measure, mean, correct = (
-        ptx_for_hopper(kernel, arguments | {"layer": 1}) for kernel, arguments in kernels_for(pool, rotation)
-    )
-    assert measure.count("ld.global.v4.b32") == 24  # A quarter of 8 KiB of fresh KV, of old KV, and of cos and sin.
-    assert mean.count("ld.global.v4.b32") > 0
-    assert correct.count("st.global.v4.b32") == correct.count("st.global") == 8
-    assert correct.count("ld.global.v4.b32") == 32
-    assert "shared" not in correct
-    assert not any("fma." in ptx for ptx in (measure, mean, correct))
-
-
-def kernels_for(pool: Pool, rotation: Rotation) -> list[tuple[Any, dict[str, Any]]]:
-    from semblend_core.kv.triton_mean_shift import launches
-
-    measured = MeasuredSpans.choose(MeanShift(), SPANS, ROWS)
-    shape = (pool.kv.layers, measured.rows.size, *pool.kv.keys[0].shape[2:])
-    old = DonorKv(torch.zeros(shape, dtype=pool.kv.dtype), torch.zeros(shape, dtype=pool.kv.dtype))
-    places = Places.find(measured.spans, pool.table, pool.kv)
-    return [(kernel, arguments) for kernel, _, arguments in launches(measured, places, old, pool.kv, rotation)]
-
-
-def test_tables_of_angles_grow_and_have_the_rotations_numbers() -> None:
-    for positions in (10, 5000):
-        cos, sin = resident_angles(HALF, CPU, positions)
-        assert cos.shape[0] >= positions
-        wanted = HALF.cos_sin(np.arange(cos.shape[0]))
-        torch.testing.assert_close(cos, wanted[0], rtol=0, atol=1e-7)
-        torch.testing.assert_close(sin, wanted[1], rtol=0, atol=1e-7)
-    assert resident_angles(HALF, CPU, 1)[0] is cos
-
-
-@needs_gpu
-def test_on_a_gpu_nothing_waits_for_the_device() -> None:
-    pool = Pool("joined", torch.device("cuda"), dtype=torch.bfloat16)
-    for _ in range(2):  # The first time compiles, and makes the table of angles.
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            paged = PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, HALF)
-            for layer in range(pool.kv.layers):
-                paged.apply(layer)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-
-@needs_gpu
-def test_on_a_gpu_one_compilation_serves_every_request_of_a_pool() -> None:
-    from semblend_core.kv.triton_mean_shift_kernels import correct_kernel, mean_kernel, measure_kernel
-
-    kernels = (measure_kernel, mean_kernel, correct_kernel)
-    pool = Pool("joined", torch.device("cuda"), dtype=torch.bfloat16, heads=5)
-    compiled = []
-    for length, rows in ((2, 1), (17, 4), (33, 16), (128, 32), (160, 100)):
-        spans = [Span(8, "a", 0, length)]
-        PagedMeanShift(MeanShift(0.5, 1), spans, np.arange(8, 8 + rows), pool.kv, pool.table, HALF).apply(1)
-        compiled.append([len(kernel.device_caches[pool.kv.device.index or 0][0]) for kernel in kernels])
-    assert compiled == [compiled[0]] * len(compiled)

@@ -21,7 +21,6 @@ from torch import Tensor
 from semblend_core import Span
 from semblend_core.kv import DonorKv, InvalidKvError, Moves, PagedKv, Rotation, SlotTable, relocate_spans
 from semblend_core.kv import span_relocation as module
-from semblend_core.kv.places import Places
 from semblend_core.kv.torch_relocation import relocate_with_torch
 
 CPU = torch.device("cpu")
@@ -276,41 +275,3 @@ def test_blocks_that_no_span_touches_may_be_anything() -> None:
     blocks = table.blocks.copy()
     blocks[[0, 2, -1]] = [-1, 10**6, blocks[1]]
     relocate_spans({"a": A}, [Span(20, "a", 20, 9), Span(48, "a", 40, 9)], target, SlotTable(blocks, 16), HALF)
-
-
-@pytest.mark.parametrize("layout", ["nhd", "hnd", "joined"])
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_for_a_gpu_it_moves_16_bytes_at_a_time_and_fuses_no_rounding(
-    layout: str, interleaved: bool, ptx_for_hopper: Callable[[Any, dict[str, Any]], str]
-) -> None:
-    from semblend_core.kv.triton_span_relocation import launch_arguments, span_relocation_kernel
-
-    shape = Shape(layout, "part of a slab", heads=4, key=128, value=128)
-    places = Places.find(SPANS[:1], shape.table(), shape.pool())
-    one = np.array([4])
-    grid, arguments = launch_arguments(
-        [shape.donor()], one * 0, one, one, places, shape.pool(), llama(128, interleaved)
-    )
-    assert grid == (3, 2)  # 20 tokens of 4 heads, 32 at a time, in 2 layers.
-    ptx = ptx_for_hopper(span_relocation_kernel, arguments)
-    assert ptx.count("st.global.v4.b32") == ptx.count("st.global") == 8
-    assert ptx.count("ld.global.v4.b32") == 16
-    assert "fma." not in ptx
-    assert "shared" not in ptx
-
-
-@needs_gpu
-def test_on_a_gpu_nothing_waits_and_one_compilation_serves_every_call() -> None:
-    from semblend_core.kv.triton_span_relocation import span_relocation_kernel
-
-    shape = Shape("joined", heads=5, device=torch.device("cuda"))
-    donors, target, table = shape.donors(), shape.pool(), shape.table()
-    compiled = []
-    for spans in ([Span(0, "b", 0, 1)], SPANS[:1], SPANS, [Span(16, "b", 16, 64)]):
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            relocate_spans(donors, spans, target, table, HALF)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        compiled.append(len(span_relocation_kernel.device_caches[torch.cuda.current_device()][0]))
-    assert compiled == [compiled[0]] * 4
