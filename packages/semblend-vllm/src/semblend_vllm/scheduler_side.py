@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -11,13 +10,13 @@ from typing import Any, Concatenate, ParamSpec
 from semblend_core import (
     DeclineReason,
     LookupRequest,
-    Plan,
     SemanticLookupProvider,
     Settings,
 )
-from semblend_core.recompute import choose_policy
 from semblend_core.telemetry import AuditSink, DonorCaptured, LoadAdvertised, NoAudit
-from semblend_vllm.claims import Claim, claim_of, within_rows, without_rows
+from semblend_vllm.capturing import Capturing
+from semblend_vllm.claiming import Claiming
+from semblend_vllm.claims import Claim
 from semblend_vllm.donor_books import DonorBooks
 from semblend_vllm.fetching import Waiting
 from semblend_vllm.ledger import RequestLedger
@@ -64,19 +63,27 @@ class SchedulerSide:
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
         self._audit = audit or NoAudit()
-        self.provider, self._settings, self._block_size = provider, settings, block_size
-        self._follow, self._correcting = follow, correcting
+        self.provider, self._block_size, self._follow = provider, block_size, follow
         self._neighbour = neighbour
         self.donors = DonorBooks(provider, ranks)
+        self._claiming = Claiming(settings, block_size, correcting)
+        self._capturing = Capturing(settings, self.donors)
         self._waiting = Waiting(ranks) if settings.store_disk_bytes else None
         self._ledger = RequestLedger(provider)
         self._loads: dict[str, Load] = {}
         self._failed: list[FollowedRequest] = []
         """Requests whose load did not come: their blocks hold nothing of use."""
-        self.room: RowRoom | None = None
-        """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
         self._tested: dict[int, str] = {}
         self._ranks = ranks
+
+    @property
+    def room(self) -> RowRoom | None:
+        """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
+        return self._claiming.room
+
+    @room.setter
+    def room(self, room: RowRoom) -> None:
+        self._claiming.room = room
 
     @property
     def proved(self) -> bool:
@@ -192,8 +199,8 @@ class SchedulerSide:
     @_contained
     def hear(self, news: WorkerNews) -> None:
         self._judge_self_test(news.self_test)
-        if news.no_correction and self._correcting:
-            self._correcting = False
+        if news.no_correction and self._claiming.correcting:
+            self._claiming.correcting = False
             logger.warning("several places at once are reused by the fast tier only: %s", news.no_correction)
         self.donors.recovered(news.recovered)
         for donor, ranks in news.durable.items():
@@ -280,31 +287,10 @@ class SchedulerSide:
         plan = result.loadable_plan
         if plan is None or not self.proved or followed.mode != "on":
             return None
-        claim, reason = self._claim_for(plan)
+        claim, reason = self._claiming.claim_for(plan)
         if claim is None:
             followed.found, followed.reason = False, reason
         return claim
-
-    def _claim_for(self, plan: Plan) -> tuple[Claim | None, DeclineReason]:
-        """What the tier makes of a plan, or why it makes nothing of it."""
-        tier, room = self._settings.quality_tier, self.room
-        if room is None:
-            if tier == "strict":
-                return None, DeclineReason.QUALITY_TIER
-            claim = without_rows(claim_of(plan, self._block_size), self._block_size)
-            return claim, DeclineReason.STRICT_PREFIX_BOUNDARY
-        choice = choose_policy(tier, plan, probing=False, limit=self._settings.recompute_limit)
-        if choice is None:
-            return None, DeclineReason.QUALITY_TIER
-        decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
-        if decided.correction is not None and not self._correcting:
-            return None, DeclineReason.QUALITY_TIER
-        claim = claim_of(decided.plan, self._block_size, decided.correction)
-        if claim is None:
-            return None, DeclineReason.TOO_FEW_TOKENS_SAVED
-        # Of rows that no step could hold, as many as one can: the rest of the prompt is computed.
-        most = room.tokens_for_rows(plan.prompt_tokens - claim.end)
-        return within_rows(claim, most, room.most_sequences - 1, self._block_size), DeclineReason.ALLOCATION_FAILED
 
     def _admit(self, followed: FollowedRequest, claim: Claim) -> int | None:
         lost = [self.donors.why_lost(followed.namespace, span.donor_id) for span in claim.spans]
@@ -353,23 +339,9 @@ class SchedulerSide:
     def _captures_in(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> Iterator[Capture]:
         for request_id, tokens in scheduled.items():
             followed = self._ledger.get(request_id)
-            if followed is None or followed.captured or not _completes_prompt(followed.request, tokens):
-                continue
-            followed.captured = True
-            whole = followed.request.num_prompt_tokens
-            exact = whole if followed.approximate_from is None else followed.approximate_from
-            if exact < self._settings.min_span_tokens or not self._wanted_as_donor(followed):
-                continue
-            kept = followed.token_ids[:exact]
-            donor_id = self.donors.begin_capture(followed.namespace, kept)
-            if donor_id is not None:
-                yield Capture(donor_id, followed.namespace, block_ids_of(request_id), kept)
-
-    def _wanted_as_donor(self, followed: FollowedRequest) -> bool:
-        if followed.capture is not None:
-            return followed.capture
-        policy = self._settings.capture
-        return policy == "all" or (policy == "sampled" and random.random() < self._settings.capture_share)
+            capture = None if followed is None else self._capturing.after_step(followed, tokens, block_ids_of)
+            if capture is not None:
+                yield capture
 
     def _judge_self_test(self, results: dict[int, str]) -> None:
         before = self.proved
@@ -381,7 +353,3 @@ class SchedulerSide:
     def _why_not_proved(self) -> DeclineReason:
         failed = any(self._tested.values())
         return DeclineReason.SELF_TEST_FAILED if failed else DeclineReason.SELF_TEST_PENDING
-
-
-def _completes_prompt(request: Any, tokens: int) -> bool:
-    return bool(request.num_computed_tokens + tokens >= request.num_prompt_tokens)
