@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
-from semblend_vllm.claims import claim_of, within_rows, without_rows
+from semblend_vllm.claims import claim_of, over_steps, within_rows, without_rows
 
 BLOCK = 16
 
@@ -66,7 +66,7 @@ def test_a_claim_can_be_cut_to_what_a_step_holds(plan: Plan, tokens: int, rows: 
     cut = within_rows(whole, tokens, rows, BLOCK)
     if cut is None or whole is None:
         return
-    assert cut.row_tokens < tokens
+    assert cut.row_tokens <= tokens
     assert len(cut.rows) <= rows
     assert cut.end <= whole.end
     assert cut.end % BLOCK == 0
@@ -74,6 +74,23 @@ def test_a_claim_can_be_cut_to_what_a_step_holds(plan: Plan, tokens: int, rows: 
     computed = {at for start, end in cut.rows for at in range(start, end)}
     assert set(range(cut.start, cut.end)) == loaded | computed
     assert cut.reused_tokens > 0
+
+
+@given(plans(), st.integers(1, 60), st.integers(1, 3))
+def test_rows_over_several_steps_are_the_same_rows(plan: Plan, tokens: int, rows: int) -> None:
+    whole = claim_of(plan, BLOCK)
+    if whole is None:
+        return
+    claim = over_steps(whole, tokens, rows)
+    if not claim.steps:
+        assert claim is whole
+        assert whole.row_tokens <= tokens
+        assert len(whole.rows) <= rows
+        return
+    assert all(step and len(step) <= rows for step in claim.steps)
+    assert all(sum(end - start for start, end in step) <= tokens for step in claim.steps)
+    computed = [at for step in claim.steps for start, end in step for at in range(start, end)]
+    assert computed == [at for start, end in whole.rows for at in range(start, end)]
 
 
 @given(plans())
@@ -87,8 +104,8 @@ def test_without_rows_only_what_continues_the_exact_prefix_is_claimed(plan: Plan
 
 def test_a_claim_that_fits_is_left_as_it_is() -> None:
     claim = claim_of(Plan.over("r", 1000, 0, [Span(61, "d", 48, 875)]), BLOCK)
-    assert within_rows(claim, 62, 1, BLOCK) is claim
-    assert within_rows(claim, 61, 1, BLOCK) is None
+    assert within_rows(claim, 61, 1, BLOCK) is claim
+    assert within_rows(claim, 60, 1, BLOCK) is None
 
 
 def test_a_document_behind_a_new_instruction() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from semblend_core import (
     Settings,
     TokenIds,
     create_provider,
+    read_audit,
 )
+from semblend_core.telemetry import open_audit
 from semblend_vllm.donor_books import OFFERS_AT_FIRST, OFFERS_PER_STEP, DonorBooks
 from semblend_vllm.requests import donor_id_of
 
@@ -45,9 +48,10 @@ def found(provider: SemanticLookupProvider, tokens: TokenIds, namespace: Namespa
     return provider.lookup(LookupRequest("r", namespace, asked, 0)).plan is not None
 
 
-def test_a_donor_is_findable_when_the_last_rank_holds_it(provider: SemanticLookupProvider) -> None:
-    books, tokens = DonorBooks(provider, ranks=2), prompt(1)
-    donor_id = books.begin_capture(NAMESPACE, tokens)
+def test_a_donor_is_findable_when_the_last_rank_holds_it(provider: SemanticLookupProvider, tmp_path: Path) -> None:
+    audit = open_audit(Settings(audit_path=str(tmp_path / "audit.jsonl")), "test")
+    books, tokens = DonorBooks(provider, ranks=2, audit=audit), prompt(1)
+    donor_id = books.begin_capture(NAMESPACE, tokens, "the request")
     assert donor_id is not None
     donor = (NAMESPACE.digest, donor_id)
     for ranks in ([0], [0]):
@@ -58,6 +62,9 @@ def test_a_donor_is_findable_when_the_last_rank_holds_it(provider: SemanticLooku
     assert found(provider, tokens)
     assert books.generation > generation
     books.check_integrity()
+    audit.close()
+    (captured,) = read_audit(tmp_path / "audit.jsonl").records
+    assert (captured["event"], captured["request_id"], captured["tokens"]) == ("donor_captured", "the request", 400)
 
 
 def test_a_prompt_is_captured_once(provider: SemanticLookupProvider) -> None:

@@ -30,7 +30,7 @@ class Capturing:
         if exact < self._shortest or not self._wanted(followed):
             return None
         kept = followed.token_ids[:exact]
-        donor_id = self._donors.begin_capture(followed.namespace, kept)
+        donor_id = self._donors.begin_capture(followed.namespace, kept, followed.request_id)
         if donor_id is None:
             return None
         return Capture(donor_id, followed.namespace, block_ids_of(followed.request_id), kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from semblend_core import DeclineReason, Plan, Settings
 from semblend_core.recompute import choose_policy
-from semblend_vllm.claims import Claim, claim_of, within_rows, without_rows
+from semblend_vllm.claims import Claim, claim_of, over_steps, within_rows, without_rows
 from semblend_vllm.rows import RowRoom
 
 
@@ -16,8 +16,12 @@ class Claiming:
         self.room: RowRoom | None = None
         """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
 
-    def claim_for(self, plan: Plan) -> tuple[Claim | None, DeclineReason]:
-        """The claim; or None, and then the reason says why."""
+    def claim_for(self, plan: Plan, *, may_wait: bool) -> tuple[Claim | None, DeclineReason]:
+        """The claim; or None, and then the reason says why.
+
+        ``may_wait``: rows that one step cannot hold may be computed over several, before the request is scheduled.
+        Otherwise the claim ends where the first step is full, and the rest of the prompt is computed.
+        """
         if self.room is None:
             return self._claim_without_rows(plan)
         choice = choose_policy(self._tier, plan, probing=False, limit=self._limit)
@@ -29,10 +33,10 @@ class Claiming:
         claim = claim_of(decided.plan, self._block_size, decided.correction)
         if claim is None:
             return None, DeclineReason.TOO_FEW_TOKENS_SAVED
-        # Of rows that no step could hold, as many as one can: the rest of the prompt is computed.
-        most = self.room.tokens_for_rows(plan.prompt_tokens - claim.end)
-        fitting = within_rows(claim, most, self.room.most_sequences - 1, self._block_size)
-        return fitting, DeclineReason.ALLOCATION_FAILED
+        most_tokens, most_rows = self.room.for_rows(plan.prompt_tokens - claim.end)
+        if may_wait:
+            return over_steps(claim, most_tokens, most_rows), DeclineReason.ALLOCATION_FAILED
+        return within_rows(claim, most_tokens, most_rows, self._block_size), DeclineReason.ALLOCATION_FAILED
 
     def _claim_without_rows(self, plan: Plan) -> tuple[Claim | None, DeclineReason]:
         if self._tier == "strict":  # It promises seams, and those are rows.

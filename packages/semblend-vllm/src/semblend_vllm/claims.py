@@ -7,9 +7,13 @@ claim spans and rows may begin and end anywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from semblend_core import Plan, Span
 from semblend_core.recompute import MeanShift
+
+Rows: TypeAlias = tuple[tuple[int, int], ...]
+"""[start, end) of tokens that are computed, in order and apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,12 @@ class Claim:
     """A multiple of the block size; the engine computes the prompt from here on."""
     spans: tuple[Span, ...]
     """Loaded before the forward. Rows inside them are written over by it."""
-    rows: tuple[tuple[int, int], ...]
-    """[start, end) of the tokens that the forward computes inside the claim, in order and apart."""
+    rows: Rows
+    """What the forward computes inside the claim."""
     correction: MeanShift | None = None
     """How the forward corrects what it does not compute."""
+    steps: tuple[Rows, ...] = ()
+    """The rows by steps, where one step cannot hold them; empty: all are in the step that admits the request."""
 
     @property
     def row_tokens(self) -> int:
@@ -52,6 +58,23 @@ def claim_of(plan: Plan, block_size: int, correction: MeanShift | None = None) -
     return claim if claim.reused_tokens > 0 else None
 
 
+def over_steps(claim: Claim, most_tokens: int, most_rows: int) -> Claim:
+    """The same claim; where one step cannot hold its rows, with as many in each as it can."""
+    if claim.row_tokens <= most_tokens and len(claim.rows) <= most_rows:
+        return claim
+    steps: list[list[tuple[int, int]]] = [[]]
+    left = most_tokens
+    for start, end in claim.rows:
+        while start < end:
+            if not left or len(steps[-1]) == most_rows:
+                steps.append([])
+                left = most_tokens
+            taken = min(left, end - start)
+            steps[-1].append((start, start + taken))
+            start, left = start + taken, left - taken
+    return replace(claim, steps=tuple(map(tuple, steps)))
+
+
 def within_rows(claim: Claim | None, most_tokens: int, most_rows: int, block_size: int) -> Claim | None:
     """As much of a claim as can be had with so many row tokens and rows in one step; the rest is computed."""
     if claim is None:
@@ -59,7 +82,7 @@ def within_rows(claim: Claim | None, most_tokens: int, most_rows: int, block_siz
     tokens = 0
     for number, (start, end) in enumerate(claim.rows):
         tokens += end - start
-        if tokens >= most_tokens or number >= most_rows:
+        if tokens > most_tokens or number >= most_rows:
             return _cut(claim, start // block_size * block_size)
     return claim
 

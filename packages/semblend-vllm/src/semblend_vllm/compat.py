@@ -15,6 +15,7 @@ import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
+from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
 from semblend_core.kv import PagedKv, Rotation
@@ -159,11 +160,23 @@ def count_as_found(scheduler: Any, request: Any, before: int, now: int) -> None:
         )
 
 
+def end_waiting(scheduler: Any, request_ids: Iterable[str]) -> None:
+    """Say that nothing more is loaded for requests that wait with their blocks in hand, or were aborted meanwhile."""
+    known = {request_id for request_id in request_ids if request_id in scheduler.requests}
+    if known:
+        scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving=known))
+
+
 def start_over(scheduler: Any, request: Any, output: Any) -> None:
     """Give a running request's blocks back and let it wait for its turn again; what it has in flight is dropped.
 
     ``output``: the results that are about to be processed, if any.
     """
+    if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+        # With nothing computed vLLM gives its blocks back when it is told that the load has ended.
+        request.num_computed_tokens = 0
+        scheduler.failed_recving_kv_req_ids.add(request.request_id)
+        end_waiting(scheduler, [request.request_id])
     if request.status != RequestStatus.RUNNING:
         return
     scheduler.running.remove(request)

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from semblend_core import DeclineReason, DonorOffer, Namespace, SemanticLookupProvider, TokenIds
+from semblend_core.telemetry import AuditSink, DonorCaptured, NoAudit
 from semblend_vllm.requests import Donor, donor_id_of
 
 OFFERS_AT_FIRST = 64
@@ -19,12 +20,12 @@ LONGEST_CAPTURE_S = 10.0
 
 
 class DonorBooks:
-    def __init__(self, provider: SemanticLookupProvider, ranks: int) -> None:
-        self._provider, self._ranks = provider, frozenset(range(ranks))
+    def __init__(self, provider: SemanticLookupProvider, ranks: int, audit: AuditSink | None = None) -> None:
+        self._provider, self._ranks, self._audit = provider, frozenset(range(ranks)), audit or NoAudit()
         self._known: dict[Donor, Namespace] = {}
         """On their way or findable."""
-        self._coming: dict[Donor, TokenIds] = {}
-        """Being copied, until they are durable at every rank."""
+        self._coming: dict[Donor, tuple[TokenIds, str]] = {}
+        """Being copied, until they are durable at every rank; with the request that leaves them."""
         self._began = 0.0
         self._lost: OrderedDict[Donor, DeclineReason] = OrderedDict()
         """The last that went, and why."""
@@ -44,12 +45,12 @@ class DonorBooks:
         donor = (namespace.digest, donor_id)
         return None if donor in self._known else self._lost.get(donor, DeclineReason.DONOR_EVICTED)
 
-    def begin_capture(self, namespace: Namespace, token_ids: TokenIds) -> str | None:
-        """The id of a new donor; None where it is one already."""
+    def begin_capture(self, namespace: Namespace, token_ids: TokenIds, request_id: str = "") -> str | None:
+        """The id of a new donor, which ``request_id`` leaves; None where it is one already."""
         donor = (namespace.digest, donor_id_of(token_ids))
         if donor in self._known:
             return None
-        self._known[donor], self._coming[donor] = namespace, token_ids
+        self._known[donor], self._coming[donor] = namespace, (token_ids, request_id)
         self._began = time.monotonic()
         return donor[1]
 
@@ -62,9 +63,14 @@ class DonorBooks:
         self._durable[donor] = self._durable.get(donor, frozenset()) | ranks
         if self._durable[donor] >= self._ranks:
             del self._durable[donor]
-            tokens = self._coming.pop(donor, None)
-            if tokens is not None:
-                self._offer(self._known[donor], donor[1], tokens)
+            coming = self._coming.pop(donor, None)
+            if coming is not None:
+                tokens, request_id = coming
+                namespace = self._known[donor]
+                self._audit.emit(
+                    DonorCaptured(request_id=request_id, namespace=namespace, donor_id=donor[1], tokens=tokens.size)
+                )
+                self._offer(namespace, donor[1], tokens)
 
     def lost(self, donor: Donor, reason: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""

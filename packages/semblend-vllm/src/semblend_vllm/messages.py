@@ -9,6 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 from semblend_core import DeclineReason, Namespace, Span, TokenIds
 from semblend_core.recompute import MeanShift
+from semblend_vllm.claims import Rows
 from semblend_vllm.requests import Donor
 
 Key = TypeVar("Key")
@@ -22,12 +23,20 @@ class Load:
     namespace: Namespace
     block_ids: list[int]
     spans: tuple[Span, ...]
-    rows: tuple[tuple[int, int], ...]
-    """What the same step computes inside the spans and between them."""
-    correction: MeanShift | None
     reused_tokens: int
     official: bool
     """Our scheduler is not in charge: a failure must be told to vLLM by its own means."""
+
+
+@dataclass
+class Correct:
+    """Correct spans inside the forward by what it computes of them."""
+
+    block_ids: list[int]
+    spans: tuple[Span, ...]
+    rows: Rows
+    """What the same step computes inside the spans and between them."""
+    shift: MeanShift
 
 
 @dataclass
@@ -54,6 +63,7 @@ class StepWork(KVConnectorMetadata):  # type: ignore[misc]
     """One step's orders."""
 
     loads: list[Load] = field(default_factory=list)
+    corrections: list[Correct] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     forget: list[tuple[Namespace, str]] = field(default_factory=list)

@@ -31,6 +31,7 @@ class RowRoom:
         self.sequences -= len(claim.rows)
         return True
 
-    def tokens_for_rows(self, rest: int) -> int:
-        """How many row tokens an otherwise empty step could hold for a request with ``rest`` tokens to compute."""
-        return self.most_tokens - (1 if self.chunked else rest)
+    def for_rows(self, rest: int) -> tuple[int, int]:
+        """Row tokens and rows that a step can hold beside other work, for a request with ``rest`` tokens behind them."""
+        tokens = self.most_tokens // 2 if self.chunked else min(self.most_tokens // 2, self.most_tokens - rest)
+        return max(tokens, 1), max(self.most_sequences // 2, 1)

@@ -48,6 +48,7 @@ class _WithRows:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         side.catch_up()
         self._start_failed_over(side, None)
+        self._end_long_claims(side)
         with self._room_kept_free(side):
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self._add_rows(output, side)
@@ -65,6 +66,7 @@ class _WithRows:
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for followed in side.take_failed():
             claim = followed.claim
+            side.long_claims.drop(followed.request_id)
             compat.start_over(self, followed.request, output)
             followed.start_over()
             if claim is not None:
@@ -75,7 +77,9 @@ class _WithRows:
         room = side.room
         assert room is not None
         tokens, sequences = self._needed(side, room)
-        room.tokens, room.sequences = tokens, sequences
+        held = [claim.rows for claim in side.long_claims.unfinished() if claim.chosen]
+        room.tokens = tokens - sum(end - start for rows in held for start, end in rows)
+        room.sequences = sequences - sum(map(len, held))
         limits = compat.batch_limits(self)
         compat.set_batch_limits(self, limits.less(tokens, sequences))
         try:
@@ -86,21 +90,46 @@ class _WithRows:
     def _needed(self, side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
         """Tokens and sequences for the rows of the next waiting requests, as far as running ones leave room."""
         running = len(self.running)  # type: ignore[attr-defined]
-        tokens = sequences = admitted = 0
+        tokens, sequences = self._needed_by_long_claims(side, room, running)
+        admitted = 0
         for request in islice(compat.waiting_requests(self), self._look_ahead):
             admitted += 1
             if not side.may_plan(request):
                 continue
             claim = side.prepare(request, compat.exact_prefix_tokens(self, request))
-            if claim is None:
+            if claim is None or claim.steps:
                 continue
             too_many = running + admitted + sequences + len(claim.rows) > room.most_sequences
-            if too_many or running + admitted + tokens + claim.row_tokens > room.most_tokens:
+            too_long = running + admitted + tokens + claim.row_tokens > room.most_tokens
+            if (too_many or too_long) and (tokens or admitted > 1):
                 break
+            # The first in the queue gets its room even if running ones must end before it is there.
             tokens, sequences = tokens + claim.row_tokens, sequences + len(claim.rows)
         return tokens, sequences
 
+    def _needed_by_long_claims(self, side: SchedulerSide, room: RowRoom, running: int) -> tuple[int, int]:
+        """The same for requests that wait for their rows; they have blocks already, so they go first."""
+        tokens = sequences = 0
+        for claim in side.long_claims.unfinished():
+            row_tokens = sum(end - start for start, end in claim.rows)
+            too_many = running + sequences + len(claim.rows) > room.most_sequences
+            claim.chosen = not too_many and running + tokens + row_tokens <= room.most_tokens
+            if claim.chosen or not tokens:
+                tokens, sequences = tokens + row_tokens, sequences + len(claim.rows)
+        return tokens, sequences
+
+    def _end_long_claims(self, side: SchedulerSide) -> None:
+        for ready in side.long_claims.take_ready():
+            compat.end_waiting(self, [ready.followed.request_id])
+            compat.count_as_found(
+                self, ready.followed.request, ready.claim.end - ready.claim.start, ready.claim.reused_tokens
+            )
+        compat.end_waiting(self, side.long_claims.take_dropped())
+
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> None:
+        for followed, rows in side.long_claims.take_chosen():
+            row_ids = compat.add_rows(self, output, followed.request, rows)
+            self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
         work = output.kv_connector_metadata
         if work is None or not work.loads:
             return

@@ -13,14 +13,15 @@ from semblend_core import (
     SemanticLookupProvider,
     Settings,
 )
-from semblend_core.telemetry import AuditSink, DonorCaptured, LoadAdvertised, NoAudit
+from semblend_core.telemetry import AuditSink, LoadAdvertised, NoAudit
 from semblend_vllm.capturing import Capturing
 from semblend_vllm.claiming import Claiming
 from semblend_vllm.claims import Claim
 from semblend_vllm.donor_books import DonorBooks
 from semblend_vllm.fetching import Waiting
 from semblend_vllm.ledger import RequestLedger
-from semblend_vllm.messages import Capture, Load, StepWork, WorkerNews
+from semblend_vllm.long_claims import LongClaims, corrected
+from semblend_vllm.messages import Capture, Correct, Load, StepWork, WorkerNews
 from semblend_vllm.requests import FollowedRequest
 from semblend_vllm.rows import RowRoom
 from semblend_vllm.same_process import Neighbour
@@ -65,12 +66,13 @@ class SchedulerSide:
         self._audit = audit or NoAudit()
         self.provider, self._block_size, self._follow = provider, block_size, follow
         self._neighbour = neighbour
-        self.donors = DonorBooks(provider, ranks)
+        self.donors = DonorBooks(provider, ranks, audit)
         self._claiming = Claiming(settings, block_size, correcting)
         self._capturing = Capturing(settings, self.donors)
         self._waiting = Waiting(ranks) if settings.store_disk_bytes else None
         self._ledger = RequestLedger(provider)
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, tuple[Load, Correct | None]] = {}
+        self.long_claims = LongClaims()
         self._failed: list[FollowedRequest] = []
         """Requests whose load did not come: their blocks hold nothing of use."""
         self._tested: dict[int, str] = {}
@@ -100,14 +102,17 @@ class SchedulerSide:
 
     # vLLM's calls, in the order in which a request meets them.
 
-    def claim(self, request: Any, computed_tokens: int) -> int | None:
-        """Tokens behind the exact prefix that the engine may count on; None: ask again in the next step."""
+    def claim(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens behind the exact prefix that the engine may count on; None: ask again in the next step.
+
+        And whether the request must wait for them with its blocks in hand.
+        """
         try:
             return self._claim(request, computed_tokens)
         except Exception:
             logger.exception("no reuse for %s", request.request_id)
             self._give_up(request.request_id)
-            return 0
+            return 0, False
 
     def may_plan(self, request: Any) -> bool:
         """Whether it is still open what this request reuses."""
@@ -137,16 +142,18 @@ class SchedulerSide:
             self._drop_claim(followed, DeclineReason.ALLOCATION_FAILED)
             return
         claim, followed.ordered = followed.claim, True
-        self._loads[followed.request_id] = Load(
+        load = Load(
             followed.request_id,
             followed.namespace,
             block_ids,
             claim.spans,
-            claim.rows,
-            claim.correction,
             claim.reused_tokens,
             official=self.room is None,
         )
+        if claim.steps:
+            self.long_claims.begin(followed, claim, load)
+        else:
+            self._loads[followed.request_id] = (load, corrected(load, claim, claim.rows))
         self._audit.emit(
             LoadAdvertised(
                 request_id=followed.request_id,
@@ -160,7 +167,10 @@ class SchedulerSide:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
         work = StepWork(forget=self.donors.take_forgotten())
         for request_id in [each for each in self._loads if each in scheduled]:
-            work.loads.append(self._loads.pop(request_id))
+            load, correction = self._loads.pop(request_id)
+            work.loads.append(load)
+            work.corrections += [] if correction is None else [correction]
+        self.long_claims.add_work(work)
         if self._waiting is not None:
             work.fetches += self._waiting.take_orders()
         try:
@@ -172,7 +182,8 @@ class SchedulerSide:
     def claims_in(self, work: StepWork) -> list[tuple[FollowedRequest, Claim]]:
         """The requests of this step whose rows must be computed in it."""
         chosen = [self._ledger.get(load.request_id) for load in work.loads]
-        return [(each, each.claim) for each in chosen if each is not None and each.claim is not None]
+        found = [(each, each.claim) for each in chosen if each is not None and each.claim is not None]
+        return [(followed, claim) for followed, claim in found if not claim.steps]
 
     def take_failed(self) -> list[FollowedRequest]:
         """Requests that must be computed from their exact prefix on: what they count on never came."""
@@ -182,7 +193,8 @@ class SchedulerSide:
     @_contained
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
-        never_sent = self._loads.pop(request_id, None) is not None
+        never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
+        self.long_claims.drop(request_id)
         if self._waiting is not None:
             self._waiting.done_with(request_id)
         followed = self._ledger.end(request_id)
@@ -204,7 +216,6 @@ class SchedulerSide:
             logger.warning("several places at once are reused by the fast tier only: %s", news.no_correction)
         self.donors.recovered(news.recovered)
         for donor, ranks in news.durable.items():
-            self._audit.emit(DonorCaptured(namespace=donor[0], donor_id=donor[1]))
             self.donors.durable(donor, ranks)
         for donor, why in news.lost.items():
             self.donors.lost(donor, why)
@@ -235,14 +246,16 @@ class SchedulerSide:
 
     # Steps.
 
-    def _claim(self, request: Any, computed_tokens: int) -> int | None:
+    def _claim(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         followed = self._planned(request, computed_tokens)
         if followed is None:
-            return 0
+            return 0, False
         if followed.claim is None:
             self._serve_without(followed)
-            return 0
-        return self._admit(followed, followed.claim)
+            return 0, False
+        long = bool(followed.claim.steps)
+        tokens = self._admit(followed, followed.claim)
+        return tokens, long and bool(tokens)
 
     def _serve_without(self, followed: FollowedRequest) -> None:
         if followed.found:
@@ -287,7 +300,8 @@ class SchedulerSide:
         plan = result.loadable_plan
         if plan is None or not self.proved or followed.mode != "on":
             return None
-        claim, reason = self._claiming.claim_for(plan)
+        # Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
+        claim, reason = self._claiming.claim_for(plan, may_wait=followed.request.lora_request is None)
         if claim is None:
             followed.found, followed.reason = False, reason
         return claim
@@ -300,7 +314,7 @@ class SchedulerSide:
             return None  # A donor went while the request waited: plan again in the next step.
         if not self._at_hand(followed, claim):
             return None
-        if self.room is not None and not self.room.take(claim):
+        if self.room is not None and not claim.steps and not self.room.take(claim):
             followed.postponed += 1
             if followed.postponed <= MOST_POSTPONEMENTS:
                 return None

@@ -25,7 +25,7 @@ from semblend_core.kv import (
 from semblend_vllm import proof
 from semblend_vllm.engine_cache import EngineCache, LayerCorrection
 from semblend_vllm.fetching import Fetched, Parts, part_with
-from semblend_vllm.messages import Capture, Landed, Load, StepWork, WorkerNews
+from semblend_vllm.messages import Capture, Correct, Landed, Load, StepWork, WorkerNews
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +81,8 @@ class WorkerSide:
             if load.official:
                 first = load.spans[0].target_start // self._cache.block_size
                 self._invalid_blocks.update(load.block_ids[first:])
+        for correct in work.corrections:
+            self._prepare_correction(correct)
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""
@@ -133,9 +135,6 @@ class WorkerSide:
             brought = {donor_id: (part.ranges, _brought(part.transfer)) for donor_id, part in parts.donors.items()}
             moves = [(part_with(span, *brought[span.donor_id]), span) for span in load.spans]
             self._cache.scatter(load.block_ids, moves)
-            if load.correction is not None:
-                rows = np.concatenate([np.arange(*row) for row in load.rows] or [np.empty(0, np.int64)])
-                self._corrections.append(self._cache.correction(load.block_ids, load.spans, rows, load.correction))
         except (TransferFailedError, TransferPendingError, TimeoutError) as error:
             logger.warning("the KV for %s did not come: %s", load.request_id, error)
             corrupt = getattr(error, "reason", None) is StoreDecline.CORRUPT
@@ -147,6 +146,13 @@ class WorkerSide:
             if parts is not None:
                 parts.release()
         return None
+
+    def _prepare_correction(self, correct: Correct) -> None:
+        try:
+            rows = np.concatenate([np.arange(start, end) for start, end in correct.rows])
+            self._corrections.append(self._cache.correction(correct.block_ids, correct.spans, rows, correct.shift))
+        except Exception:
+            logger.exception("a correction could not be prepared and is left out of this step")
 
     def _capture(self, capture: Capture) -> None:
         if not self._store.has_room_for(len(capture.token_ids) * self._cache.token_bytes):

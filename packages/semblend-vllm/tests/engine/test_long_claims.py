@@ -1,0 +1,115 @@
+"""Rows that one step cannot hold are computed over several, and the answer is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semblend_vllm.claims import Claim
+
+STEP = 128
+PASSAGES = [
+    f"Chapter {name}. "
+    + " ".join(f"On day {n} the {name} made {n * 7 % 50 + 3} knots and {n * 13 % 90 + 5} miles." for n in range(1, 13))
+    for name in ("Albatross", "Bonaventure", "Calypso", "Dolphin")
+]
+RECIPIENT = "Four logs.\n\n" + "\n\n".join(PASSAGES) + "\n\nQuestion: which ship was fastest?\nAnswer:"
+
+
+@pytest.fixture(scope="module")
+def narrow(new_engine: Callable[..., Any]) -> Any:
+    return new_engine(max_num_batched_tokens=STEP, max_num_seqs=8)
+
+
+@pytest.fixture
+def long_claims(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
+    """The claims that were computed over several steps."""
+    seen: list[Claim] = []
+    begin = narrow.side.long_claims.begin
+
+    def noted(followed: Any, claim: Claim, load: Any) -> None:
+        seen.append(claim)
+        begin(followed, claim, load)
+
+    monkeypatch.setattr(narrow.side.long_claims, "begin", noted)
+    return seen
+
+
+def with_donors(engine: Any, salt: str) -> None:
+    for number, passage in enumerate(PASSAGES):
+        engine.ask(f"Log {number}:\n{passage}\n\nTitle:", salt=salt, tokens=1)
+    engine.settle()
+
+
+def free_blocks(engine: Any) -> int:
+    return int(engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def test_rows_of_several_steps(narrow: Any, divergence: Any, long_claims: list[Claim]) -> None:
+    with_donors(narrow, "long")
+    before = narrow.stats().confirmed_tokens
+    reused = narrow.ask(RECIPIENT, salt="long")
+    cold = narrow.ask(RECIPIENT, salt="long, cold", reuse="off")
+    (claim,) = long_claims
+    assert len(claim.steps) > 1
+    assert reused.cached_tokens == narrow.stats().confirmed_tokens - before == claim.reused_tokens
+    assert divergence(cold, reused) < 0.35
+    narrow.check_integrity()
+
+
+def test_nothing_of_it_is_in_the_exact_cache(narrow: Any, long_claims: list[Claim]) -> None:
+    with_donors(narrow, "long, pure")
+    narrow.ask(RECIPIENT, salt="long, pure")
+    probe = narrow.ask(RECIPIENT, salt="long, pure", reuse="off")
+    assert long_claims
+    assert probe.cached_tokens <= long_claims[0].first_approximate
+    cold = narrow.ask(RECIPIENT, salt="long, pure, cold", reuse="off")
+    assert probe.text == cold.text
+
+
+def test_beside_other_requests(narrow: Any, divergence: Any, long_claims: list[Claim]) -> None:
+    with_donors(narrow, "long, busy")
+    others = [f"Ship {n} sailed" for n in range(6)]
+    together = narrow.ask_all([*others, RECIPIENT], salt="long, busy", tokens=24)
+    alone = narrow.ask_all([*others, RECIPIENT], salt="long, busy, cold", reuse="off", tokens=24)
+    assert long_claims
+    assert [answer.text for answer in together[:6]] == [answer.text for answer in alone[:6]]
+    assert divergence(alone[6], together[6]) < 0.35
+    narrow.check_integrity()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_an_abort_in_between_gives_everything_back(narrow: Any, long_claims: list[Claim], steps: int) -> None:
+    from vllm import SamplingParams
+
+    salt = f"long, abort {steps}"
+    with_donors(narrow, salt)
+    free = free_blocks(narrow)
+    engine = narrow.llm.llm_engine
+    engine.add_request("doomed", {"prompt": RECIPIENT, "cache_salt": salt}, SamplingParams(max_tokens=4))
+    for _ in range(steps):
+        engine.step()
+    engine.abort_request(["doomed"])
+    while engine.has_unfinished_requests():
+        engine.step()
+    narrow.ask("Is anybody there?", salt=salt, tokens=1)  # vLLM cleans up in the steps that follow.
+    assert long_claims
+    assert free_blocks(narrow) == free
+    narrow.check_integrity()
+
+
+def test_a_load_that_fails_is_a_cold_prefill(
+    narrow: Any, long_claims: list[Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_donors(narrow, "long, gone")
+    cold = narrow.ask(RECIPIENT, salt="long, gone, cold", reuse="off")
+    before = int(narrow.stats().declines.get("donor_evicted", 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(narrow.worker._store, "acquire", lambda *_: None)
+        answer = narrow.ask(RECIPIENT, salt="long, gone")
+    assert long_claims
+    assert answer.text == cold.text
+    assert narrow.stats().declines["donor_evicted"] == before + 1
+    narrow.check_integrity()
