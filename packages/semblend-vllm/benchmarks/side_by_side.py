@@ -47,13 +47,14 @@ THEIRS = {
     "kv_load_failure_policy": "recompute",
 }
 THEIR_BEST = {
-    # The mode that reuses other prompts' KV, with its floors as low as ours so that nothing is lost to them.
+    # The mode that reuses other prompts' KV, with its floors low enough that no item is lost to them, and high enough
+    # that short donors do not take the place of long ones: it loads from one donor, the most similar.
     "mode": "semantic_span_experimental",
     "provider": "semblend",
     "embedder_type": "minilm",
     "enable_prompt_text": True,
     "multi_donor_spans": True,
-    "min_prompt_tokens": 128,
+    "min_prompt_tokens": 256,
     "min_semantic_span": 64,
     "min_similarity": 0.5,
     "min_reuse_ratio": 0.1,

@@ -89,15 +89,13 @@ class Server:
         return [dict(record) for record in read_audit(self.audit).records if record["event"] == event]
 
     def keep(self, prompt: str, **more: Any) -> None:
-        """Serve a donor, and wait until it can be found."""
+        """Serve a donor, and wait until it can be found. No other request is needed for that."""
         donors = len(self.records("donor_registered"))
         self.ask(prompt, tokens=1, **more)
         for _ in range(80):
             if len(self.records("donor_registered")) > donors:
                 return
             time.sleep(0.1)
-            # A worker in a process of its own tells what it has with a step.
-            self.ask("Say yes.", tokens=1, kv_transfer_params={"semblend": "off"})
         raise AssertionError("no donor came of a prompt that was served")
 
 
