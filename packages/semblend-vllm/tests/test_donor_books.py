@@ -16,9 +16,9 @@ from semblend_core import (
     Settings,
     TokenIds,
     create_provider,
+    open_audit,
     read_audit,
 )
-from semblend_core.telemetry import open_audit
 from semblend_vllm.donor_books import OFFERS_AT_FIRST, OFFERS_PER_STEP, DonorBooks
 from semblend_vllm.requests import donor_id_of
 

@@ -13,9 +13,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from semblend_core import ProviderStats, create_provider
+from semblend_core import ProviderStats, create_provider, open_audit
 from semblend_core.kv import Rotation, StoreOptions
-from semblend_core.telemetry import open_audit
 from semblend_vllm import compat, same_process
 from semblend_vllm.configuration import configure, why_unsupported
 from semblend_vllm.following import Follower

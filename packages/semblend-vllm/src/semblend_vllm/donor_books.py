@@ -6,8 +6,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from semblend_core import DeclineReason, DonorOffer, Namespace, SemanticLookupProvider, TokenIds
-from semblend_core.telemetry import AuditSink, DonorCaptured, NoAudit
+from semblend_core import (
+    AuditSink,
+    DeclineReason,
+    DonorCaptured,
+    DonorOffer,
+    Namespace,
+    SemanticLookupProvider,
+    TokenIds,
+)
 from semblend_vllm.requests import Donor, donor_id_of
 
 OFFERS_AT_FIRST = 64
@@ -21,7 +28,7 @@ LONGEST_CAPTURE_S = 10.0
 
 class DonorBooks:
     def __init__(self, provider: SemanticLookupProvider, ranks: int, audit: AuditSink | None = None) -> None:
-        self._provider, self._ranks, self._audit = provider, frozenset(range(ranks)), audit or NoAudit()
+        self._provider, self._ranks, self._audit = provider, frozenset(range(ranks)), audit
         self._known: dict[Donor, Namespace] = {}
         """On their way or findable."""
         self._coming: dict[Donor, tuple[TokenIds, str]] = {}
@@ -67,9 +74,10 @@ class DonorBooks:
             if coming is not None:
                 tokens, request_id = coming
                 namespace = self._known[donor]
-                self._audit.emit(
-                    DonorCaptured(request_id=request_id, namespace=namespace, donor_id=donor[1], tokens=tokens.size)
-                )
+                if self._audit is not None:
+                    self._audit.emit(
+                        DonorCaptured(request_id=request_id, namespace=namespace, donor_id=donor[1], tokens=tokens.size)
+                    )
                 self._offer(namespace, donor[1], tokens)
 
     def lost(self, donor: Donor, reason: DeclineReason) -> None:

@@ -32,6 +32,6 @@ class RowRoom:
         return True
 
     def for_rows(self, rest: int) -> tuple[int, int]:
-        """Row tokens and rows that a step can hold beside other work, for a request with ``rest`` tokens behind them."""
+        """Row tokens and rows that a step can hold beside other work, for a request with ``rest`` more tokens."""
         tokens = self.most_tokens // 2 if self.chunked else min(self.most_tokens // 2, self.most_tokens - rest)
         return max(tokens, 1), max(self.most_sequences // 2, 1)

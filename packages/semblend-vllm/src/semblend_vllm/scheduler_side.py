@@ -8,12 +8,13 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from semblend_core import (
+    AuditSink,
     DeclineReason,
+    LoadAdvertised,
     LookupRequest,
     SemanticLookupProvider,
     Settings,
 )
-from semblend_core.telemetry import AuditSink, LoadAdvertised, NoAudit
 from semblend_vllm.capturing import Capturing
 from semblend_vllm.claiming import Claiming
 from semblend_vllm.claims import Claim
@@ -63,7 +64,7 @@ class SchedulerSide:
         audit: AuditSink | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
-        self._audit = audit or NoAudit()
+        self._audit = audit
         self.provider, self._block_size, self._follow = provider, block_size, follow
         self._neighbour = neighbour
         self.donors = DonorBooks(provider, ranks, audit)
@@ -154,14 +155,15 @@ class SchedulerSide:
             self.long_claims.begin(followed, claim, load)
         else:
             self._loads[followed.request_id] = (load, corrected(load, claim, claim.rows))
-        self._audit.emit(
-            LoadAdvertised(
-                request_id=followed.request_id,
-                namespace=followed.namespace,
-                tokens=claim.reused_tokens,
-                spans=len(claim.spans),
+        if self._audit is not None:
+            self._audit.emit(
+                LoadAdvertised(
+                    request_id=followed.request_id,
+                    namespace=followed.namespace,
+                    tokens=claim.reused_tokens,
+                    spans=len(claim.spans),
+                )
             )
-        )
 
     def step_work(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> StepWork:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
