@@ -18,22 +18,28 @@ class Capturing:
         self._donors = donors
 
     def after_step(
-        self, followed: FollowedRequest, tokens: int, block_ids_of: Callable[[str], list[int]]
+        self, followed: FollowedRequest, tokens: int, block_ids_of: Callable[[str], list[int]], *, proved: bool
     ) -> Capture | None:
-        """What to keep of a request after a step that computes ``tokens`` of it: once, when its prompt is complete."""
+        """What to keep of a request after a step that computes ``tokens`` of it: once, when its prompt is complete.
+
+        Until the self-test is ``proved``, prompts are read for it that nobody wants to keep.
+        """
         if followed.captured or not _completes_prompt(followed.request, tokens):
             return None
         followed.captured = True
         whole = followed.request.num_prompt_tokens
         # Of one that was served approximately only the untouched beginning.
         exact = whole if followed.approximate_from is None else followed.approximate_from
-        if exact < self._shortest or not self._wanted(followed):
+        wanted = self._wanted(followed)
+        if exact < self._shortest or (proved and not wanted):
             return None
-        kept = followed.token_ids[:exact]
-        donor_id = self._donors.begin_capture(followed.namespace, kept, followed.request_id)
-        if donor_id is None:
+        kept, blocks = followed.token_ids[:exact], block_ids_of(followed.request_id)
+        donor_id = None
+        if wanted:
+            donor_id = self._donors.begin_capture(followed.namespace, kept, followed.request_id)
+        if donor_id is None and proved:
             return None
-        return Capture(donor_id, followed.namespace, block_ids_of(followed.request_id), kept)
+        return Capture(donor_id, followed.namespace, blocks, kept)
 
     def _wanted(self, followed: FollowedRequest) -> bool:
         if followed.capture is not None:

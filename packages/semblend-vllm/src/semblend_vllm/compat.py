@@ -85,6 +85,11 @@ def _admission_limit(scheduler: Any) -> str:
     return "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
 
 
+def held_sequences(scheduler: Any) -> int:
+    """Places in the workers' batch that are taken; sessions that wait for more input keep theirs."""
+    return len(scheduler.running) + getattr(scheduler, "num_waiting_for_streaming_input", 0)
+
+
 def is_chunked(scheduler: Any) -> bool:
     return bool(scheduler.scheduler_config.enable_chunked_prefill)
 
@@ -160,6 +165,16 @@ def count_as_found(scheduler: Any, request: Any, before: int, now: int) -> None:
         )
 
 
+def finish_step(scheduler: Any, output: SchedulerOutput, was_empty: bool) -> None:
+    """Say of a finished step what vLLM decides before rows are added to it."""
+    work = output.kv_connector_metadata
+    if work is not None and (work.loads or work.corrections) and hasattr(output, "has_sync_kv_loads"):
+        # Otherwise vLLM 0.32 lets connectors begin behind the forward.
+        output.has_sync_kv_loads = True
+    if was_empty and output.total_num_scheduled_tokens and scheduler.defer_block_free:
+        scheduler.sched_step_seq += 1  # It numbers the steps that compute something.
+
+
 def end_waiting(scheduler: Any, request_ids: Iterable[str]) -> None:
     """Say that nothing more is loaded for requests that wait with their blocks in hand, or were aborted meanwhile."""
     known = {request_id for request_id in request_ids if request_id in scheduler.requests}
@@ -177,20 +192,32 @@ def start_over(scheduler: Any, request: Any, output: Any) -> None:
         request.num_computed_tokens = 0
         scheduler.failed_recving_kv_req_ids.add(request.request_id)
         end_waiting(scheduler, [request.request_id])
-    if request.status != RequestStatus.RUNNING:
+    if request.status == RequestStatus.RUNNING:
+        scheduler.running.remove(request)
+        _preempt(scheduler, request)
+    if request.status != RequestStatus.PREEMPTED:
         return
-    scheduler.running.remove(request)
+    _drop_in_flight(scheduler, request, output)
+    # It may be in the very next step: workers must take it for one that comes back, not for one that goes on.
+    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _preempt(scheduler: Any, request: Any) -> None:
     if "drop_stale_output" in inspect.signature(scheduler._preempt_request).parameters:
         scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
     else:
         scheduler._preempt_request(request, time.monotonic())
-        if isinstance(scheduler, AsyncScheduler):
-            request.async_tokens_to_discard = request.num_output_placeholders
-            request.num_output_placeholders = 0
-        elif output is not None and output.sampled_token_ids:
-            output.sampled_token_ids[output.req_id_to_index[request.request_id]] = []
-    # It may be in the very next step: workers must take it for one that comes back, not for one that goes on.
-    scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _drop_in_flight(scheduler: Any, request: Any, output: Any) -> None:
+    """What a preempted request has in flight is delivered by vLLM; of this one it is worth nothing."""
+    if hasattr(request, "drop_stale_output"):
+        request.drop_stale_output = True
+    elif isinstance(scheduler, AsyncScheduler):
+        request.async_tokens_to_discard += request.num_output_placeholders
+        request.num_output_placeholders = 0
+    elif output is not None and output.sampled_token_ids:
+        output.sampled_token_ids[output.req_id_to_index[request.request_id]] = []
 
 
 def block_ids_in(output: SchedulerOutput, manager: Any, request_id: str) -> list[int]:

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from semblend_core import ProviderStats, create_provider, open_audit
+from semblend_core import DeclineReason, ProviderStats, create_provider, open_audit
 from semblend_core.kv import Rotation, StoreOptions
 from semblend_vllm import compat, same_process
 from semblend_vllm.configuration import configure, why_unsupported
@@ -49,7 +49,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self.worker_side: WorkerSide | None = None
         self._layers: dict[str, int] = {}
         self._refusal: WorkerNews | None = None
-        """Why there is no worker side, until it was told."""
+        """What is told where there is no worker side: why, and that nothing is captured."""
         self._told = ProviderStats()
         self.unsupported = why_unsupported(vllm_config, kv_cache_config)
         if self.unsupported:
@@ -176,8 +176,15 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
 
     def wait_for_save(self) -> None:
         work = self._get_connector_metadata()
-        if self.worker_side is not None and isinstance(work, StepWork):
+        if not isinstance(work, StepWork):
+            return
+        if self.worker_side is not None:
             self.worker_side.capture(work)
+        elif work.captures:
+            self._refusal = self._refusal or WorkerNews()
+            for capture in work.captures:
+                donor = (capture.namespace.digest, str(capture.donor_id))
+                self._refusal.lost[donor] = DeclineReason.CAPTURE_FAILED
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set() if self.worker_side is None else self.worker_side.take_invalid_blocks()

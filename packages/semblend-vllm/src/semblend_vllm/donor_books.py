@@ -67,6 +67,8 @@ class DonorBooks:
         return bool(self._coming) and time.monotonic() - self._began < LONGEST_CAPTURE_S
 
     def durable(self, donor: Donor, ranks: frozenset[int]) -> None:
+        if donor not in self._coming:
+            return  # Another rank has lost it meanwhile.
         self._durable[donor] = self._durable.get(donor, frozenset()) | ranks
         if self._durable[donor] >= self._ranks:
             del self._durable[donor]
@@ -110,9 +112,11 @@ class DonorBooks:
 
     def seen(self, namespace: Namespace) -> None:
         """A request of this namespace is here: donors that were left for it can be named now."""
-        for donor_id, tokens in self._recovered.pop(namespace.digest, ()):
+        left = self._recovered.pop(namespace.digest, ())
+        for donor_id, tokens in left:
             self._to_offer.appendleft((namespace, donor_id, tokens))
-        self.offer_some(OFFERS_AT_FIRST)
+        if left:
+            self.offer_some(OFFERS_AT_FIRST)
 
     def offer_some(self, most: int = OFFERS_PER_STEP) -> None:
         for _ in range(min(most, len(self._to_offer))):

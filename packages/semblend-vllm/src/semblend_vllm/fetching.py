@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from semblend_core import Namespace, Span
 from semblend_core.kv import DonorKv, DonorStore, StoredKv, Transfer
 from semblend_vllm.messages import Fetch
 
 LONGEST_WAIT_S = 2.0
-"""A request is admitted after this in any case; what has not come by then is computed."""
+"""What has not come by then is computed."""
+MOST_AT_ONCE = 4
+"""Requests whose donors are fetched at a time: what has come lies in the device's memory until it is loaded."""
 LONGEST_KEPT_S = 30.0
 """What was fetched for a request that never came is given up after this."""
+
+
+FetchState = Literal["coming", "there", "given up"]
 
 
 class Waiting:
@@ -22,28 +28,43 @@ class Waiting:
     def __init__(self, ranks: int) -> None:
         self._ranks = frozenset(range(ranks))
         self._orders: list[Fetch] = []
+        self._unwanted: list[str] = []
         self._since: dict[str, float] = {}
+        self._ordered: set[str] = set()
         self._there: dict[str, frozenset[int]] = {}
 
-    def at_hand(self, request_id: str, namespace: Namespace, spans: tuple[Span, ...]) -> bool:
-        """Whether the donors can be loaded from now. The first question sends for them."""
-        now = time.monotonic()
-        if request_id not in self._since:
-            self._since[request_id] = now
+    def state(self, request_id: str, namespace: Namespace, spans: tuple[Span, ...]) -> FetchState:
+        """Whether the donors can be loaded from now. The first question sends for them, if not too many are coming."""
+        since = self._since.setdefault(request_id, time.monotonic())
+        if request_id not in self._ordered and len(self._ordered) < MOST_AT_ONCE:
+            self._ordered.add(request_id)
             self._orders.append(Fetch(request_id, namespace, spans))
-        return self._there.get(request_id, frozenset()) >= self._ranks or now - self._since[request_id] > LONGEST_WAIT_S
+        if self._there.get(request_id, frozenset()) >= self._ranks:
+            return "there"
+        return "given up" if time.monotonic() - since > LONGEST_WAIT_S else "coming"
 
     def arrived(self, news: dict[str, frozenset[int]]) -> None:
-        for request_id in news.keys() & self._since.keys():
+        for request_id in news.keys() & self._ordered:
             self._there[request_id] = self._there.get(request_id, frozenset()) | news[request_id]
 
     def done_with(self, request_id: str) -> None:
+        """Its load is ordered, and takes what was fetched."""
         self._since.pop(request_id, None)
         self._there.pop(request_id, None)
+        self._ordered.discard(request_id)
 
-    def take_orders(self) -> list[Fetch]:
+    def cancel(self, request_id: str) -> None:
+        """What was sent for is not wanted any more."""
+        if request_id in self._ordered:
+            self._unwanted.append(request_id)
+            self._orders = [order for order in self._orders if order.request_id != request_id]
+        self.done_with(request_id)
+
+    def take_orders(self) -> tuple[list[Fetch], list[str]]:
+        """What to fetch, and for whom no more."""
         orders, self._orders = self._orders, []
-        return orders
+        unwanted, self._unwanted = self._unwanted, []
+        return orders, unwanted
 
 
 @dataclass
@@ -96,12 +117,13 @@ class Fetched:
         return parts
 
     def order(self, request_id: str, namespace: Namespace, spans: Sequence[Span]) -> None:
-        self._give_up_old()
-        parts = self.begin(namespace, spans)
-        if request_id not in self._requests:
-            # One that is gone has arrived as much as it ever will: the load will say so.
-            self._requests[request_id] = parts or Parts()
-        elif parts is not None:
+        self.cancel(request_id)
+        # One that is gone has arrived as much as it ever will: the load will say so.
+        self._requests[request_id] = self.begin(namespace, spans) or Parts()
+
+    def cancel(self, request_id: str) -> None:
+        parts = self._requests.pop(request_id, None)
+        if parts is not None:
             parts.release()
 
     def take(self, request_id: str) -> Parts | None:
@@ -109,6 +131,7 @@ class Fetched:
         return parts if parts is not None and parts.donors else None
 
     def newly_done(self) -> list[str]:
+        self._give_up_old()
         found = [request_id for request_id, parts in self._requests.items() if not parts.told and parts.done]
         for request_id in found:
             self._requests[request_id].told = True
@@ -121,7 +144,7 @@ class Fetched:
     def _give_up_old(self) -> None:
         oldest = time.monotonic() - LONGEST_KEPT_S
         for request_id in [each for each, parts in self._requests.items() if parts.since < oldest]:
-            self._requests.pop(request_id).release()
+            self.cancel(request_id)
 
 
 def _ranges(spans: list[Span], at_hand: bool) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ class Follower:
 
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self._settings = settings
+        self._adapters: dict[tuple[int, str], str] = {}
+        """Fingerprints of adapters' folders."""
         model, cache = vllm_config.model_config, vllm_config.cache_config
         dtype = cache.cache_dtype if cache.cache_dtype != "auto" else model.dtype
         self._shared: dict[str, Any] = {
             "model": str(model.model),
-            "revision": str(model.revision or "local"),
+            "revision": str(model.revision or getattr(model.hf_config, "_commit_hash", None) or "local"),
             "tokenizer": f"{model.tokenizer}@{model.tokenizer_revision or 'local'}",
             "dtype": str(dtype).removeprefix("torch."),
             "kv_layout": "vllm",
@@ -35,6 +38,12 @@ class Follower:
                 ("weights", fingerprint(Path(model.model))),
             ),
         }
+        self._epoch = "start"
+
+    def new_weights(self) -> None:
+        """What was computed until now is another model's. Random, so that no other process takes it for its own."""
+        self._epoch = os.urandom(8).hex()
+        self._adapters.clear()
 
     def __call__(self, request: Any) -> FollowedRequest | DeclineReason:
         growing = getattr(request, "resumable", False)  # Its prompt goes on after its answer.
@@ -49,16 +58,24 @@ class Follower:
         return FollowedRequest(request, self.namespace(request), mode, capture)
 
     def namespace(self, request: Any) -> Namespace:
-        lora = request.lora_request
-        adapter = None if lora is None else f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}"
-        return Namespace(**self._shared, adapter=adapter, salt=request.cache_salt)
+        shared = {**self._shared, "extras": (*self._shared["extras"], ("epoch", self._epoch))}
+        return Namespace(**shared, adapter=self._adapter(request.lora_request), salt=request.cache_salt)
+
+    def _adapter(self, lora: Any) -> str | None:
+        if lora is None:
+            return None
+        known = (lora.lora_int_id, lora.lora_path)
+        if known not in self._adapters or getattr(lora, "load_inplace", False):
+            self._adapters[known] = fingerprint(Path(lora.lora_path))
+        return f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}:{self._adapters[known]}"
 
 
-def fingerprint(folder: Path) -> str:
-    """Tells two checkpoints in one place apart; empty for a name that is no folder, which has its revision."""
-    if not folder.is_dir():
+def fingerprint(place: Path) -> str:
+    """Tells two checkpoints in one place apart; empty for a name that is no file or folder, which has its revision."""
+    if not place.exists():
         return ""
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".gguf", ".json"))
+    found = [place] if place.is_file() else list(place.iterdir())
+    files = sorted(path for path in found if path.suffix in (".safetensors", ".bin", ".gguf", ".json"))
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.blake2b(repr(states).encode(), digest_size=8).hexdigest()
 

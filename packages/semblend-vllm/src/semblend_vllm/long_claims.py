@@ -98,4 +98,4 @@ def corrected(load: Load, claim: Claim, rows: Rows) -> Correct | None:
     if claim.correction is None:
         return None
     spans = tuple(span for span in claim.spans if any(start <= span.target_start < end for start, end in rows))
-    return Correct(load.block_ids, spans, rows, claim.correction) if spans else None
+    return Correct(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None

@@ -32,6 +32,7 @@ class Load:
 class Correct:
     """Correct spans inside the forward by what it computes of them."""
 
+    request_id: str
     block_ids: list[int]
     spans: tuple[Span, ...]
     rows: Rows
@@ -43,7 +44,8 @@ class Correct:
 class Capture:
     """Keep a prompt's KV after the forward that completes it."""
 
-    donor_id: str
+    donor_id: str | None
+    """None: read it for the self-test and let it go."""
     namespace: Namespace
     block_ids: list[int]
     token_ids: TokenIds
@@ -66,6 +68,8 @@ class StepWork(KVConnectorMetadata):  # type: ignore[misc]
     corrections: list[Correct] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
+    unwanted: list[str] = field(default_factory=list)
+    """Requests for which nothing need be fetched any more."""
     forget: list[tuple[Namespace, str]] = field(default_factory=list)
 
 

@@ -18,6 +18,7 @@ import torch
 
 from semblend_core import Span
 from semblend_core.kv import DonorKv, Rotation
+from semblend_core.recompute import MeanShift
 from semblend_vllm.engine_cache import EngineCache
 
 LARGEST_ERROR = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
@@ -47,9 +48,19 @@ def of_the_way_in(cache: EngineCache, rotation: Rotation) -> str:
             turned = torch.stack([rotation.rotate(layer[:-1], 1) for layer in keys])
             if not _same(cache.gather([PLACEHOLDER_BLOCK], tokens), turned, values[:, :-1], skipped=1):
                 return "K that was moved by one position is not K turned by one position"
+            _compile_correction(cache)
     finally:
         cache.scatter([PLACEHOLDER_BLOCK], [(before, Span(0, "before", 0, tokens))])
     return ""
+
+
+def _compile_correction(cache: EngineCache) -> None:
+    """Its first use would otherwise hold up a step."""
+    correction = cache.correction(
+        [PLACEHOLDER_BLOCK], [Span(0, "noise", 0, 2)], np.zeros(1, np.int64), MeanShift(1.0, min_rows=1)
+    )
+    for layer in range(cache.layers):
+        correction.apply(layer)
 
 
 def _same(donor: DonorKv, keys: torch.Tensor, values: torch.Tensor, skipped: int = 0) -> bool:

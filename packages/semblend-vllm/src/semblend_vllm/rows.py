@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from semblend_vllm.claims import Claim
 
+LONGEST_PAUSE = 15
+"""Steps."""
+
 
 @dataclass
 class RowRoom:
@@ -33,5 +36,27 @@ class RowRoom:
 
     def for_rows(self, rest: int) -> tuple[int, int]:
         """Row tokens and rows that a step can hold beside other work, for a request with ``rest`` more tokens."""
-        tokens = self.most_tokens // 2 if self.chunked else min(self.most_tokens // 2, self.most_tokens - rest)
+        tokens = self.most_tokens // 2
+        if not self.chunked and rest + tokens > self.most_tokens and rest < self.most_tokens:
+            tokens = self.most_tokens - rest
         return max(tokens, 1), max(self.most_sequences // 2, 1)
+
+
+@dataclass
+class InVain:
+    """Room that nobody took was kept in vain, as when the pool has no blocks: then it is kept ever more rarely."""
+
+    _pause: int = 0
+    _left: int = 0
+
+    def note(self, kept: bool, taken: bool) -> None:
+        if taken:
+            self._pause = 0
+        elif kept:
+            self._pause = min(2 * self._pause + 1, LONGEST_PAUSE)
+            self._left = self._pause
+
+    def skip(self) -> bool:
+        """Whether to keep nothing in this step."""
+        self._left = max(self._left - 1, -1)
+        return self._left >= 0

@@ -19,7 +19,7 @@ from semblend_vllm import compat
 from semblend_vllm.claims import Claim
 from semblend_vllm.messages import WorkerNews
 from semblend_vllm.requests import FollowedRequest
-from semblend_vllm.rows import RowRoom
+from semblend_vllm.rows import InVain, RowRoom
 from semblend_vllm.scheduler_side import SchedulerSide
 
 LOOK_AHEAD = 8
@@ -32,6 +32,7 @@ class _WithRows:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._side: SchedulerSide | None = compat.scheduler_side_of(self)
+        self._in_vain = InVain()
         # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.
         self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
@@ -51,7 +52,9 @@ class _WithRows:
         self._end_long_claims(side)
         with self._room_kept_free(side):
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        was_empty = output.total_num_scheduled_tokens == 0
         self._add_rows(output, side)
+        compat.finish_step(self, output, was_empty)
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
@@ -76,22 +79,23 @@ class _WithRows:
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[None]:
         room = side.room
         assert room is not None
-        tokens, sequences = self._needed(side, room)
-        held = [claim.rows for claim in side.long_claims.unfinished() if claim.chosen]
-        room.tokens = tokens - sum(end - start for rows in held for start, end in rows)
-        room.sequences = sequences - sum(map(len, held))
+        running = compat.held_sequences(self)
+        held_tokens, held_sequences = self._needed_by_long_claims(side, room, running)
+        room.tokens, room.sequences = self._needed(side, room, running, held_tokens, held_sequences)
+        kept = room.tokens, room.sequences
         limits = compat.batch_limits(self)
-        compat.set_batch_limits(self, limits.less(tokens, sequences))
+        compat.set_batch_limits(self, limits.less(held_tokens + room.tokens, held_sequences + room.sequences))
         try:
             yield
         finally:
             compat.set_batch_limits(self, limits)
+            self._in_vain.note(kept[1] > 0, kept != (room.tokens, room.sequences))
 
-    def _needed(self, side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
-        """Tokens and sequences for the rows of the next waiting requests, as far as running ones leave room."""
-        running = len(self.running)  # type: ignore[attr-defined]
-        tokens, sequences = self._needed_by_long_claims(side, room, running)
-        admitted = 0
+    def _needed(
+        self, side: SchedulerSide, room: RowRoom, running: int, held_tokens: int, held_sequences: int
+    ) -> tuple[int, int]:
+        """Tokens and sequences for the rows of the next waiting requests, as far as others leave room."""
+        tokens = sequences = admitted = 0
         for request in islice(compat.waiting_requests(self), self._look_ahead):
             admitted += 1
             if not side.may_plan(request):
@@ -99,13 +103,12 @@ class _WithRows:
             claim = side.prepare(request, compat.exact_prefix_tokens(self, request))
             if claim is None or claim.steps:
                 continue
-            too_many = running + admitted + sequences + len(claim.rows) > room.most_sequences
-            too_long = running + admitted + tokens + claim.row_tokens > room.most_tokens
-            if (too_many or too_long) and (tokens or admitted > 1):
+            others = running + admitted
+            too_many = others + held_sequences + sequences + len(claim.rows) > room.most_sequences
+            if too_many or others + held_tokens + tokens + claim.row_tokens > room.most_tokens:
                 break
-            # The first in the queue gets its room even if running ones must end before it is there.
             tokens, sequences = tokens + claim.row_tokens, sequences + len(claim.rows)
-        return tokens, sequences
+        return (0, 0) if self._in_vain.skip() else (tokens, sequences)
 
     def _needed_by_long_claims(self, side: SchedulerSide, room: RowRoom, running: int) -> tuple[int, int]:
         """The same for requests that wait for their rows; they have blocks already, so they go first."""
@@ -114,7 +117,7 @@ class _WithRows:
             row_tokens = sum(end - start for start, end in claim.rows)
             too_many = running + sequences + len(claim.rows) > room.most_sequences
             claim.chosen = not too_many and running + tokens + row_tokens <= room.most_tokens
-            if claim.chosen or not tokens:
+            if claim.chosen or not tokens:  # The first gets its room even if running ones must end before it is there.
                 tokens, sequences = tokens + row_tokens, sequences + len(claim.rows)
         return tokens, sequences
 

@@ -19,7 +19,8 @@ from semblend_vllm.capturing import Capturing
 from semblend_vllm.claiming import Claiming
 from semblend_vllm.claims import Claim
 from semblend_vllm.donor_books import DonorBooks
-from semblend_vllm.fetching import Waiting
+from semblend_vllm.fetching import FetchState, Waiting
+from semblend_vllm.following import Follower
 from semblend_vllm.ledger import RequestLedger
 from semblend_vllm.long_claims import LongClaims, corrected
 from semblend_vllm.messages import Capture, Correct, Load, StepWork, WorkerNews
@@ -57,7 +58,7 @@ class SchedulerSide:
         provider: SemanticLookupProvider,
         settings: Settings,
         block_size: int,
-        follow: Callable[[Any], FollowedRequest | DeclineReason],
+        follow: Follower,
         ranks: int = 1,
         neighbour: Neighbour | None = None,
         correcting: bool = True,
@@ -131,7 +132,9 @@ class SchedulerSide:
             logger.exception("no reuse for %s", request.request_id)
             self._give_up(request.request_id)
             return None
-        return None if followed is None else followed.claim
+        if followed is None or followed.claim is None or self._fetch_of(followed, followed.claim) != "there":
+            return None
+        return followed.claim
 
     @_contained
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
@@ -143,6 +146,8 @@ class SchedulerSide:
             self._drop_claim(followed, DeclineReason.ALLOCATION_FAILED)
             return
         claim, followed.ordered = followed.claim, True
+        if self._waiting is not None:
+            self._waiting.done_with(followed.request_id)
         load = Load(
             followed.request_id,
             followed.namespace,
@@ -174,7 +179,7 @@ class SchedulerSide:
             work.corrections += [] if correction is None else [correction]
         self.long_claims.add_work(work)
         if self._waiting is not None:
-            work.fetches += self._waiting.take_orders()
+            work.fetches, work.unwanted = self._waiting.take_orders()
         try:
             work.captures += self._captures_in(scheduled, block_ids_of)
         except Exception:
@@ -198,7 +203,7 @@ class SchedulerSide:
         never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
         self.long_claims.drop(request_id)
         if self._waiting is not None:
-            self._waiting.done_with(request_id)
+            self._waiting.cancel(request_id)
         followed = self._ledger.end(request_id)
         if followed is not None and (not followed.ordered or never_sent):
             self._ledger.decline(followed, DeclineReason.ABORTED)
@@ -206,12 +211,18 @@ class SchedulerSide:
     @_contained
     def reset(self) -> None:
         """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
+        self._follow.new_weights()
         self.donors.forget_all()
 
     # What the workers say.
 
     @_contained
     def hear(self, news: WorkerNews) -> None:
+        for request_id, reason in news.failed.items():  # First: what follows may fail, and these must not be lost.
+            self._load_failed(request_id, reason)
+        for request_id, landed in news.landed.items():
+            if request_id not in news.failed:
+                self._ledger.confirm(request_id, landed.tokens, landed.bytes)
         self._judge_self_test(news.self_test)
         if news.no_correction and self._claiming.correcting:
             self._claiming.correcting = False
@@ -223,11 +234,6 @@ class SchedulerSide:
             self.donors.lost(donor, why)
         if self._waiting is not None:
             self._waiting.arrived(news.fetched)
-        for request_id, reason in news.failed.items():
-            self._load_failed(request_id, reason)
-        for request_id, landed in news.landed.items():
-            if request_id not in news.failed:
-                self._ledger.confirm(request_id, landed.tokens, landed.bytes)
 
     def check_integrity(self) -> None:
         self.provider.check_integrity()
@@ -314,7 +320,11 @@ class SchedulerSide:
         if followed.lost is not None:
             self._withdraw(followed)
             return None  # A donor went while the request waited: plan again in the next step.
-        if not self._at_hand(followed, claim):
+        fetch = self._fetch_of(followed, claim)
+        if fetch == "given up":
+            self._drop_claim(followed, DeclineReason.LOAD_FAILED)
+            return 0
+        if fetch == "coming":
             return None
         if self.room is not None and not claim.steps and not self.room.take(claim):
             followed.postponed += 1
@@ -326,13 +336,16 @@ class SchedulerSide:
             followed.taint(claim.first_approximate, self._block_size)
         return claim.end - claim.start
 
-    def _at_hand(self, followed: FollowedRequest, claim: Claim) -> bool:
-        waiting = self._waiting
-        return waiting is None or waiting.at_hand(followed.request_id, followed.namespace, claim.spans)
+    def _fetch_of(self, followed: FollowedRequest, claim: Claim) -> FetchState:
+        if self._waiting is None:
+            return "there"
+        return self._waiting.state(followed.request_id, followed.namespace, claim.spans)
 
     def _withdraw(self, followed: FollowedRequest) -> None:
         """The exact prefix is another than when the plan was made: plan again."""
         followed.claim, followed.asked = None, None
+        if self._waiting is not None:
+            self._waiting.cancel(followed.request_id)
         followed.untaint()
 
     def _drop_claim(self, followed: FollowedRequest, reason: DeclineReason) -> None:
@@ -349,15 +362,22 @@ class SchedulerSide:
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
         followed = self._ledger.get(request_id)
         if followed is not None:
-            self._failed.append(followed)
+            if self.room is not None:  # Otherwise vLLM itself computes what did not come.
+                self._failed.append(followed)
             self._ledger.decline(followed, reason)
 
     def _captures_in(self, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> Iterator[Capture]:
         for request_id, tokens in scheduled.items():
             followed = self._ledger.get(request_id)
-            capture = None if followed is None else self._capturing.after_step(followed, tokens, block_ids_of)
+            capture = None if followed is None else self._capture_of(followed, tokens, block_ids_of)
             if capture is not None:
                 yield capture
+
+    def _capture_of(
+        self, followed: FollowedRequest, tokens: int, block_ids_of: Callable[[str], list[int]]
+    ) -> Capture | None:
+        proved = self.proved or any(self._tested.values())  # What has failed needs no further proof.
+        return self._capturing.after_step(followed, tokens, block_ids_of, proved=proved)
 
     def _judge_self_test(self, results: dict[int, str]) -> None:
         before = self.proved

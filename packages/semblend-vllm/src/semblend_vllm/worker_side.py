@@ -46,12 +46,13 @@ class WorkerSide:
         self._lock = threading.Lock()
         self._news = WorkerNews()
         self._invalid_blocks: set[int] = set()
-        self._corrections: list[LayerCorrection] = []
+        self._corrections: dict[str, LayerCorrection] = {}
+        """By request: of the step under way."""
         self._shared_digest: OrderedDict[str, str] = OrderedDict()
         """This rank's namespace to the one that discovery knows, where they differ."""
         # Compiles what a first load would otherwise wait for, too.
         refused = proof.of_the_way_in(cache, rotation)
-        self._proved = bool(refused)
+        self._judged = bool(refused)
         if refused:
             self._news.self_test[rank] = refused
         self._store = DonorStore(options, on_gone=self._donor_gone)
@@ -65,10 +66,7 @@ class WorkerSide:
             self._news.no_correction = reason
 
     def load(self, work: StepWork) -> None:
-        for namespace, donor_id in work.forget:
-            self._store.forget(namespace.for_rank(self._rank), donor_id)
-        for fetch in work.fetches:
-            self._fetched.order(fetch.request_id, fetch.namespace.for_rank(self._rank), fetch.spans)
+        self._tidy_and_fetch(work)
         self._corrections.clear()
         for load in work.loads:
             reason = self._load(load)
@@ -82,17 +80,18 @@ class WorkerSide:
                 first = load.spans[0].target_start // self._cache.block_size
                 self._invalid_blocks.update(load.block_ids[first:])
         for correct in work.corrections:
-            self._prepare_correction(correct)
+            if correct.request_id not in self._news.failed:
+                self._prepare_correction(correct)
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""
-        try:
-            for correction in self._corrections:
+        for request_id, correction in list(self._corrections.items()):
+            try:
                 correction.apply(layer)
-        except Exception:
-            # Layers before this one are corrected, those behind it are not: worse than the tier promises, not wrong.
-            logger.exception("the correction failed in layer %d and is left out of this step", layer)
-            self._corrections.clear()
+            except Exception:
+                logger.exception("the correction of %s failed in layer %d", request_id, layer)
+                del self._corrections[request_id]
+                self._failed(request_id, DeclineReason.LOAD_FAILED)
 
     def capture(self, work: StepWork) -> None:
         self._corrections.clear()
@@ -150,22 +149,45 @@ class WorkerSide:
     def _prepare_correction(self, correct: Correct) -> None:
         try:
             rows = np.concatenate([np.arange(start, end) for start, end in correct.rows])
-            self._corrections.append(self._cache.correction(correct.block_ids, correct.spans, rows, correct.shift))
+            made = self._cache.correction(correct.block_ids, correct.spans, rows, correct.shift)
+            self._corrections[correct.request_id] = made
         except Exception:
-            logger.exception("a correction could not be prepared and is left out of this step")
+            # What the tier promises cannot be held: the same as a load that failed.
+            logger.exception("the correction of %s could not be prepared", correct.request_id)
+            self._failed(correct.request_id, DeclineReason.LOAD_FAILED)
+
+    def _failed(self, request_id: str, reason: DeclineReason) -> None:
+        with self._lock:
+            self._news.failed[request_id] = reason
+
+    def _tidy_and_fetch(self, work: StepWork) -> None:
+        try:
+            for namespace, donor_id in work.forget:
+                self._store.forget(namespace.for_rank(self._rank), donor_id)
+            for request_id in work.unwanted:
+                self._fetched.cancel(request_id)
+            for fetch in work.fetches:
+                self._fetched.order(fetch.request_id, fetch.namespace.for_rank(self._rank), fetch.spans)
+        except Exception:
+            logger.exception("donors could not be fetched or forgotten")
 
     def _capture(self, capture: Capture) -> None:
+        if capture.donor_id is None:
+            if not self._judged:
+                self._prove(self._cache.gather(capture.block_ids, len(capture.token_ids)), capture.token_ids)
+            return
+        donor_id = capture.donor_id
         if not self._store.has_room_for(len(capture.token_ids) * self._cache.token_bytes):
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
             return
         donor = self._cache.gather(capture.block_ids, len(capture.token_ids))
-        if not self._proved:
+        if not self._judged:
             self._prove(donor, capture.token_ids)
         own = capture.namespace.for_rank(self._rank)
         self._remember(own, capture.namespace)
         result = self._store.put(
             own,
-            capture.donor_id,
+            donor_id,
             donor,
             token_ids=capture.token_ids,
             on_durable=lambda _: self._durable(capture),
@@ -174,7 +196,7 @@ class WorkerSide:
         if result.accepted:
             return
         logger.debug("the KV of %s was not kept: %s", capture.donor_id, result.reason)
-        if result.reason is StoreDecline.DUPLICATE_DONOR and self._store.contains(own, capture.donor_id):
+        if result.reason is StoreDecline.DUPLICATE_DONOR and self._store.contains(own, donor_id):
             self._durable(capture)  # Donors are named by their content, so what is held is the same.
         elif result.reason is not StoreDecline.DUPLICATE_DONOR:
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
@@ -183,7 +205,7 @@ class WorkerSide:
         failed = proof.failure(donor, token_ids, self._rotation)
         if failed is None:
             return
-        self._proved = True
+        self._judged = True
         with self._lock:
             self._news.self_test[self._rank] = failed
 
@@ -198,11 +220,12 @@ class WorkerSide:
 
     def _durable(self, capture: Capture) -> None:
         with self._lock:
-            self._news.durable[(capture.namespace.digest, capture.donor_id)] = frozenset((self._rank,))
+            self._news.durable[(capture.namespace.digest, str(capture.donor_id))] = frozenset((self._rank,))
 
     def _not_kept(self, capture: Capture, reason: DeclineReason) -> None:
-        with self._lock:
-            self._news.lost[(capture.namespace.digest, capture.donor_id)] = reason
+        if capture.donor_id is not None:
+            with self._lock:
+                self._news.lost[(capture.namespace.digest, capture.donor_id)] = reason
 
     def _remember(self, own: Namespace, shared: Namespace) -> None:
         if own.digest == shared.digest:

@@ -60,15 +60,15 @@ def worst(cold: Any, other: Any) -> float:
     )
 
 
-def everything_behind_the_head(claim_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def everything_behind_the_head(claim_for: Callable[..., Any]) -> Callable[..., Any]:
     """The head stands where it stood, behind nothing: its KV is exact. All else is computed over what was loaded."""
 
-    def changed(plan: Any) -> Any:
-        claim, reason = claim_for(plan)
+    def changed(plan: Any, **how: Any) -> Any:
+        claim, reason = claim_for(plan, **how)
         head = claim.spans[0]
         assert (head.target_start, head.donor_start) == (0, 0)
         assert len(claim.spans) > 1
-        return replace(claim, rows=((head.target_end, claim.end),), correction=None), reason
+        return replace(claim, rows=((head.target_end, claim.end),), correction=None, steps=()), reason
 
     return changed
 
@@ -80,7 +80,8 @@ def test_with_everything_recomputed_the_answer_is_the_cold_one(
     donors, recipient = CASES[name]
     cold = engine.ask(recipient, salt="all of it, cold", reuse="off")
     serve_donors(engine, donors, f"all of it, {name}")
-    monkeypatch.setattr(engine.side, "_claim_for", everything_behind_the_head(engine.side._claim_for))
+    claiming = engine.side._claiming
+    monkeypatch.setattr(claiming, "claim_for", everything_behind_the_head(claiming.claim_for))
     before = engine.stats().confirmed_tokens
     answer = engine.ask(recipient, salt=f"all of it, {name}")
     assert engine.stats().confirmed_tokens > before

@@ -179,6 +179,12 @@ class Settings:
         Text("folder, in which `{rank}` stands for the tensor-parallel rank"),
         "Folder of the disk tier, for one process alone.",
     )
+    store_queue_bytes: int = _setting(
+        "store",
+        4 * 1024**3,
+        ByteSize(1),
+        "Donor KV that may wait to be copied into a tier; it lies in the engine's own memory, beside its cache.",
+    )
     store_promote: bool = _setting(
         "store", False, Flag(), "Copy a donor into the next faster tier after its use, in the background."
     )

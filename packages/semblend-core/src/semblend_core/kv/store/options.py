@@ -75,6 +75,7 @@ class StoreOptions:
             disk_bytes=settings.store_disk_bytes,
             disk_path=settings.store_disk_path.replace("{rank}", str(rank)) or None,
             eviction=settings.eviction,
+            queue_bytes=settings.store_queue_bytes,
             promote=settings.store_promote,
         )
 

@@ -133,9 +133,8 @@ class DonorStore:
 
         Ask before copying a donor out of the engine. ``put`` may still decline.
         """
-        return any(
-            nbytes <= self.options.limit_of(tier) and self._lanes[tier].has_room_for(nbytes) for tier in self._tiers
-        )
+        first = next((tier for tier in self._tiers if nbytes <= self.options.limit_of(tier)), None)
+        return first is not None and self._lanes[first].has_room_for(nbytes)
 
     def contains(self, namespace: Namespace, donor_id: str) -> bool:
         """Whether ``acquire`` would find it now."""
