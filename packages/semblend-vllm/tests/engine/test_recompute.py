@@ -80,7 +80,8 @@ def test_with_everything_recomputed_the_answer_is_the_cold_one(
     donors, recipient = CASES[name]
     cold = engine.ask(recipient, salt="all of it, cold", reuse="off")
     serve_donors(engine, donors, f"all of it, {name}")
-    monkeypatch.setattr(engine.side, "_claim_for", everything_behind_the_head(engine.side._claim_for))
+    claiming = engine.side._claiming
+    monkeypatch.setattr(claiming, "claim_for", everything_behind_the_head(claiming.claim_for))
     before = engine.stats().confirmed_tokens
     answer = engine.ask(recipient, salt=f"all of it, {name}")
     assert engine.stats().confirmed_tokens > before
