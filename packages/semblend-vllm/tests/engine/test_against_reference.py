@@ -37,7 +37,7 @@ def claim_for(engine: Any, tokens: np.ndarray, salt: str) -> Claim:
     request = type("Request", (), {"lora_request": None, "cache_salt": salt})
     result = engine.side.provider.lookup(LookupRequest("ask ahead", follower.namespace(request), tokens))
     engine.side.provider.report_outcome(Outcome("ask ahead", OutcomeKind.COLD))
-    claim, _ = engine.side._claiming.claim_for(result.plan)
+    claim, _ = engine.side._claiming.claim_for(result.plan, may_wait=False)
     assert isinstance(claim, Claim)
     return claim
 

@@ -60,11 +60,11 @@ def worst(cold: Any, other: Any) -> float:
     )
 
 
-def everything_behind_the_head(claim_for: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def everything_behind_the_head(claim_for: Callable[..., Any]) -> Callable[..., Any]:
     """The head stands where it stood, behind nothing: its KV is exact. All else is computed over what was loaded."""
 
-    def changed(plan: Any) -> Any:
-        claim, reason = claim_for(plan)
+    def changed(plan: Any, **how: Any) -> Any:
+        claim, reason = claim_for(plan, **how)
         head = claim.spans[0]
         assert (head.target_start, head.donor_start) == (0, 0)
         assert len(claim.spans) > 1
