@@ -37,21 +37,20 @@ def claim_for(engine: Any, tokens: np.ndarray, salt: str) -> Claim:
     request = type("Request", (), {"lora_request": None, "cache_salt": salt})
     result = engine.side.provider.lookup(LookupRequest("ask ahead", follower.namespace(request), tokens))
     engine.side.provider.report_outcome(Outcome("ask ahead", OutcomeKind.COLD))
-    claim, _ = engine.side._claim_for(result.plan)
+    claim, _ = engine.side._claiming.claim_for(result.plan, may_wait=False)
     assert isinstance(claim, Claim)
     return claim
 
 
-def test_rows_and_spans_give_the_reference_engines_logits(engine: Any, reference: Any) -> None:
+def test_rows_and_spans_give_the_reference_engines_logits(
+    engine: Any, reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     donor, recipient = tokens_of(engine, DONOR), tokens_of(engine, RECIPIENT)
     engine.ask(DONOR, salt="reference", tokens=1, reuse={"mode": "on"})
     engine.settle()
-    engine.side._settings = engine.side._settings.__class__.from_env({"SEMBLEND_QUALITY_TIER": "fast"})
-    try:
-        claim = claim_for(engine, recipient, "reference")
-        answer = engine.ask(RECIPIENT, salt="reference", tokens=1)
-    finally:
-        engine.side._settings = engine.settings
+    monkeypatch.setattr(engine.side._claiming, "_tier", "fast")
+    claim = claim_for(engine, recipient, "reference")
+    answer = engine.ask(RECIPIENT, salt="reference", tokens=1)
     assert len(claim.spans) >= 3
     assert len(claim.rows) >= 3
 

@@ -33,29 +33,29 @@ CASES: dict[str, tuple[list[str], str, float]] = {
         [first()],
         f"Read the text below with care. Reply in a few words and name nobody who is not mentioned in it.\n\n{DOCUMENT}"
         "\n\nQuestion: Who led the school?\nAnswer:",
-        0.05,
+        0.03,
     ),
     "new task in front": (
         [first()],
         f"Task: say in a sentence what became of the lighthouse, from the text that follows.\n\n{DOCUMENT}\n\nAnswer:",
-        0.05,
+        0.03,
     ),
     "passages in another order": (
         [first()],
         "Records from the town archive, newest first.\n\n"
         + "\n\n".join(f"Record {n}: {PASSAGES[i]}" for n, i in enumerate((2, 0, 3, 1), 1))
         + "\n\nQuestion: Who was the captain of the ferry?\nAnswer:",
-        0.25,
+        0.05,
     ),
     "passages of four requests": (
         [f"Note {n} of the town archive:\n{passage}\n\nTitle:" for n, passage in enumerate(PASSAGES)],
         "Four notes.\n\n" + "\n\n".join(PASSAGES) + "\n\nQuestion: Where was the lighthouse ordered?\nAnswer:",
-        0.35,
+        0.15,
     ),
     "edited in one place": (
         [first()],
         first("Who had the school?").replace("In 1886 the lighthouse", "In the summer of 1886 the old lighthouse"),
-        0.05,
+        0.01,
     ),
 }
 
@@ -74,7 +74,6 @@ def test_what_was_computed_before_is_reused_and_the_answer_stays(engine: Any, di
     assert cold.cached_tokens == 0
     assert confirmed > 0.3 * cold.prompt_tokens
     assert reused.cached_tokens > 0.7 * cold.prompt_tokens
-    print(f"KL {divergence(cold, reused):.6f} in {name}: {reused.text!r}, cold {cold.text!r}")
     assert divergence(cold, reused) < bound
     assert reused.tokens[0] == cold.tokens[0]
     engine.check_integrity()
@@ -88,7 +87,7 @@ def test_several_requests_reuse_in_one_step(engine: Any, divergence: Any) -> Non
     together = engine.ask_all(prompts, salt="batch")
     alone = [engine.ask(prompt, salt="batch, cold", reuse="off") for prompt in prompts]
     assert engine.stats().outcomes["materialized"] == before + 3
-    assert all(divergence(cold, warm) < 0.25 for cold, warm in zip(alone, together, strict=True))
+    assert all(divergence(cold, warm) < 0.05 for cold, warm in zip(alone, together, strict=True))
     engine.check_integrity()
 
 
