@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 MOST_NAMESPACES = 65536
 """Remembered to translate what a rank's store loses; only ranks other than the first need it."""
-LONGEST_COPY_S = 1.0
+LONGEST_COPY_S = 5.0
 """Without a device, copies from memory are made by a thread; this is for the largest."""
 
 

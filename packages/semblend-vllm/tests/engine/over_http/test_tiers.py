@@ -14,8 +14,8 @@ ADAPTERS = ("careful", "hasty")
 RANK = 8
 LARGEST_KL = 0.05
 """One document behind a new instruction."""
-NOT_THERE = [[reason] for reason in ("donor_corrupt", "donor_evicted", "load_failed", "no_spans")]
-"""One reason. Fetched ahead, a donor is found out before the request is admitted, and no other has its tokens."""
+NOT_THERE = [[reason] for reason in ("donor_corrupt", "donor_evicted", "load_failed")]
+"""One reason, whether the donor is found out while it is fetched or when it is loaded."""
 
 
 def text(kind: str) -> str:
