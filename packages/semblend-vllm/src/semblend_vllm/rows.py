@@ -49,8 +49,8 @@ class InVain:
     _pause: int = 0
     _left: int = 0
 
-    def note(self, kept: bool, taken: bool) -> None:
-        if taken:
+    def note(self, kept: bool, admitted: bool) -> None:
+        if admitted:
             self._pause = 0
         elif kept:
             self._pause = min(2 * self._pause + 1, LONGEST_PAUSE)

@@ -50,10 +50,11 @@ class _WithRows:
         side.catch_up()
         self._start_failed_over(side, None)
         self._end_long_claims(side)
-        with self._room_kept_free(side):
+        with self._room_kept_free(side) as kept:
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         was_empty = output.total_num_scheduled_tokens == 0
-        self._add_rows(output, side)
+        admitted = self._add_rows(output, side)
+        self._in_vain.note(kept, admitted)
         compat.finish_step(self, output, was_empty)
         return output
 
@@ -76,20 +77,19 @@ class _WithRows:
                 compat.count_as_found(self, followed.request, claim.reused_tokens, 0)
 
     @contextmanager
-    def _room_kept_free(self, side: SchedulerSide) -> Iterator[None]:
+    def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
+        """Whether room is kept for requests that may be admitted."""
         room = side.room
         assert room is not None
         running = compat.held_sequences(self)
         held_tokens, held_sequences = self._needed_by_long_claims(side, room, running)
         room.tokens, room.sequences = self._needed(side, room, running, held_tokens, held_sequences)
-        kept = room.tokens, room.sequences
         limits = compat.batch_limits(self)
         compat.set_batch_limits(self, limits.less(held_tokens + room.tokens, held_sequences + room.sequences))
         try:
-            yield
+            yield room.sequences > 0
         finally:
             compat.set_batch_limits(self, limits)
-            self._in_vain.note(kept[1] > 0, kept != (room.tokens, room.sequences))
 
     def _needed(
         self, side: SchedulerSide, room: RowRoom, running: int, held_tokens: int, held_sequences: int
@@ -129,15 +129,18 @@ class _WithRows:
             )
         compat.end_waiting(self, side.long_claims.take_dropped())
 
-    def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> None:
+    def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
+        """Whether a request was admitted with rows."""
         for followed, rows in side.long_claims.take_chosen():
             row_ids = compat.add_rows(self, output, followed.request, rows)
             self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
         work = output.kv_connector_metadata
         if work is None or not work.loads:
-            return
-        for followed, claim in side.claims_in(work):
+            return False
+        claims = side.claims_in(work)
+        for followed, claim in claims:
             self._add_rows_of(output, followed, claim)
+        return any(claim.rows for _, claim in claims)
 
     def _add_rows_of(self, output: SchedulerOutput, followed: FollowedRequest, claim: Claim) -> None:
         row_ids = compat.add_rows(self, output, followed.request, claim.rows)

@@ -1,0 +1,48 @@
+"""Room for rows: what a step can hold, and when it is not worth keeping."""
+
+from __future__ import annotations
+
+from semblend_core import Span
+from semblend_vllm.claims import Claim
+from semblend_vllm.rows import LONGEST_PAUSE, InVain, RowRoom
+
+
+def claim(*rows: tuple[int, int]) -> Claim:
+    return Claim(0, 160, (Span(0, "d", 5, 160),), rows)
+
+
+def test_rows_take_what_was_set_aside() -> None:
+    room = RowRoom(1000, 16, tokens=50, sequences=2)
+    assert room.take(claim((0, 30), (60, 70)))
+    assert not room.take(claim((0, 5)))
+    assert (room.tokens, room.sequences) == (10, 0)
+
+
+def test_rows_leave_half_of_a_step_to_others() -> None:
+    assert RowRoom(1000, 16).for_rows(rest=900) == (500, 8)
+
+
+def test_without_chunks_the_rest_of_the_prompt_is_in_the_same_step() -> None:
+    assert RowRoom(1000, 16, chunked=False).for_rows(rest=900) == (100, 8)
+    assert RowRoom(1000, 16, chunked=False).for_rows(rest=200) == (500, 8)
+
+
+def kept_in(in_vain: InVain, steps: int, admitted: bool = False) -> list[bool]:
+    kept = []
+    for _ in range(steps):
+        kept.append(not in_vain.skip())
+        in_vain.note(kept[-1], admitted and kept[-1])
+    return kept
+
+
+def test_room_that_nobody_takes_is_kept_ever_more_rarely() -> None:
+    in_vain = InVain()
+    kept = kept_in(in_vain, 200)
+    assert kept[0]
+    assert 200 / (LONGEST_PAUSE + 1) <= sum(kept) < 30
+
+
+def test_room_that_is_taken_is_always_kept() -> None:
+    in_vain = InVain()
+    kept_in(in_vain, 50)
+    assert all(kept_in(in_vain, 50, admitted=True)[LONGEST_PAUSE + 1 :])
