@@ -190,6 +190,7 @@ class WorkerSide:
             donor_id,
             donor,
             token_ids=capture.token_ids,
+            give=True,  # Gathered for this.
             on_durable=lambda _: self._durable(capture),
             on_declined=lambda _, reason: self._not_kept(capture, DeclineReason.CAPTURE_FAILED),
         )

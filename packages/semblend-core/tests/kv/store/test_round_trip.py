@@ -159,3 +159,28 @@ def test_a_load_after_close_fails_with_a_reason(kit: Any, open_store: OpenStore,
     handle.release()
     assert store.acquire(namespace, "a") is None
     assert store.put(namespace, "b", kit.kv()).reason is StoreDecline.CLOSED
+
+
+def test_tensors_that_are_given_are_kept_as_they_are(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
+    store = open_store(device_bytes=2 * kit.kv().nbytes)
+    given, lent = kit.kv(1), kit.kv(2)
+    assert store.put(namespace, "given", given, give=True).accepted
+    assert store.put(namespace, "lent", lent).accepted
+    assert store.flush()
+    for name, kv, kept in (("given", given, True), ("lent", lent, False)):
+        handle = store.acquire(namespace, name)
+        assert handle is not None
+        with handle:
+            (part,) = store.load(handle).result()
+            assert kit.same(part, kv)
+            assert (part.keys.data_ptr() == kv.keys.data_ptr()) == kept
+    store.check_integrity()
+
+
+def test_given_tensors_are_copied_into_other_memory(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
+    store = open_store(host_bytes=1 << 20)
+    given = kit.kv(1)
+    assert store.put(namespace, "given", given, give=True).accepted
+    assert store.flush()
+    given.keys.zero_()
+    assert kit.same(kit.read(store, namespace, "given"), kit.kv(1))

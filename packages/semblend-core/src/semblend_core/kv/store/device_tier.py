@@ -13,7 +13,7 @@ from semblend_core.kv.store.vocabulary import DonorKey, Tier
 
 
 class DeviceTier(StorageTier):
-    """A storage is a DonorKv of its own; readers get views of it."""
+    """A storage is a DonorKv of its own, made here or given; readers get views of it."""
 
     tier = Tier.DEVICE
 
@@ -26,6 +26,9 @@ class DeviceTier(StorageTier):
         return spec.nbytes
 
     def write(self, source: Source) -> DonorKv:
+        if source.given is not None and source.given.keys.device == self._device:
+            wait(source.after)
+            return source.given
         # Allocated on the side stream: memory that the engine freed a moment ago may still be in use on its own.
         with self._side.open(source.after):
             kept = source.spec.empty(source.spec.tokens, self._device)

@@ -102,12 +102,15 @@ class DonorStore:
         on_durable: Callable[[str], None] | None = None,
         on_declined: Callable[[str, StoreDecline], None] | None = None,
         tier: Tier | None = None,
+        give: bool = False,
     ) -> PutResult:
         """Begin to keep a donor in the fastest tier that can hold it, from ``tier`` downwards.
 
         The tensors are the store's to read until the donor is durable: the caller may drop them, but never writes to
         them again. ``on_durable`` is called with the donor id, on a background thread, once the donor is visible;
         ``on_declined``, likewise, when an accepted donor could not be kept after all.
+        ``give``: they are the store's for good, nobody else writes to them, and they are no views of more: then the
+        device tier keeps them as they are.
         A donor that is already held, or on its way, is refused and not replaced: its readers rely on it.
         """
         entry, reason = self._entry_for(namespace, donor_id, kv, token_ids)
@@ -118,7 +121,7 @@ class DonorStore:
             self._holdings.decline(reason)
             return PutResult(reason)
         job = Job(
-            partial(self._capture, entry, _source(entry, kv), tiers, on_durable, on_declined),
+            partial(self._capture, entry, _source(entry, kv, give), tiers, on_durable, on_declined),
             partial(self._holdings.withdraw, entry, StoreDecline.CLOSED),
             entry.spec.nbytes,
         )
@@ -300,9 +303,9 @@ class DonorStore:
         return None if self._disk is None else DiskReader(self._disk.directory, self.device)
 
 
-def _source(entry: Entry, kv: DonorKv) -> Source:
-    layers = layers_of(kv)
-    return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, mark_caller(kv.keys))
+def _source(entry: Entry, kv: DonorKv, give: bool) -> Source:
+    layers, given = layers_of(kv), kv if give else None
+    return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, mark_caller(kv.keys), given)
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import torch
 
 from semblend_core.contract import TokenIds
+from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors
 from semblend_core.kv.store.side_stream import SideStream, copy_layers
 from semblend_core.kv.store.vocabulary import DonorKey, StoreDecline, StoreFaultError, Tier
@@ -31,6 +32,8 @@ class Source:
     """Its layers where they are in memory already; None for a donor on disk."""
     after: object = None
     """A mark of the work that makes the source; None when it is whole."""
+    given: DonorKv | None = None
+    """Its tensors, where they are the store's to keep: a tier of the same memory need not copy them."""
 
 
 class FragmentedError(Exception):
