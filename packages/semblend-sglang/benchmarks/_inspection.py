@@ -1,0 +1,100 @@
+"""Runs inside SGLang's scheduler process: core's provider, and notes on what happens around it.
+
+Times of SemBlend's own steps, and, where a benchmark asks for it, the first layer's KV of relocated tokens against the
+same prompt computed cold. Only benchmarks load this.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from semblend_core import Outcome, SemBlend, Settings, create_provider
+from semblend_sglang.requests import token_ids_of
+from semblend_sglang.side import Side
+
+_NOTES = Path(os.environ["SEMBLEND_BENCHMARK_INSPECTION"])
+_COMPARE = Path(f"{_NOTES}.compare")
+_relocated: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = {}
+
+
+def provider() -> SemBlend:
+    ours = {"SEMBLEND_SGLANG_PROVIDER", "SEMBLEND_BENCHMARK_INSPECTION"}
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    for name in ("match", "admit", "cached"):
+        setattr(Side, name, _timed(getattr(Side, name)))
+    Side.start = _noting_relocated(Side.start)  # type: ignore[method-assign]
+    Side.cached = _comparing(Side.cached)  # type: ignore[method-assign]
+    made = create_provider(Settings.from_env(environment), engine="sglang")
+    made.report_outcome = _noting_outcome(made.report_outcome)  # type: ignore[method-assign]
+    return made
+
+
+def note(**entry: Any) -> None:
+    with _NOTES.open("a") as notes:
+        notes.write(json.dumps(entry) + "\n")
+
+
+def _noting_outcome(method: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+    def noting(outcome: Outcome) -> None:
+        note(what="outcome", kind=str(outcome.kind), reason=None if outcome.reason is None else str(outcome.reason))
+        method(outcome)
+
+    return noting
+
+
+def _timed(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        result = method(*args, **kwargs)
+        took = (time.perf_counter() - started) * 1e3
+        if took > 0.05:
+            note(what=method.__name__, ms=round(took, 3))
+        return result
+
+    return timed
+
+
+def _noting_relocated(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noting(side: Side, request_id: str) -> Any:
+        load = method(side, request_id)
+        if load is not None and _COMPARE.exists():
+            places = torch.cat([torch.arange(span.target_start, span.target_end) for span in load.claim.spans])
+            keys, values = side.pool.first_layer(load.slots[(places - load.claim.start).to(load.slots.device)].long())
+            _relocated[_name(load.token_ids)] = (places, keys.clone(), None if values is None else values.clone())
+        return load
+
+    return noting
+
+
+def _comparing(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def comparing(side: Side, asked: Any, read_slots: Callable[[], torch.Tensor]) -> Any:
+        kept = _relocated.pop(_name(token_ids_of(asked.prompt)), None) if _relocated else None
+        if kept is not None:
+            places, keys, values = kept
+            slots = read_slots()[places.to(side.pool.device)]
+            cold_keys, cold_values = side.pool.first_layer(slots)
+            value_error = None if values is None or cold_values is None else _error(values, cold_values)
+            note(what="compared", tokens=len(places), key_error=_error(keys, cold_keys), value_error=value_error)
+        return method(side, asked, read_slots)
+
+    return comparing
+
+
+def _error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours.float() - theirs.float()).norm() / theirs.float().norm().clamp(min=1e-12))
+
+
+def _name(token_ids: Any) -> str:
+    return hashlib.blake2b(token_ids.tobytes(), digest_size=12).hexdigest()

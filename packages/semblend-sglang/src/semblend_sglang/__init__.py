@@ -1,0 +1,11 @@
+"""SemBlend for SGLang: reuse of any earlier prompt's KV, at any position, in one forward pass.
+
+SGLang finds the plugin by its entry point; ``--radix-cache-backend semblend`` switches it on. Importing this package
+alone does not import SGLang.
+"""
+
+from __future__ import annotations
+
+from semblend_sglang.legacy import patch_radix_cache
+
+__all__ = ["patch_radix_cache"]

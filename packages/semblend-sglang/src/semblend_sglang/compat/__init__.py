@@ -1,0 +1,25 @@
+"""One module per generation of SGLang's prefix cache; each translates that cache's calls to :class:`Side`'s."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def cache_class() -> type[Any]:
+    """The cache for the SGLang that is installed, told by what it has and not by its number."""
+    from sglang.srt.mem_cache import registry
+
+    if hasattr(registry, "create_unified_radix_cache"):
+        from semblend_sglang.compat.unified import SemBlendUnifiedCache
+
+        return SemBlendUnifiedCache
+    from semblend_sglang.compat.radix import SemBlendRadixCache
+
+    return SemBlendRadixCache
+
+
+def stock_cache(ctx: Any) -> Any:
+    """What SGLang would have made without us."""
+    from sglang.srt.mem_cache.registry import default_radix_cache_factory
+
+    return default_radix_cache_factory(ctx)

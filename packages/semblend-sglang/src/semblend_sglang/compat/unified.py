@@ -1,0 +1,167 @@
+"""SGLang 0.5.22 and 0.5.23: ``UnifiedRadixCache``, in Python or Rust, which takes KV by ``checkpoint``."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.base_prefix_cache import (
+    CacheRequestOutcome,
+    InitLoadBackParams,
+    MatchPrefixParams,
+    MatchResult,
+)
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.registry import create_unified_radix_cache
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+from semblend_sglang.compat.shared import SemBlendCache
+from semblend_sglang.requests import Asked, TreeKey
+from semblend_sglang.support import why_not_for
+from semblend_sglang.tree import TreeMatch
+
+
+class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[misc]
+    def __init__(self, params: Any) -> None:
+        self._private: dict[str, torch.Tensor] = {}
+        """Slots that a request was given and that its row does not hold yet."""
+        self._load_is_private = False
+        super().__init__(params)
+
+    @classmethod
+    def build(cls, ctx: Any) -> SemBlendUnifiedCache:
+        cache: SemBlendUnifiedCache = create_unified_radix_cache(ctx, cache_class=cls)
+        return cache
+
+    # --- SGLang's calls --------------------------------------------------------------------------------------------
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        exact = super().match_prefix(params)
+        req = params.req
+        if req is None or self.disable or (self.semblend is None and self.semblend_aliases is None):
+            return exact
+        if req.kv.holds_kv or req.output_ids:
+            return exact  # It was retracted: what it had is computed again.
+        asked = self._asked(req, params.key, exact.device_prefix_len)
+        if exact.host_hit_length:
+            asked = _declined(asked, "its exact prefix continues in host memory")
+        if self.semblend_aliases is not None:
+            found = self.semblend_aliases.match(asked, lambda tokens: self._look(tokens, asked.key))
+            self.semblend_aliases.forbid_insert(req)
+            return exact if found is None else found
+        assert self.semblend is not None
+        claim = self.semblend.match(asked)
+        return exact if claim is None else exact._replace(host_hit_length=claim.length)
+
+    def init_load_back(self, params: InitLoadBackParams) -> Any:
+        req, side = params.req, self.semblend
+        self._load_is_private = False
+        followed = side.of(req) if side is not None and req is not None else None
+        if side is None or followed is None or followed.claim is None:
+            return super().init_load_back(params)
+        slots = side.admit(req.rid)
+        if slots is None:
+            return 0, req.last_node
+        self._load_is_private = True
+        self._private[req.rid] = slots
+        return len(slots), req.last_node
+
+    def load_back_is_cache_owned(self) -> bool:
+        return False if self._load_is_private else bool(super().load_back_is_cache_owned())
+
+    def prefix_device_indices(self, req: Any) -> torch.Tensor:
+        private = self._private.pop(req.rid, None)
+        if private is None:
+            exact: torch.Tensor = super().prefix_device_indices(req)
+            return exact
+        whole = torch.cat([self.path_device_indices(req.last_node), private.to(torch.int64)])
+        assert len(whole) == req.prefix_len, (req.rid, len(whole), req.prefix_len)
+        return whole
+
+    def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        if self._is_approximate(req):
+            return  # SGLang does not ask for what skips insertion; should it ever, the tree stays exact.
+        super().checkpoint(req, up_to=up_to, **kwargs)
+        if up_to >= len(req.origin_input_ids) and not self.disable:
+            asked = self._asked(req, None, 0)
+            if self.semblend is not None:
+                self.semblend.cached(asked, lambda: self._row(req.kv.req_pool_idx, len(asked.prompt)))
+            elif self.semblend_aliases is not None:
+                self.semblend_aliases.cached(asked)
+
+    def on_release(self, req: Any, *, checkpointed: bool) -> None:
+        super().on_release(req, checkpointed=checkpointed)
+        self._private.pop(req.rid, None)
+        for part in self._parts():
+            part.released(req)
+
+    def finish(self, request: Any, outcome: CacheRequestOutcome) -> None:
+        super().finish(request, outcome)
+        if outcome is CacheRequestOutcome.ABORT:
+            for part in self._parts():
+                part.left_queue(request.rid)
+
+    def reset(self) -> None:
+        super().reset()
+        self._private.clear()
+        if self.semblend is not None:
+            self.semblend.reset()
+
+    # --- The hooks' calls ------------------------------------------------------------------------------------------
+
+    def semblend_admitted(self, req: Any, adder: Any) -> None:
+        side = self.semblend
+        load = side.loads.get(req.rid) if side is not None else None
+        if side is None or load is None:
+            return
+        side.forbid_insert(req.rid)
+        # SGLang counts the whole prefix as cached, less what it believes computed before: rows are computed.
+        req.already_computed = load.claim.row_tokens
+        adder.log_hit_tokens -= load.claim.row_tokens
+        adder.log_input_tokens += load.claim.row_tokens
+
+    def semblend_continued(self, req: Any, finished: bool) -> None:
+        """Later pieces of an approximate prompt need nothing here."""
+
+    def semblend_forget_private(self, req: Any) -> None:
+        self._private.pop(req.rid, None)
+
+    # --- ExactTree -------------------------------------------------------------------------------------------------
+
+    def find(self, tokens: Any, key: TreeKey) -> TreeMatch:
+        length, found = self._look(tokens, key)
+        node = found.last_device_node
+        return TreeMatch(length, node, lambda: self.path_device_indices(node))
+
+    def hold(self, node: Any) -> Any:
+        return self.lock(node)
+
+    def let_go(self, held: Any) -> None:
+        self.unlock(held)
+
+    # --- Translations ----------------------------------------------------------------------------------------------
+
+    def _look(self, tokens: Any, key: TreeKey) -> tuple[int, MatchResult]:
+        found = super().match_prefix(MatchPrefixParams(key=self._key(tokens, key)))
+        return found.device_prefix_len, found
+
+    @staticmethod
+    def _key(tokens: Any, key: TreeKey) -> RadixKey:
+        ids = tokens if isinstance(tokens, array) else array("q", tokens)
+        return RadixKey(ids, key.extra_key, cache_salt=key.cache_salt)
+
+    @staticmethod
+    def _asked(req: Any, key: Any, exact_tokens: int) -> Asked:
+        return Asked(
+            req,
+            req.rid,
+            req.origin_input_ids,
+            TreeKey(req.extra_key, req.cache_salt),
+            exact_tokens,
+            why_not_for(req, key),
+        )
+
+
+def _declined(asked: Asked, why: str) -> Asked:
+    return Asked(asked.request, asked.request_id, asked.prompt, asked.key, asked.exact_tokens, why)

@@ -1,0 +1,106 @@
+"""Puts the pieces together around an engine that is about to start."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import os
+from typing import Any
+
+from semblend_core import SemanticLookupProvider, SemanticPrefixProvider, Settings, create_provider
+from semblend_core.kv import Rotation, StoreOptions
+from semblend_sglang.aliases import AliasPath
+from semblend_sglang.compat import cache_class, stock_cache
+from semblend_sglang.finding import BatchLimits, Finder
+from semblend_sglang.kept import KeptDonors
+from semblend_sglang.metrics import EngineMetrics
+from semblend_sglang.plugin import why_not_hooked
+from semblend_sglang.pool import KvPool
+from semblend_sglang.requests import NamespaceBook
+from semblend_sglang.side import Side
+from semblend_sglang.support import resolved, why_unsupported
+
+logger = logging.getLogger(__name__)
+
+PROVIDER_SETTING = "SEMBLEND_SGLANG_PROVIDER"
+"""``package.module:callable`` that returns a provider; unset: core's own."""
+KEEP_SETTING = "SEMBLEND_SGLANG_KEEP_DONORS"
+"""1: keep donors' KV in core's store too, with the budgets of the ``SEMBLEND_STORE_*`` settings."""
+_OURS = (PROVIDER_SETTING, KEEP_SETTING, "SEMBLEND_SGLANG_FORCE_VERSION")
+
+
+class ProviderError(ValueError):
+    """What the setting names is no provider."""
+
+
+def build_cache(ctx: Any) -> Any:
+    """The factory of the backend ``semblend``. An engine that is not supported gets SGLang's own cache."""
+    settings = Settings.from_env({name: value for name, value in os.environ.items() if name not in _OURS})
+    unsupported = why_not_hooked() or why_unsupported(ctx)
+    if unsupported is not None:
+        logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
+        return stock_cache(ctx)
+    cache = cache_class().build(ctx)
+    namespaces = NamespaceBook(_shared_fields(ctx))
+    provider = _make_provider(settings)
+    if isinstance(provider, SemanticLookupProvider):
+        cache.semblend = _side(ctx, cache, provider, settings, namespaces)
+        atexit.register(cache.semblend.close)
+    else:
+        cache.semblend_aliases = AliasPath(provider, namespaces, cache.page_size)
+        atexit.register(cache.semblend_aliases.close)
+    return cache
+
+
+def _side(
+    ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Settings, namespaces: NamespaceBook
+) -> Side:
+    rotation = Rotation.from_config(ctx.model_config.hf_text_config)
+    runner = ctx.tp_worker.model_runner
+    engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
+    pool = KvPool.of_engine(engine_pool, rotation, getattr(runner, "forward_stream", None))
+    pool.warm_up()
+    if isinstance(provider, SemanticPrefixProvider):
+        provider.on_init()
+    kept = KeptDonors(StoreOptions.from_settings(settings)) if os.environ.get(KEEP_SETTING) == "1" else None
+    limits = BatchLimits(_most_row_tokens(resolved(ctx.server_args), cache.page_size), int(runner.max_running_requests))
+    side = Side(Finder(provider, settings, cache, pool, limits, kept), namespaces)
+    side.on_change = EngineMetrics(provider).update
+    return side
+
+
+def _most_row_tokens(arguments: Any, page_size: int) -> int:
+    """Rows, and at least a page of the request itself, must fit into one batch."""
+    chunk = arguments.chunked_prefill_size
+    most = chunk if chunk is not None and chunk > 0 else arguments.max_prefill_tokens
+    return max(0, int(most) - page_size)
+
+
+def _shared_fields(ctx: Any) -> dict[str, Any]:
+    arguments, engine_pool = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache()
+    return {
+        "model": str(arguments.model_path),
+        "revision": str(arguments.revision or "local"),
+        "tokenizer": str(arguments.tokenizer_path or arguments.model_path),
+        "dtype": str(engine_pool.dtype).removeprefix("torch."),
+        "kv_layout": "sglang",
+        "block_size": int(ctx.params.page_size),
+    }
+
+
+def _make_provider(settings: Settings) -> Any:
+    named = os.environ.get(PROVIDER_SETTING)
+    if not named:
+        return create_provider(settings, engine="sglang")
+    module, _, name = named.partition(":")
+    try:
+        provider = getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ProviderError(f"{PROVIDER_SETTING}={named!r} is not `package.module:callable`: {error}") from error
+    if not isinstance(provider, SemanticLookupProvider | SemanticPrefixProvider):
+        raise ProviderError(
+            f"{PROVIDER_SETTING}={named!r} gave a {type(provider).__name__}: a provider implements "
+            "SemanticLookupProvider or SemanticPrefixProvider"
+        )
+    return provider

@@ -1,0 +1,154 @@
+"""The calls of SGLang's that a radix-cache backend alone does not see, through SGLang's own hook registry.
+
+Every hook passes through at once where the tree cache is not SemBlend's, or has nothing to do for these requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from semblend_core import DeclineReason
+from semblend_sglang.claims import Claim
+from semblend_sglang.sequences import MARK, as_requests, as_sequences, for_sampling, running
+from semblend_sglang.side import Side
+
+Original = Callable[..., Any]
+
+
+def side_of(tree_cache: Any) -> Side | None:
+    side: Side | None = getattr(tree_cache, "semblend", None)
+    return side
+
+
+def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    """Admission. Rows take their share of the batch; what is not admitted gives everything back."""
+    side = side_of(adder.tree_cache)
+    if side is None:
+        return _add_with_alias(original, adder, req, *args, **kwargs)
+    if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
+        return _try_later()
+    claim = side.claim_of(req.rid) if req.host_hit_length else None
+    rows = 0 if claim is None else claim.row_tokens
+    if claim is not None and rows and not _has_room(adder, side, claim):
+        if adder.can_run_list and side.may_wait(req.rid):
+            return _try_later()
+        side.give_up(req.rid, DeclineReason.ALLOCATION_FAILED)
+        req.host_hit_length, claim, rows = 0, None, 0
+    before = len(adder.can_run_list)
+    _take_room(adder, rows)
+    result = original(adder, req, *args, **kwargs)
+    admitted = len(adder.can_run_list) > before
+    if claim is not None and (not admitted or req.rid not in side.loads):
+        _take_room(adder, -rows)
+    if claim is not None and not admitted:
+        side.withdraw(req.rid)
+        adder.tree_cache.semblend_forget_private(req)
+    if admitted:
+        adder.tree_cache.semblend_admitted(req, adder)
+        side.admitted(req.rid)
+    return result
+
+
+def _add_with_alias(original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(adder, req, *args, **kwargs)
+    aliases = getattr(adder.tree_cache, "semblend_aliases", None)
+    if aliases is not None and req in adder.can_run_list:
+        aliases.admitted(req.rid)
+    return result
+
+
+def add_chunked_request(original: Original, adder: Any, req: Any) -> Any:
+    """The next piece of a long prompt."""
+    result = original(adder, req)
+    side = side_of(adder.tree_cache)
+    if side is not None and side.is_approximate(req.rid):
+        adder.tree_cache.semblend_continued(req, finished=result is None)
+    return result
+
+
+def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Right before a forward: add the rows of the requests that are computed for the first time."""
+    side = side_of(getattr(batch, "tree_cache", None))
+    if side is None or not side.loads or not batch.forward_mode.is_extend():
+        return original(cls, batch, *args, **kwargs)
+    rows, prompts = {}, {}
+    for index, req in enumerate(batch.reqs):
+        load = side.start(req.rid)
+        if load is not None and load.claim.rows:
+            rows[index], prompts[index] = load.claim.rows, load.token_ids
+            # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
+            req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
+    if not rows:
+        return original(cls, batch, *args, **kwargs)
+    with as_sequences(batch, rows, prompts) as view:
+        forward_batch = original(cls, batch, *args, **kwargs)
+    for_sampling(forward_batch, batch.reqs, view)
+    setattr(forward_batch, MARK, view)
+    return forward_batch
+
+
+def make_logits_metadata(original: Original, cls: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Behind attention: the last token of each request, not of each sequence."""
+    return original(cls, as_requests(forward_batch), *args, **kwargs)
+
+
+def run_model(original: Original, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    with running(forward_batch):
+        return original(runner, forward_batch, *args, **kwargs)
+
+
+def can_run_graph(original: Original, runner: Any, forward_batch: Any) -> Any:
+    """Captured prefills know one sequence per request: a batch with rows runs eagerly."""
+    return getattr(forward_batch, MARK, None) is None and original(runner, forward_batch)
+
+
+def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """A request that is aborted while it waits leaves the queue without a word to the tree cache."""
+    result = original(scheduler, *args, **kwargs)
+    part = side_of(scheduler.tree_cache) or getattr(scheduler.tree_cache, "semblend_aliases", None)
+    if part is not None:
+        waiting = {req.rid for req in scheduler.waiting_queue}
+        for request_id in part.waiting_requests() - waiting:
+            part.left_queue(request_id)
+    return result
+
+
+def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
+    """Whether this batch can hold the rows beside at least a page of the request: their tokens, and their number."""
+    if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
+        return False
+    room = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
+    sequences = side.rows_of_admitted() + len(adder.can_run_list) + adder.running_batch.batch_size() + 1
+    return bool(
+        claim.row_tokens + adder.page_size <= room and sequences + len(claim.rows) <= side.finder.limits.sequences
+    )
+
+
+def _counts_tokens_of_its_batch(req: Any) -> bool:
+    """Whether SGLang finds something of this request by counting the batch's tokens, which rows would shift."""
+    overridden = getattr(req, "positional_embed_overrides", None) is not None or req.input_embeds is not None
+    return bool(overridden or req.return_hidden_states)
+
+
+def _take_room(adder: Any, tokens: int) -> None:
+    adder.rem_input_tokens -= tokens
+    if adder.rem_chunk_tokens is not None:
+        adder.rem_chunk_tokens -= tokens
+
+
+def _try_later() -> Any:
+    from sglang.srt.managers.schedule_policy import AddReqResult
+
+    return AddReqResult.OTHER
+
+
+HOOKS: dict[str, Callable[..., Any]] = {
+    "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": add_one_request,
+    "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req": add_chunked_request,
+    "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new": make_forward_batch,
+    "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": make_logits_metadata,
+    "sglang.srt.model_executor.model_runner.ModelRunner.forward": run_model,
+    "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
+    "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
+}

@@ -1,0 +1,230 @@
+"""Rows: one request as several sequences of the same batch, for the length of one forward.
+
+In a batch that extends prompts, attention reads the prefix of each sequence from the pool through the request's row of
+slots, after the layer has written the new tokens of all sequences. So the tokens that a request has to compute inside
+its claim are further sequences with the same row of slots, each with its own prefix, positions and slots to write to.
+They stand directly in front of the request's own tokens: for everything behind attention, which looks at the last
+token of each request, rows and request are one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semblend_sglang.claims import Run
+
+MARK = "semblend_requests"
+"""The attribute under which a forward batch keeps what it was before rows were added."""
+
+
+@dataclass(frozen=True)
+class RequestView:
+    """A forward batch as the scheduler sees it: one entry per request."""
+
+    batch_size: int
+    seq_lens: Tensor
+    seq_lens_cpu: Tensor | None
+    req_pool_indices: Tensor
+    extend_seq_lens: Tensor
+    """Computed tokens, rows included."""
+    extend_seq_lens_cpu: list[int]
+    extend_logprob_start_lens_cpu: list[int] | None
+    owners: list[int]
+    """Index of the request that each sequence belongs to; a request's own sequence is its last."""
+
+    def own_sequences(self) -> list[int]:
+        last = {owner: at for at, owner in enumerate(self.owners)}
+        return [last[request] for request in range(self.batch_size)]
+
+
+_SHOWN = [name for name in RequestView.__dataclass_fields__ if name != "owners"]
+_LISTS_FOR_SAMPLING = ("watermark_prompt_tail_ids", "watermark_context_hash_history")
+"""Lists of a forward batch, some versions have them, that are made of its requests and read when sampling."""
+
+
+_of_running_batch: RequestView | None = None
+"""SGLang's runners copy a forward batch field by field, so what is hung on it does not reach the model."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The batch's sequences in their order."""
+
+    owners: list[int]
+    """Index of the request that each sequence belongs to."""
+    prefix_lens: list[int]
+    lengths: list[int]
+    is_row: list[bool]
+
+    @classmethod
+    def of(cls, batch: Any, rows: dict[int, tuple[Run, ...]]) -> _Layout:
+        layout = cls([], [], [], [])
+        for index, (prefix, length) in enumerate(zip(batch.prefix_lens, batch.extend_lens, strict=True)):
+            for start, end in rows.get(index, ()):
+                layout._add(index, start, end - start, True)
+            layout._add(index, prefix, length, False)
+        return layout
+
+    def _add(self, owner: int, prefix: int, length: int, is_row: bool) -> None:
+        self.owners.append(owner)
+        self.prefix_lens.append(prefix)
+        self.lengths.append(length)
+        self.is_row.append(is_row)
+
+
+@contextmanager
+def as_sequences(batch: Any, rows: dict[int, tuple[Run, ...]], prompts: dict[int, Any]) -> Iterator[RequestView]:
+    """Show ``batch``, a ScheduleBatch, with the ``rows`` of its requests (by index) while its forward batch is made.
+
+    ``prompts`` holds the token ids of the same requests. The batch itself is as before afterwards.
+    """
+    layout = _Layout.of(batch, rows)
+    view = _request_view(batch, rows, layout.owners)
+    shown = _shown(batch, layout, rows, prompts)
+    saved = {name: getattr(batch, name) for name in shown}
+    try:
+        for name, value in shown.items():
+            setattr(batch, name, value)
+        yield view
+    finally:
+        for name, value in saved.items():
+            setattr(batch, name, value)
+
+
+@contextmanager
+def running(forward_batch: Any) -> Iterator[None]:
+    """While the model runs ``forward_batch``. Afterwards it has one entry per request again, for sampling."""
+    global _of_running_batch
+    view: RequestView | None = getattr(forward_batch, MARK, None)
+    if view is None:
+        yield
+        return
+    _of_running_batch = view
+    try:
+        yield
+    finally:
+        _of_running_batch = None
+        _show_requests(forward_batch, view)
+
+
+def as_requests(forward_batch: Any) -> Any:
+    """The batch that runs, for what comes behind attention: one entry per request."""
+    if _of_running_batch is None:
+        return forward_batch
+    merged = copy.copy(forward_batch)
+    _show_requests(merged, _of_running_batch)
+    return merged
+
+
+def _show_requests(forward_batch: Any, view: RequestView) -> None:
+    for name in _SHOWN:
+        setattr(forward_batch, name, getattr(view, name))
+    setattr(forward_batch, MARK, None)
+
+
+def for_sampling(forward_batch: Any, requests: Sequence[Any], view: RequestView) -> None:
+    """What SGLang made per sequence and sampling reads per request. ``requests``: the batch's own."""
+    sampling = getattr(forward_batch, "sampling_info", None)
+    if sampling is not None and getattr(sampling, "grammars", None) is not None:
+        sampling.grammars = [request.grammar for request in requests]
+    for name in _LISTS_FOR_SAMPLING:
+        value = getattr(forward_batch, name, None)
+        if value is not None and len(value) == len(view.owners):
+            setattr(forward_batch, name, [value[at] for at in view.own_sequences()])
+
+
+def _request_view(batch: Any, rows: dict[int, tuple[Run, ...]], owners: list[int]) -> RequestView:
+    added = [sum(end - start for start, end in rows.get(index, ())) for index in range(len(batch.extend_lens))]
+    lengths = [length + more for length, more in zip(batch.extend_lens, added, strict=True)]
+    starts = batch.extend_logprob_start_lens
+    return RequestView(
+        batch_size=len(batch.seq_lens),
+        seq_lens=batch.seq_lens,
+        seq_lens_cpu=batch.seq_lens_cpu,
+        req_pool_indices=batch.req_pool_indices,
+        extend_seq_lens=_on_device(np.array(lengths, np.int32), batch.seq_lens.device),
+        extend_seq_lens_cpu=lengths,
+        extend_logprob_start_lens_cpu=None
+        if starts is None
+        else [start + more for start, more in zip(starts, added, strict=True)],
+        owners=owners,
+    )
+
+
+def _shown(batch: Any, layout: _Layout, rows: dict[int, tuple[Run, ...]], prompts: dict[int, Any]) -> dict[str, Any]:
+    """Every field of a ScheduleBatch that has an entry per sequence or per token, as it is with rows."""
+    device = batch.seq_lens.device
+    ends = [prefix + length for prefix, length in zip(layout.prefix_lens, layout.lengths, strict=True)]
+    # Own lengths stay as they are: with overlapped scheduling the host may not know them yet.
+    row_ends = np.array([end if row else -1 for end, row in zip(ends, layout.is_row, strict=True)])
+    owners_cpu = torch.tensor(layout.owners)
+    packed = _on_device(np.stack((np.array(layout.owners), row_ends)), device)
+    owners, device_ends = packed[0], packed[1]
+    shown: dict[str, Any] = {
+        "reqs": [batch.reqs[owner] for owner in layout.owners],
+        "prefix_lens": layout.prefix_lens,
+        "extend_lens": layout.lengths,
+        "extend_num_tokens": sum(layout.lengths),
+        "req_pool_indices": batch.req_pool_indices[owners],
+        "seq_lens": _with_row_ends(batch.seq_lens, owners, device_ends),
+        "orig_seq_lens": batch.orig_seq_lens[owners],
+    }
+    if batch.seq_lens_cpu is not None:
+        shown["seq_lens_cpu"] = _with_row_ends(batch.seq_lens_cpu, owners_cpu, torch.from_numpy(row_ends))
+        shown["seq_lens_sum"] = int(shown["seq_lens_cpu"].sum())
+    if getattr(batch, "req_pool_indices_cpu", None) is not None:
+        shown["req_pool_indices_cpu"] = batch.req_pool_indices_cpu[owners_cpu]
+    if batch.extend_logprob_start_lens is not None:
+        shown["extend_logprob_start_lens"] = [
+            length if row else batch.extend_logprob_start_lens[owner]
+            for owner, length, row in zip(layout.owners, layout.lengths, layout.is_row, strict=True)
+        ]
+    if batch.multimodal_inputs is not None:
+        shown["multimodal_inputs"] = [batch.multimodal_inputs[owner] for owner in layout.owners]
+    shown["input_ids"], shown["out_cache_loc"] = _tokens(batch, rows, prompts)
+    return shown
+
+
+def _with_row_ends(lengths: Tensor, owners: Tensor, row_ends: Tensor) -> Tensor:
+    row_ends = row_ends.to(lengths.dtype)
+    return torch.where(row_ends < 0, lengths[owners], row_ends)
+
+
+def _tokens(batch: Any, rows: dict[int, tuple[Run, ...]], prompts: dict[int, Any]) -> tuple[Tensor, Tensor]:
+    """Ids of all tokens and the slots that they are written to, rows in front of their request's own."""
+    places = {index: np.concatenate([np.arange(*run) for run in runs]) for index, runs in rows.items()}
+    ids = np.concatenate([np.asarray(prompts[index])[where] for index, where in places.items()])
+    owners = np.concatenate([np.full(where.size, index) for index, where in places.items()])
+    packed = _on_device(np.stack((ids, owners, np.concatenate(list(places.values())))), batch.input_ids.device)
+    table = batch.req_to_token_pool.req_to_token
+    slots = table[batch.req_pool_indices[packed[1]], packed[2]]
+    sizes = [where.size for where in places.values()]
+    return (
+        _in_front(batch.input_ids, batch.extend_lens, dict(zip(places, torch.split(packed[0], sizes), strict=True))),
+        _in_front(batch.out_cache_loc, batch.extend_lens, dict(zip(places, torch.split(slots, sizes), strict=True))),
+    )
+
+
+def _in_front(own: Tensor, lengths: list[int], of_rows: dict[int, Tensor]) -> Tensor:
+    """``own``, cut by request, with what belongs to the requests' rows in front of each part."""
+    pieces: list[Tensor] = []
+    for index, part in enumerate(torch.split(own, lengths)):
+        if index in of_rows:
+            pieces.append(of_rows[index].to(own.dtype))
+        pieces.append(part)
+    return torch.cat(pieces)
+
+
+def _on_device(values: np.ndarray[Any, Any], device: torch.device) -> Tensor:
+    there = torch.from_numpy(np.ascontiguousarray(values))
+    if device.type != "cuda":
+        return there.to(device)
+    return there.pin_memory().to(device, non_blocking=True)

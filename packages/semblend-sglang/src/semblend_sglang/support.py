@@ -1,0 +1,128 @@
+"""What SemBlend is not ready for: said once at start for an engine, counted for a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from semblend_core.kv import Rotation, UnsupportedRotationError
+
+WRITES_BEFORE_IT_ATTENDS = ("torch_native", "triton", "fa3")
+"""Prefill attention that stores the new tokens of all sequences before a kernel reads any prefix: rows need that.
+
+Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23. torch_native and triton call ``set_kv_buffer`` in front of their
+kernels, fa3 in front of ``flash_attn_with_kvcache``, which reads prefix and new tokens from the pool. Where MLA runs as
+plain multi-head attention, the model itself stores the latent before it calls either. FlashInfer attends first and
+stores last, so a row's slots would be read before this layer has filled them. Others were not read."""
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    arguments: Any
+    decided: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.decided[name] if name in self.decided else getattr(self.arguments, name)
+
+
+def resolved(arguments: Any) -> Any:
+    """SGLang's arguments with what it decided for those left open: newer versions keep their decisions beside them."""
+    if getattr(arguments, "_declarations_materialized", False):
+        return arguments
+    decided: dict[str, Any] = {}
+    for _, fields in getattr(arguments, "_resolved_overrides", None) or ():
+        decided |= fields
+    return _Resolved(arguments, decided)
+
+
+def why_unsupported(ctx: Any) -> str | None:
+    """Why nothing can be reused in this engine; None where it can. ``ctx``: what SGLang builds a cache from."""
+    arguments = resolved(ctx.server_args)
+    engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
+
+    def wants(*names: str) -> bool:
+        """Whether any of these options is on; an SGLang that has no such option does not want it."""
+        return any(bool(getattr(arguments, name, False)) for name in names)
+
+    reasons = {
+        "the radix cache is disabled": ctx.disable_radix_cache,
+        "tensor parallelism is not supported yet": ctx.tp_size > 1,
+        "pipeline parallelism is not supported yet": arguments.pp_size > 1,
+        "data-parallel attention is not supported yet": wants("enable_dp_attention"),
+        "sliding-window models are not supported yet": ctx.is_hybrid_swa,
+        "state-space models are not supported yet": ctx.is_hybrid_ssm,
+        "speculative decoding is not supported yet": arguments.speculative_algorithm is not None,
+        "disaggregated prefill and decode are not supported yet": arguments.disaggregation_mode != "null",
+        "diffusion language models are not supported": wants("dllm_algorithm"),
+        "embedding models have no reusable prefill": not ctx.model_config.is_generation,
+        "encoder-decoder models are not supported yet": bool(ctx.model_config.is_encoder_decoder),
+        "multimodal rotary positions do not move": bool(getattr(ctx.model_config, "model_is_mrope", False)),
+        # SGLang counts what such an adapter gets by sequences, and rows are none behind attention.
+        "adapters of the output layer (lm_head) are not supported yet": bool(
+            {"lm_head", "all"} & set(getattr(arguments, "lora_target_modules", None) or ())
+        ),
+        # Each of these runs one forward batch in several parts, or cuts it by requests: rows belong to neither.
+        "prefill split by layers (--enable-pdmux) is not supported": wants("enable_pdmux"),
+        "two-batch overlap (--enable-two-batch-overlap) is not supported yet": wants("enable_two_batch_overlap"),
+        "multi-item scoring (--enable-mis) is not supported": wants("enable_mis"),
+        # An exact prefix that is still to be fetched must win, and SGLang asks for it behind what SemBlend claims.
+        "the hierarchical cache (--enable-hierarchical-cache) is not supported yet": ctx.enable_hierarchical_cache,
+        "an external KV cache is not supported yet": wants(
+            "hicache_storage_backend", "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker"
+        ),
+        "deterministic inference is asked for, and what is reused depends on earlier requests": wants(
+            "enable_deterministic_inference"
+        ),
+    }
+    found = next((why for why, applies in reasons.items() if applies), None)
+    return (
+        found or _why_attention_unsupported(ctx) or _why_pool_unsupported(engine_pool) or _why_rotation_unsupported(ctx)
+    )
+
+
+def why_not_for(req: Any, key: Any) -> str | None:
+    """Why nothing may be reused for this request. ``key``: what SGLang matches of it, where it does."""
+    if getattr(req, "session", None) is not None or getattr(req, "session_id", None) is not None:
+        return "it belongs to a session, which keeps KV by rules of its own"
+    if req.multimodal_inputs is not None or req.input_embeds is not None:
+        return "a part of its prompt is no tokens"
+    if getattr(req, "positional_embed_overrides", None) is not None:
+        return "its embeddings are overridden"
+    if req.return_hidden_states:
+        return "it wants the hidden states of its whole prompt"
+    if key is not None and getattr(key, "is_bigram", False):
+        return "the exact cache keeps it by pairs of tokens"
+    if key is not None and len(key) < len(req.origin_input_ids) - 1:
+        return "it wants the log-probabilities of its prompt"
+    return None
+
+
+def _why_attention_unsupported(ctx: Any) -> str | None:
+    backend = getattr(ctx.tp_worker.model_runner, "prefill_attention_backend_str", None)
+    if backend in WRITES_BEFORE_IT_ATTENDS:
+        return None
+    known = ", ".join(WRITES_BEFORE_IT_ATTENDS)
+    return (
+        f"prefill attention by {backend} may read KV before it is written, or was never read for it: choose one of "
+        f"{known}, as with --attention-backend triton"
+    )
+
+
+def _why_pool_unsupported(engine_pool: Any) -> str | None:
+    kind = type(engine_pool).__name__
+    if kind not in ("MHATokenToKVPool", "MLATokenToKVPool"):
+        return f"a KV pool of type {kind} is not known"
+    if engine_pool.store_dtype != engine_pool.dtype:
+        return f"a KV pool that stores {engine_pool.dtype} as {engine_pool.store_dtype} is not supported yet"
+    layout = str(getattr(engine_pool, "kv_cache_layout", "nhd")).lower()
+    if layout != "nhd":
+        return f"the KV layout {layout} is not supported yet"
+    return None
+
+
+def _why_rotation_unsupported(ctx: Any) -> str | None:
+    try:
+        Rotation.from_config(ctx.model_config.hf_text_config)
+    except UnsupportedRotationError as error:
+        return str(error)
+    return None

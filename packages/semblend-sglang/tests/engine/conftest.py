@@ -1,0 +1,54 @@
+"""The engine tests' ground: SGLang's configuration in this process, and one real server for those that need one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semblend_sglang.presence import installed_version
+
+SETTINGS = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    # Times on a busy test machine are not what is tested.
+    "SEMBLEND_LOOKUP_BUDGET_MS": "10000",
+    "SEMBLEND_EMBEDDER": "none",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+}
+os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
+
+
+def pytest_report_header() -> str:
+    version = installed_version() or "that is not installed: they will fail"
+    return f"semblend-sglang's engine tests run in SGLang {version}"
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    from semblend_core.reference import default_model_folder
+
+    return Path(default_model_folder())
+
+
+@pytest.fixture(scope="session")
+def configured(model_folder: Path) -> None:
+    """SGLang's parts read their configuration from the process."""
+    from sglang.srt.runtime_context import publish
+    from sglang.srt.server_args import ServerArgs
+
+    publish(
+        ServerArgs(model_path=str(model_folder), device="cpu", attention_backend="torch_native", dtype="float32"),
+        role="scheduler",
+    )
+
+
+@pytest.fixture
+def new_rig(configured: None) -> Callable[..., Any]:
+    from rig import Rig
+
+    return Rig

@@ -1,0 +1,251 @@
+"""SGLang's real tree, pools, allocator, admission and request, around a model that is two lines of arithmetic."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, Req
+from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
+from sglang.srt.mem_cache.allocation import alloc_for_extend
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import CacheRequestOutcome, EvictParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.sampling.sampling_params import SamplingParams
+from toy_model import HEAD, LATENT, ToyModel
+
+from semblend_core import Settings, create_provider
+from semblend_core.kv import Rotation
+from semblend_sglang import hooks
+from semblend_sglang.compat.unified import SemBlendUnifiedCache
+from semblend_sglang.finding import BatchLimits, Finder
+from semblend_sglang.pool import KvPool
+from semblend_sglang.requests import NamespaceBook
+from semblend_sglang.side import Side
+
+
+class Rig(ToyModel):
+    """One scheduler, stepped by hand. No thread, no process, no weights."""
+
+    def __init__(
+        self,
+        *,
+        page_size: int = 1,
+        core: str = "python",
+        slots: int = 4096,
+        latent: bool = False,
+        chunk: int | None = 4096,
+        most_sequences: int = 32,
+        context: int = 4096,
+        kept: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.page_size, self.chunk, self.latent, self.slots = page_size, chunk, latent, slots
+        self.pool = self._new_pool(slots, page_size, latent)
+        allocator = TokenToKVPoolAllocator if page_size == 1 else PagedTokenToKVPoolAllocator
+        pages = () if page_size == 1 else (page_size,)
+        self.allocator = allocator(slots, *pages, torch.float32, "cpu", self.pool, False)
+        self.rows = ReqToTokenPool(64, context, "cpu", False)
+        self.tree = SemBlendUnifiedCache(
+            CacheInitParams(
+                disable=False,
+                req_to_token_pool=self.rows,
+                token_to_kv_pool_allocator=self.allocator,
+                page_size=page_size,
+                tree_components=(ComponentType.FULL,),
+                tree_core_backend=core,
+            )
+        )
+        frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
+        start = LATENT if latent else 0
+        self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
+        self.settings = Settings(embedder="none", min_span_tokens=32, quality_tier="fast", **settings)
+        provider = create_provider(self.settings, engine="sglang")
+        self.namespaces = NamespaceBook(
+            {
+                "model": "rig",
+                "revision": "local",
+                "tokenizer": "rig",
+                "dtype": "float32",
+                "kv_layout": "sglang",
+                "block_size": page_size,
+            }
+        )
+        pool = KvPool.of_engine(self.pool, self.rotation)
+        limits = BatchLimits((chunk or context) - page_size, most_sequences)
+        finder = Finder(provider, self.settings, self.tree, pool, limits, kept)
+        finder.proved = True
+        self.side = Side(finder, self.namespaces)
+        self.tree.semblend = self.side
+        self.waiting: list[Req] = []
+        self.running: list[Req] = []
+        self.chunked: Req | None = None
+        self.before_admission: Callable[[Req], None] = lambda request: None
+
+    # --- What clients and the scheduler do ---------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt: list[int],
+        rid: str,
+        *,
+        salt: str | None = None,
+        adapter: str | None = None,
+        wish: Any = "on",
+        output_tokens: int = 1,
+    ) -> Req:
+        sampling = SamplingParams(max_new_tokens=output_tokens, custom_params={"semblend": wish})
+        sampling.normalize(None)
+        request = Req(rid, "", array("q", prompt), sampling, lora_id=adapter, cache_salt=salt)
+        self.waiting.append(request)
+        return request
+
+    def step(self) -> list[Req]:
+        """One round of the scheduler: admit what fits, compute it, and hand the results on."""
+        adder = PrefillAdder(
+            self.page_size,
+            self.tree,
+            self.allocator,
+            SimpleNamespace(reqs=self.running, batch_size=lambda: len(self.running)),
+            1.0,
+            rem_input_tokens=self.chunk or 4096,
+            rem_chunk_tokens=self.chunk,
+        )
+        if self.chunked is not None:
+            self.chunked = hooks.add_chunked_request(PrefillAdder.add_chunked_req, adder, self.chunked)
+        for request in list(self.waiting):
+            request.init_next_round_input(self.tree)
+            self.before_admission(request)
+            verdict = hooks.add_one_request(
+                PrefillAdder.add_one_req,
+                adder,
+                request,
+                has_chunked_req=self.chunked is not None,
+                truncation_align_size=None,
+            )
+            if verdict is not AddReqResult.CONTINUE:
+                break
+        self.waiting = [request for request in self.waiting if request not in adder.can_run_list]
+        if adder.new_chunked_req is not None:
+            assert self.chunked is None
+            self.chunked = adder.new_chunked_req
+        if adder.can_run_list:
+            self._forward(adder.can_run_list)
+        for request in adder.can_run_list:
+            self._computed(request)
+        return list(adder.can_run_list)
+
+    def finish(self, request: Req) -> None:
+        self.running.remove(request)
+        request.finished_reason = FINISH_LENGTH(length=len(request.output_ids))
+        request.finished_len = len(request.output_ids)
+        release_kv_cache(request, self.tree, checkpoint=True)
+
+    def retract(self, request: Req) -> None:
+        self.running.remove(request)
+        release_kv_cache(request, self.tree, checkpoint=False)
+        request.reset_for_retract()
+        self.waiting.append(request)
+
+    def abort(self, request: Req) -> None:
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self.tree.finish(request.cache_request_handle, CacheRequestOutcome.ABORT)
+            return
+        if request is self.chunked:
+            self.chunked = None
+        else:
+            self.running.remove(request)
+        request.finished_reason = FINISH_ABORT()
+        release_kv_cache(request, self.tree, checkpoint=False)
+
+    def evict(self, tokens: int) -> None:
+        self.tree.evict(EvictParams(num_tokens=tokens))
+
+    def evict_all_but(self, request: Req) -> None:
+        """Everything that ``request`` has not matched itself."""
+        held = self.tree.lock(request.last_node)
+        self.evict(self.slots)
+        self.tree.unlock(held)
+
+    def serve(self, prompt: list[int], rid: str, **options: Any) -> Req:
+        """From submission to release."""
+        request = self.submit(prompt, rid, **options)
+        for _ in range(200):
+            self.step()
+            if request in self.running:
+                self.finish(request)
+                return request
+        raise AssertionError(f"{rid} was never served")
+
+    # --- The forward -------------------------------------------------------------------------------------------------
+
+    def _forward(self, requests: list[Req]) -> None:
+        ids = [request.get_fill_ids()[request.prefix_len :] for request in requests]
+        seq_lens = torch.tensor([request.extend_end for request in requests])
+        batch = SimpleNamespace(
+            reqs=requests,
+            tree_cache=self.tree,
+            req_to_token_pool=self.rows,
+            device="cpu",
+            hisparse_coordinator=None,
+            is_dllm=lambda: False,
+            maybe_evict_swa=lambda: None,
+            forward_mode=ForwardMode.EXTEND,
+            prefix_lens=[request.prefix_len for request in requests],
+            extend_lens=[request.extend_len for request in requests],
+            seq_lens=seq_lens,
+            seq_lens_cpu=seq_lens,
+            seq_lens_sum=int(seq_lens.sum()),
+            orig_seq_lens=seq_lens,
+            extend_num_tokens=sum(len(part) for part in ids),
+            extend_logprob_start_lens=[request.extend_len for request in requests],
+            multimodal_inputs=None,
+        )
+        batch.out_cache_loc, batch.req_pool_indices, batch.req_pool_indices_cpu = alloc_for_extend(batch)
+        batch.input_ids = torch.tensor([token for part in ids for token in part])
+        for request, prefix in zip(requests, batch.prefix_lens, strict=True):
+            if not request.retracted_stain:  # SGLang counts what was cached once per request.
+                request.cached_tokens += prefix - request.already_computed
+                request.already_computed = request.extend_end
+        hooks.make_forward_batch(self._compute, SimpleNamespace, batch)
+
+    def _computed(self, request: Req) -> None:
+        if request is self.chunked:
+            checkpoint_kv_cache(request, self.tree)
+            return
+        request.output_ids.append(7)
+        self.running.append(request)
+        checkpoint_kv_cache(request, self.tree)
+
+    # --- What lies where ---------------------------------------------------------------------------------------------
+
+    def slots_of(self, request: Req) -> list[int]:
+        row: list[int] = self.rows.req_to_token[request.kv.req_pool_idx, : request.kv.kv_allocated_len].tolist()
+        return row
+
+    def exact_match(self, tokens: list[int], key: Any) -> list[int]:
+        """Slots that the exact tree gives for ``tokens``."""
+        found = self.tree.find(tokens, key)
+        slots: list[int] = found.read_slots().tolist() if found.length else []
+        return slots
+
+    def check_accounts(self) -> None:
+        """Every slot is free, in the tree, or some request's own; none twice."""
+        held = [*self.running, *([self.chunked] if self.chunked else [])]
+        own = [slot for request in held for slot in self.slots_of(request)[request.kv.cache_protected_len :]]
+        pages = {slot // self.page_size for slot in own}
+        if self.page_size == 1:
+            assert len(pages) == len(own), "a slot has two owners"
+        used = len(pages) * self.page_size
+        total = self.allocator.available_size() + self.tree.evictable_size() + self.tree.protected_size() + used
+        assert total == self.slots, f"{self.slots - total} slots are lost"
+        self.side.check_integrity()

@@ -1,0 +1,98 @@
+"""The model: two lines of arithmetic in SGLang's real pools.
+
+It stores with each token what it is and a number that follows from it and from the number in front of it, read through
+the request's slots. So whether KV is that of its token, and whether it was ever computed behind relocated KV, can be
+read from any slot at any time.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+
+from semblend_core.kv import Rotation
+
+HEAD = 8
+LATENT = 4
+MODULUS = 1_000_003
+"""Small enough to be exact in float32."""
+
+
+def number_behind(number: int, token: int) -> int:
+    return (number * 31 + token * 7 + 1) % MODULUS
+
+
+def exact_numbers(tokens: Any) -> list[int]:
+    return list(itertools.accumulate((int(token) for token in tokens), number_behind, initial=0))[1:]
+
+
+class ToyModel:
+    """What it computes is compared with what it should have, for every slot."""
+
+    pool: Any
+    rows: Any
+    rotation: Rotation
+    latent: bool
+
+    @staticmethod
+    def _new_pool(slots: int, page_size: int, latent: bool) -> Any:
+        if latent:
+            return MLATokenToKVPool(slots, page_size, torch.float32, LATENT, HEAD, 2, "cpu", False)
+        return MHATokenToKVPool(slots, page_size, torch.float32, 1, HEAD, 2, "cpu", False)
+
+    def _compute(self, cls: Any, batch: Any) -> Any:
+        """The model. Sequences of one request stand in the order of their positions."""
+        place = 0
+        table = self.rows.req_to_token.numpy()
+        for row, prefix, length in zip(
+            batch.req_pool_indices.tolist(), batch.prefix_lens, batch.extend_lens, strict=True
+        ):
+            number = self.numbers_at([int(table[row, prefix - 1])])[0] if prefix else 0
+            tokens = batch.input_ids[place : place + length].tolist()
+            slots = batch.out_cache_loc[place : place + length].tolist()
+            assert table[row, prefix : prefix + length].tolist() == slots, "a token is written to another's slot"
+            numbers = list(itertools.accumulate(tokens, number_behind, initial=number))[1:]
+            self._write(slots, prefix, tokens, numbers)
+            place += length
+        assert place == len(batch.input_ids)
+        return SimpleNamespace()
+
+    def _write(self, slots: list[int], first: int, tokens: list[int], numbers: list[int]) -> None:
+        keys = torch.stack([self._key_of(token) for token in tokens])
+        keys = self.rotation.rotate(keys, np.arange(first, first + len(tokens)))
+        if self.latent:
+            keys[:, 0], keys[:, 1] = torch.tensor(tokens), 0  # The first layer sees nothing in front of a token.
+            self.pool.kv_buffer[0][slots, 0] = keys
+            keys[:, 1] = torch.tensor(numbers)
+            self.pool.kv_buffer[1][slots, 0] = keys
+            return
+        for layer in range(2):
+            self.pool.k_buffer[layer][slots, 0] = keys
+        self.pool.v_buffer[0][slots, 0] = torch.tensor(tokens, dtype=torch.float32)[:, None]
+        self.pool.v_buffer[1][slots, 0] = torch.tensor(numbers, dtype=torch.float32)[:, None]
+
+    @functools.lru_cache(maxsize=65536)  # noqa: B019 - a rig lives as long as its test
+    def _key_of(self, token: int) -> torch.Tensor:
+        return torch.randn(self.rotation.key_dim, generator=torch.Generator().manual_seed(token))
+
+    def numbers_at(self, slots: list[int]) -> list[int]:
+        part = self.pool.kv_buffer[1][slots, 0, 1] if self.latent else self.pool.v_buffer[1][slots, 0, 0]
+        return [int(number) for number in part.tolist()]
+
+    def tokens_at(self, slots: list[int]) -> list[int]:
+        part = self.pool.kv_buffer[0][slots, 0, 0] if self.latent else self.pool.v_buffer[0][slots, 0, 0]
+        return [int(token) for token in part.tolist()]
+
+    def key_error(self, slots: list[int], positions: list[int]) -> float:
+        """How far the stored keys are from those that their tokens have at these positions."""
+        start = LATENT if self.latent else 0
+        buffer = self.pool.kv_buffer[0] if self.latent else self.pool.k_buffer[0]
+        fresh = torch.stack([self._key_of(token) for token in self.tokens_at(slots)])
+        theirs = self.rotation.rotate(fresh, np.array(positions))[:, start:]
+        return float(((buffer[slots, 0, start:] - theirs).norm(dim=1) / theirs.norm(dim=1)).max())

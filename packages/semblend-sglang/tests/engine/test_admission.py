@@ -1,0 +1,289 @@
+"""Single requests through admission, forward and release, on the real tree, pools and allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+from semblend_core import DeclineReason, OutcomeKind
+from semblend_core.kv import StoreOptions
+from semblend_core.testing import passage
+from semblend_sglang.kept import KeptDonors
+from semblend_sglang.requests import TreeKey
+
+DOCUMENT = passage(2, 400)
+LAYOUTS = [
+    pytest.param({"page_size": page, "core": core, "latent": latent}, id=f"page-{page}-{core}{'-latent' * latent}")
+    for page, core, latent in ((1, "python", False), (1, "rust", True), (16, "rust", False), (16, "python", True))
+]
+
+
+@pytest.fixture(params=LAYOUTS)
+def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
+    return new_rig(**request.param, lookup_budget_ms=10_000.0)
+
+
+def check(rig: Any, request: Any) -> None:
+    """Every slot of a running request holds its own token's KV, turned to its own place."""
+    slots = rig.slots_of(request)
+    assert len(set(slots)) == len(slots)
+    assert rig.tokens_at(slots) == list(request.origin_input_ids)[: len(slots)]
+    assert rig.key_error(slots, list(range(len(slots)))) < 1e-5
+    rig.check_accounts()
+
+
+def confirmed(rig: Any) -> int:
+    return int(rig.side.provider.stats().confirmed_tokens)
+
+
+def declines(rig: Any) -> dict[DeclineReason, int]:
+    return dict(rig.side.provider.stats().declines)
+
+
+def test_a_span_behind_an_exact_prefix(rig: Any) -> None:
+    head = passage(1, 96)
+    rig.serve([*head, *passage(3, 20)], "head")
+    rig.serve([*passage(4, 50), *DOCUMENT], "document")
+    request = rig.submit([*head, *DOCUMENT, *passage(5, 30)], "asked")
+    rig.step()
+    check(rig, request)
+    assert request.cached_tokens == 96 + confirmed(rig)
+    assert confirmed(rig) > 350
+    rig.finish(request)
+    rig.check_accounts()
+
+
+def test_several_gaps_and_spans_from_several_donors(rig: Any) -> None:
+    parts = [passage(seed, 150) for seed in range(10, 14)]
+    for number, part in enumerate(parts):
+        rig.serve([*passage(20 + number, 40 + number), *part], f"donor-{number}")
+    prompt = [token for n in (2, 0, 3, 1) for token in (*passage(30 + n, 9), *parts[n])] + passage(40, 30)
+    request = rig.submit(prompt, "asked")
+    rig.step()
+    check(rig, request)
+    assert request.cached_tokens == confirmed(rig) > 500
+    rig.finish(request)
+    rig.check_accounts()
+
+
+def test_three_requests_with_rows_in_one_batch(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    asked = [rig.submit([*passage(50 + n, 30 + n), *DOCUMENT, *passage(60 + n, 20)], f"asked-{n}") for n in range(3)]
+    rig.submit(passage(70, 100), "cold one between")
+    rig.step()
+    assert rig.side.provider.stats().outcomes[OutcomeKind.MATERIALIZED] == 3
+    for request in asked:
+        check(rig, request)
+    for request in list(rig.running):
+        rig.finish(request)
+    rig.check_accounts()
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_long_tail_is_computed_in_pieces(new_rig: Callable[..., Any], page_size: int) -> None:
+    rig = new_rig(page_size=page_size, chunk=128, lookup_budget_ms=10_000.0)
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    request = rig.submit([*passage(3, 40), *DOCUMENT, *passage(4, 300)], "asked")
+    rig.step()
+    assert rig.chunked is request
+    rig.check_accounts()
+    while request not in rig.running:
+        rig.step()
+    check(rig, request)
+    assert request.cached_tokens == confirmed(rig) > 300
+    rig.finish(request)
+    rig.check_accounts()
+
+
+def test_rows_that_can_never_fit_shorten_the_plan(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(chunk=64, lookup_budget_ms=10_000.0)
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    prompt = [*DOCUMENT[:200], *passage(3, 100), *DOCUMENT[200:], *passage(4, 10)]
+    request = rig.serve([*passage(5, 30), *prompt], "asked")
+    assert 100 < request.cached_tokens < 200
+    rig.check_accounts()
+
+
+def test_nothing_approximate_enters_the_tree_and_the_switch_is_put_back(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
+    request = rig.submit(prompt, "asked")
+    rig.step()
+    assert request.skip_radix_cache_insert
+    rig.tree.checkpoint(request, up_to=len(prompt))  # Even if SGLang asked for it.
+    assert rig.exact_match(prompt, TreeKey(None)) == []
+    rig.finish(request)
+    assert not request.skip_radix_cache_insert
+    assert rig.exact_match(prompt, TreeKey(None)) == []
+    assert len(rig.side.finder.donors) == 1
+
+
+@pytest.mark.parametrize("when", ["waiting", "running"])
+def test_an_abort_gives_everything_back(rig: Any, when: str) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    request = rig.submit([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "asked")
+    if when == "waiting":
+        request.init_next_round_input(rig.tree)
+    else:
+        rig.step()
+    rig.abort(request)
+    rig.check_accounts()
+    assert rig.side.open_requests == 0
+    assert rig.side.provider.stats().pinned_requests == 0
+    assert declines(rig).get(DeclineReason.ABORTED, 0) == (when == "waiting")
+
+
+def test_a_retracted_request_is_computed_exactly_and_may_then_be_cached(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
+    request = rig.submit(prompt, "asked")
+    rig.step()
+    rig.retract(request)
+    assert not request.skip_radix_cache_insert
+    rig.check_accounts()
+    rig.step()
+    rig.finish(request)
+    slots = rig.exact_match(prompt, TreeKey(None))
+    from toy_model import exact_numbers
+
+    assert rig.numbers_at(slots) == exact_numbers(prompt[: len(slots)])
+    assert len(slots) > len(prompt) - rig.page_size
+    rig.check_accounts()
+
+
+def test_a_donor_that_is_used_may_be_evicted_at_once(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    request = rig.submit([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "asked")
+    rig.step()
+    rig.evict(rig.slots)
+    assert rig.exact_match([*passage(1, 64), *DOCUMENT], TreeKey(None)) == []
+    check(rig, request)
+    rig.finish(request)
+    again = rig.serve([*passage(6, 80), *DOCUMENT, *passage(7, 40)], "again")
+    assert again.cached_tokens == 0
+    assert len(rig.side.finder.donors) == 1, "the donor that is gone is forgotten, the new one known"
+
+
+def test_a_full_pool_evicts_for_reuse_as_it_does_for_prefill(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(slots=1024, lookup_budget_ms=10_000.0)
+    rig.serve(passage(9, 450), "old")
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    request = rig.submit([*passage(3, 40), *DOCUMENT, *passage(4, 20)], "asked")
+    rig.step()
+    check(rig, request)
+    assert confirmed(rig) > 350
+    rig.finish(request)
+    rig.check_accounts()
+
+
+def test_other_keys_are_other_tenants(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor", salt="a")
+    prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
+    for number, key in enumerate(({"salt": "b"}, {}, {"adapter": "lora"}, {"salt": "a", "adapter": "lora"})):
+        assert rig.serve(prompt, f"other-{number}", wish={"capture": False}, **key).cached_tokens == 0
+    assert rig.serve(prompt, "same", salt="a").cached_tokens > 350
+
+
+def test_requests_of_one_adapter_share(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor", adapter="lora")
+    request = rig.submit([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "asked", adapter="lora")
+    rig.step()
+    check(rig, request)
+    assert confirmed(rig) > 350
+
+
+def test_a_match_without_a_request_is_sglangs_own(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    before = rig.side.provider.stats().lookups
+    key = rig.tree._key([*passage(3, 80), *DOCUMENT], TreeKey(None))
+    found = rig.tree.match_prefix(MatchPrefixParams(key=key))
+    assert (found.device_prefix_len, found.host_hit_length) == (0, 0)
+    assert rig.side.provider.stats().lookups == before
+
+
+def test_a_waiting_request_is_looked_up_once(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    request = rig.submit([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "asked")
+    before = rig.side.provider.stats().lookups
+    for _ in range(10):
+        request.init_next_round_input(rig.tree)
+    assert rig.side.provider.stats().lookups == before + 1
+
+
+def test_a_new_donor_is_found_by_those_who_wait_in_front(rig: Any) -> None:
+    rig.serve(passage(9, 200), "some donor")
+    waiting = [rig.submit([*passage(50 + n, 30), *DOCUMENT, *passage(90 + n, 20)], f"w{n}") for n in range(20)]
+    for request in waiting:
+        request.init_next_round_input(rig.tree)
+    rig.waiting.clear()
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    before = rig.side.provider.stats().lookups
+    for request in waiting:
+        request.init_next_round_input(rig.tree)
+    assert [rig.side.claim_of(request.rid) is not None for request in waiting] == [True] * 8 + [False] * 12
+    assert rig.side.provider.stats().lookups == before + 8
+    rig.waiting.append(waiting[0])
+    rig.step()
+    for request in waiting[1:]:
+        request.init_next_round_input(rig.tree)
+    assert [rig.side.claim_of(request.rid) is not None for request in waiting[7:10]] == [True, True, False]
+
+
+@pytest.mark.parametrize("wish", ["off", "discovery"])
+def test_a_request_may_decline_reuse(rig: Any, wish: str) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    before = rig.side.provider.stats().lookups
+    request = rig.serve([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "asked", wish=wish)
+    assert request.cached_tokens == 0
+    assert rig.side.provider.stats().lookups - before == (wish == "discovery")
+    assert rig.side.provider.stats().outcomes.get(OutcomeKind.DISCOVERY_ONLY, 0) == (wish == "discovery")
+
+
+def test_kept_donors_are_used_after_the_tree_has_evicted_them(new_rig: Callable[..., Any], tmp_path: Path) -> None:
+    kept = KeptDonors(StoreOptions(host_bytes=64 * 2**20))
+    rig = new_rig(kept=kept, lookup_budget_ms=10_000.0)
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    kept.flush()
+    rig.evict(rig.slots)
+    request = rig.submit([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "asked")
+    rig.step()
+    check(rig, request)
+    assert confirmed(rig) > 350
+    rig.finish(request)
+    rig.check_accounts()
+    rig.side.close()
+
+
+def test_until_the_self_test_has_passed_nothing_is_loaded(rig: Any) -> None:
+    rig.side.finder.proved = False
+    unproved = [*passage(1, 64), *DOCUMENT]  # Hardly a token twice: it proves nothing.
+    rig.serve(unproved, "donor")
+    assert rig.serve([*passage(3, 80), *DOCUMENT], "asked").cached_tokens == 0
+    words = passage(8, 40)
+    rig.serve([words[n * 7 % 40] for n in range(300)], "repeats its words")
+    assert rig.side.finder.proved
+    assert rig.serve([*passage(5, 80), *DOCUMENT], "asked again").cached_tokens > 300
+
+
+@pytest.mark.parametrize("first", ["rows", "states"])
+def test_rows_share_no_batch_with_what_is_found_by_counting_tokens(rig: Any, first: str) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    wanted = {
+        "rows": ([*passage(50, 30), *DOCUMENT, *passage(60, 20)], {}),
+        "states": (passage(70, 100), {"return_hidden_states": True}),
+    }
+    asked = {}
+    for name in (first, *(other for other in wanted if other != first)):
+        prompt, options = wanted[name]
+        asked[name] = rig.submit(prompt, name)
+        for option, value in options.items():
+            setattr(asked[name], option, value)
+    together = [{request.rid for request in rig.step()} for _ in range(2)]
+    assert {"rows", "states"} not in together
+    assert set.union(*together) >= {"rows", "states"}
+    assert rig.side.provider.stats().outcomes[OutcomeKind.MATERIALIZED] == 1
+    check(rig, asked["rows"])

@@ -1,0 +1,197 @@
+"""The real engine through its Python API: SmolLM2 in float32, overlapped scheduler, scheduler in its own process."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archive import CASES, QUESTIONS, first, recipient
+
+from semblend_core import DonorOffer, LookupRequest, Plan, Row, RowKind, Settings, create_provider, read_audit
+from semblend_core.recompute import choose_policy
+from semblend_sglang.claims import Claim, claim_of
+from semblend_sglang.requests import NamespaceBook, TreeKey, token_ids_of
+
+
+class RunningEngine:
+    def __init__(self, engine: Any, audit: Path) -> None:
+        self.engine, self._audit = engine, audit
+
+    def ask(self, prompts: str | list[str], *, salt: str, wish: Any = "on", tokens: int = 8) -> Any:
+        sampling = {
+            "max_new_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "custom_params": {"semblend": wish},
+        }
+        several = isinstance(prompts, list)
+        return self.engine.generate(
+            prompt=prompts,
+            sampling_params=[sampling] * len(prompts) if several else sampling,
+            cache_salt=[salt] * len(prompts) if several else salt,
+            return_logprob=True,
+            top_logprobs_num=20,
+        )
+
+    def confirmed(self) -> int:
+        """Tokens that were reused so far, by the audit stream."""
+        return sum(record["tokens"] for record in self._records() if record["event"] == "materialized")
+
+    def declines(self) -> list[str]:
+        return [record["reason"] for record in self._records() if record["event"] == "declined"]
+
+    def _records(self) -> Any:
+        """The stream is written in the background: read it when it has come to rest."""
+        seen = -1
+        while True:
+            records = read_audit(self._audit).records
+            if len(records) == seen:
+                return records
+            seen = len(records)
+            time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    import sglang
+
+    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+    os.environ["SEMBLEND_AUDIT_PATH"] = str(audit)
+    engine = sglang.Engine(
+        model_path=str(model_folder),
+        device="cpu",
+        dtype="float32",
+        attention_backend="torch_native",
+        sampling_backend="pytorch",
+        grammar_backend="none",
+        disable_cuda_graph=True,
+        max_total_tokens=12_288,
+        context_length=2048,
+        max_running_requests=16,
+        radix_cache_backend="semblend",
+        log_level="error",
+    )
+    yield RunningEngine(engine, audit)
+    engine.shutdown()
+    del os.environ["SEMBLEND_AUDIT_PATH"]
+
+
+def cached(answer: Any) -> int:
+    return int(answer["meta_info"]["cached_tokens"])
+
+
+def divergence(cold: Any, other: Any) -> float:
+    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
+    total, steps = 0.0, 0
+    for ours, theirs in zip(*(answer["meta_info"]["output_top_logprobs"] for answer in (cold, other)), strict=True):
+        ours, theirs = ({token: value for value, token, _ in step} for step in (ours, theirs))
+        floor = min(theirs.values())
+        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
+        steps += 1
+        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
+            break
+    return total / steps
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_computed_before_is_reused_and_answers_stay_close(running: RunningEngine, name: str) -> None:
+    donors, _, bound = CASES[name]
+    for donor in donors:
+        running.ask(donor, salt=name, tokens=1)
+    far = []
+    for question in QUESTIONS:
+        prompt, before = recipient(name, question), running.confirmed()
+        reused = running.ask(prompt, salt=name)
+        confirmed = running.confirmed() - before
+        cold = running.ask(prompt, salt=f"{name}, {question}, another tenant")
+        assert confirmed > 0.6 * cold["meta_info"]["prompt_tokens"]
+        assert cached(reused) == confirmed, "what was computed is counted as cached"
+        assert cached(cold) == 0, "another tenant was served from this one's KV"
+        far.append(divergence(cold, reused))
+    assert sum(far) / len(far) < bound
+    probe = running.ask(prompt, salt=name, wish="off")
+    assert cached(probe) < 0.1 * cold["meta_info"]["prompt_tokens"], "the exact cache holds approximate KV"
+    assert divergence(cold, probe) < 1e-3
+
+
+def test_several_requests_reuse_in_one_batch(running: RunningEngine) -> None:
+    running.ask(first(), salt="batch", tokens=1)
+    before = running.confirmed()
+    together = running.ask([recipient(name) for name in list(CASES)[:2]], salt="batch")
+    assert running.confirmed() - before == sum(map(cached, together))
+    assert all(cached(answer) > 300 for answer in together)
+
+
+def test_an_exact_prefix_is_left_to_sglang(running: RunningEngine) -> None:
+    prompt = first("Which town?")
+    running.ask(prompt, salt="exact", tokens=1)
+    again = running.ask(prompt, salt="exact", tokens=1)
+    assert cached(again) == again["meta_info"]["prompt_tokens"] - 1
+
+
+def test_a_request_for_prompt_logprobs_is_served_cold_and_counted(running: RunningEngine) -> None:
+    running.ask(first(), salt="logprobs", tokens=1)
+    sampling = {"max_new_tokens": 1, "temperature": 0}
+    answer = running.engine.generate(
+        prompt=recipient("new instruction"),
+        sampling_params=sampling,
+        cache_salt="logprobs",
+        return_logprob=True,
+        logprob_start_len=0,
+    )
+    assert cached(answer) == 0
+    assert len(answer["meta_info"]["input_token_logprobs"]) == answer["meta_info"]["prompt_tokens"]
+    assert running.declines()[-1] == "unsupported_request"
+
+
+def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> None:
+    """Its check is strict in these tests: a slot too few, and the scheduler ends itself."""
+    time.sleep(2)
+    assert running.ask("Say yes.", salt="alive", tokens=2)["meta_info"]["completion_tokens"] == 2
+
+
+def claim_for(donor: Any, asked: Any) -> Claim:
+    """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
+    settings = Settings(embedder="none", lookup_budget_ms=10_000.0)
+    namespace = NamespaceBook(
+        {"model": "m", "revision": "r", "tokenizer": "t", "dtype": "f", "kv_layout": "l", "block_size": 1}
+    ).of(TreeKey(None))
+    provider = create_provider(settings, engine="sglang")
+    provider.offer_donor(DonorOffer("donor", namespace, donor))
+    plan = provider.lookup(LookupRequest("asked", namespace, asked)).plan
+    assert plan is not None
+    choice = choose_policy(settings.quality_tier, plan, probing=False)
+    assert choice is not None
+    decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1).plan
+    claim = claim_of(decided, 1, most_row_tokens=4096, most_rows=15)
+    assert claim is not None
+    return claim
+
+
+def test_rows_and_spans_give_the_reference_engines_logits(running: RunningEngine) -> None:
+    """The same spans relocated and the same tokens computed by an engine that shares nothing with SGLang."""
+    from semblend_core.reference import ReferenceEngine
+
+    tokenizer = running.engine.tokenizer_manager.tokenizer
+    name = "passages in another order"
+    donor, asked = (token_ids_of(tokenizer.encode(text)) for text in (first(), recipient(name)))
+    claim = claim_for(donor, asked)
+    assert len(claim.spans) >= 4
+    assert len(claim.rows) >= 4
+    running.ask(first(), salt="reference", tokens=1)
+    answer = running.ask(recipient(name), salt="reference", tokens=1)
+    assert cached(answer) == claim.reused_tokens
+
+    rows = [Row(start, end - start, RowKind.CHOSEN) for start, end in claim.rows]
+    rows.append(Row(claim.end, int(asked.size) - claim.end, RowKind.CHOSEN))
+    reference = ReferenceEngine.load()
+    kept = reference.capture(reference.prefill(donor).workspace, donor.size)
+    plan = Plan("reference", int(asked.size), 0, claim.spans, tuple(rows))
+    expected = reference.sparse_prefill(asked, plan, {"donor": kept}).logits.log_softmax(-1)
+    top = answer["meta_info"]["output_top_logprobs"][0]
+    assert max(abs(value - float(expected[token])) for value, token, _ in top) < 2e-3

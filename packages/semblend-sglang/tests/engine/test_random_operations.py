@@ -1,0 +1,159 @@
+"""Thousands of random operations on the real tree: no slot is lost, nobody owns one twice, and the tree stays exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from semblend_core.testing import passage
+from semblend_sglang.requests import TreeKey
+
+PASSAGES = [passage(seed, length) for seed, length in enumerate((48, 64, 80, 96, 112, 160))]
+SALTS = (None, None, "tenant")
+
+
+class Operations(RuleBasedStateMachine):
+    """Requests are mixed from few passages, so that most of them find donors, in a pool that holds only some."""
+
+    SETTINGS: ClassVar[dict[str, Any]] = {"lookup_budget_ms": 10_000.0, "min_saved_tokens": 16}
+    new_rig: Callable[..., Any]
+    options: dict[str, Any]
+    happened: Counter[str]
+    """Outcomes of all runs together: a run that reuses nothing would prove nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = type(self).new_rig(slots=2048, most_sequences=8, **self.SETTINGS, **self.options)
+        self.served: list[tuple[list[int], TreeKey]] = []
+        self.count = 0
+        self.serve_everything()
+
+    @precondition(lambda self: not self.rig.waiting and not self.rig.chunked and len(self.rig.running) < 3)
+    @rule()
+    def serve_everything(self) -> None:
+        """A donor for all that follows."""
+        self.count += 1
+        prompt = [*passage(1000 + self.count, 8), *(token for part in PASSAGES for token in part)]
+        self.rig.serve(prompt, f"r{self.count}", wish={"mode": "on" if self.count % 2 else "discovery"})
+        self.served.append((prompt, TreeKey(None)))
+
+    @rule(
+        order=st.lists(st.integers(0, len(PASSAGES) - 1), min_size=2, max_size=4, unique=True),
+        own=st.integers(1, 40),
+        salt=st.sampled_from(SALTS),
+        wish=st.sampled_from(("on", "on", "on", "off", "discovery")),
+    )
+    def submit(self, order: list[int], own: int, salt: str | None, wish: str) -> None:
+        if len(self.rig.waiting) >= 6:
+            return
+        self.count += 1
+        fresh = passage(1000 + self.count, own + 20)
+        prompt = [*fresh[:own], *(token for index in order for token in PASSAGES[index]), *fresh[own:]]
+        self.rig.submit(prompt, f"r{self.count}", salt=salt, wish=wish)
+        self.served.append((prompt, TreeKey(None, salt)))
+
+    @precondition(lambda self: self.rig.waiting or self.rig.chunked)
+    @rule(rounds=st.integers(1, 3))
+    def step(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for request in self.rig.step():
+                self.check_request(request)
+
+    @precondition(lambda self: self.rig.running)
+    @rule(which=st.integers(0, 100))
+    def finish(self, which: int) -> None:
+        self.rig.finish(self.rig.running[which % len(self.rig.running)])
+
+    @precondition(lambda self: self.rig.running)
+    @rule(which=st.integers(0, 100))
+    def retract(self, which: int) -> None:
+        self.rig.retract(self.rig.running[which % len(self.rig.running)])
+
+    @precondition(lambda self: self.rig.running or self.rig.waiting or self.rig.chunked)
+    @rule(which=st.integers(0, 100))
+    def abort(self, which: int) -> None:
+        chunked = [self.rig.chunked] if self.rig.chunked else []
+        everyone = [*self.rig.running, *self.rig.waiting, *chunked]
+        self.rig.abort(everyone[which % len(everyone)])
+
+    @rule(tokens=st.integers(1, 200))
+    def evict(self, tokens: int) -> None:
+        self.rig.evict(tokens)
+
+    @precondition(lambda self: self.count % 4 == 0 and "move" not in vars(self.rig.side.pool))
+    @rule()
+    def fail_the_next_move(self) -> None:
+        def fails(moves: Any) -> None:
+            del self.rig.side.pool.move
+            raise RuntimeError("a fault that the test asked for")
+
+        self.rig.side.pool.move = fails
+
+    @invariant()
+    def accounts_close(self) -> None:
+        self.rig.check_accounts()
+
+    @invariant()
+    def the_tree_is_exact(self) -> None:
+        from toy_model import exact_numbers
+
+        for prompt, key in self.served[-6:]:
+            slots = self.rig.exact_match(prompt, key)
+            assert self.rig.tokens_at(slots) == prompt[: len(slots)]
+            assert self.rig.numbers_at(slots) == exact_numbers(prompt[: len(slots)])
+
+    def check_request(self, request: Any) -> None:
+        """Every token has its own KV, at its own place, and SGLang's count of what was cached is true."""
+        slots = self.rig.slots_of(request)[: request.extend_end]
+        known = list(request.origin_input_ids + request.output_ids)
+        assert self.rig.tokens_at(slots) == known[: len(slots)]
+        assert self.rig.key_error(slots, list(range(len(slots)))) < 1e-4
+        assert 0 <= request.cached_tokens < len(request.origin_input_ids)
+
+    def teardown(self) -> None:
+        for request in [*self.rig.running, *self.rig.waiting, *([self.rig.chunked] if self.rig.chunked else [])]:
+            self.rig.abort(request)
+        self.rig.evict(self.rig.slots)
+        self.rig.check_accounts()
+        assert self.rig.allocator.available_size() == self.rig.slots
+        assert self.rig.side.open_requests == 0
+        stats = self.rig.side.provider.stats()
+        assert stats.pinned_requests == 0
+        self.happened.update({str(kind): count for kind, count in stats.outcomes.items()})
+        self.happened.update({str(reason): count for reason, count in stats.declines.items()})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"page_size": 1, "core": "python", "chunk": 256},
+        {"page_size": 1, "core": "rust", "chunk": None},
+        {"page_size": 16, "core": "rust", "chunk": 192},
+        {"page_size": 16, "core": "python", "chunk": 512, "latent": True},
+    ],
+    ids=["page-1-python", "page-1-rust-whole-prompts", "page-16-rust", "page-16-python-latent"],
+)
+def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: dict[str, Any]) -> None:
+    happened: Counter[str] = Counter()
+    machine = type(
+        "Configured", (Operations,), {"new_rig": staticmethod(new_rig), "options": options, "happened": happened}
+    )
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
+            phases=[Phase.generate],
+        ),
+    )
+    assert happened["materialized"] > 100
+    assert min(happened["load_failed"], happened["discovery_only"]) > 0

@@ -1,0 +1,165 @@
+"""What is declined at start, what per request, and which providers are accepted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from semblend_core.testing import ReferenceProvider
+from semblend_sglang import factory
+from semblend_sglang.factory import PROVIDER_SETTING, ProviderError
+from semblend_sglang.support import resolved, why_not_for, why_unsupported
+
+LLAMA = {"model_type": "llama", "rope_theta": 1e4, "head_dim": 64, "hidden_size": 128, "num_attention_heads": 2}
+
+
+class MHATokenToKVPool(SimpleNamespace):
+    """Known by its name, as SGLang's is."""
+
+
+def context(**changes: Any) -> Any:
+    """What SGLang hands to a factory; ``changes`` by dotted name with ``__`` for the dot."""
+    pool = MHATokenToKVPool(store_dtype=torch.bfloat16, dtype=torch.bfloat16)
+    made = SimpleNamespace(
+        server_args=SimpleNamespace(
+            pp_size=1, enable_dp_attention=False, speculative_algorithm=None, disaggregation_mode="null"
+        ),
+        params=SimpleNamespace(token_to_kv_pool_allocator=SimpleNamespace(get_kvcache=lambda: pool)),
+        model_config=SimpleNamespace(is_generation=True, is_encoder_decoder=False, hf_text_config=dict(LLAMA)),
+        pool=pool,
+        runner=(runner := SimpleNamespace(prefill_attention_backend_str="triton")),
+        tp_worker=SimpleNamespace(model_runner=runner),
+        disable_radix_cache=False,
+        enable_hierarchical_cache=False,
+        tp_size=1,
+        is_hybrid_swa=False,
+        is_hybrid_ssm=False,
+    )
+    for name, value in changes.items():
+        *path, last = name.split("__", 1)
+        owner = made
+        for part in path:
+            owner = getattr(owner, part)
+        setattr(owner, last, value)
+    return made
+
+
+def test_an_ordinary_engine_is_supported() -> None:
+    assert why_unsupported(context()) is None
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "triton", "fa3"])
+def test_prefill_attention_that_writes_first_is_supported(backend: str) -> None:
+    assert why_unsupported(context(runner__prefill_attention_backend_str=backend)) is None
+
+
+@pytest.mark.parametrize("backend", ["flashinfer", "fa4", "trtllm_mha", "flashmla", "intel_amx", "of tomorrow", None])
+def test_any_other_prefill_attention_is_declined_with_a_way_out(backend: str | None) -> None:
+    why = str(why_unsupported(context(runner__prefill_attention_backend_str=backend)))
+    assert f"by {backend} " in why
+    assert "--attention-backend triton" in why
+
+
+def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
+    decided = [("first", {"enable_dp_attention": False}), ("then", {"enable_dp_attention": True})]
+    assert "data-parallel" in str(why_unsupported(context(server_args___resolved_overrides=decided)))
+    arguments = SimpleNamespace(chunked_prefill_size=None, max_prefill_tokens=16384)
+    assert factory._most_row_tokens(resolved(arguments), 16) == 16368
+    arguments._resolved_overrides = [("by memory", {"chunked_prefill_size": 4096})]
+    assert factory._most_row_tokens(resolved(arguments), 16) == 4080
+    arguments._declarations_materialized, arguments.chunked_prefill_size = True, 2048
+    assert factory._most_row_tokens(resolved(arguments), 16) == 2032
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"disable_radix_cache": True}, "radix cache is disabled"),
+        ({"tp_size": 2}, "tensor parallelism"),
+        ({"server_args__pp_size": 2}, "pipeline"),
+        ({"server_args__enable_dp_attention": True}, "data-parallel"),
+        ({"is_hybrid_swa": True}, "sliding-window"),
+        ({"is_hybrid_ssm": True}, "state-space"),
+        ({"server_args__speculative_algorithm": "EAGLE"}, "speculative"),
+        ({"server_args__disaggregation_mode": "prefill"}, "disaggregated"),
+        ({"model_config__is_generation": False}, "embedding"),
+        ({"model_config__is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_config__model_is_mrope": True}, "multimodal"),
+        ({"server_args__enable_pdmux": True}, "--enable-pdmux"),
+        ({"server_args__enable_two_batch_overlap": True}, "--enable-two-batch-overlap"),
+        ({"server_args__enable_mis": True}, "--enable-mis"),
+        ({"server_args__lora_target_modules": {"q_proj", "lm_head"}}, "lm_head"),
+        ({"server_args__enable_deterministic_inference": True}, "deterministic"),
+        ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
+        ({"server_args__hicache_storage_backend": "file"}, "external KV cache"),
+        ({"server_args__enable_lmcache": True}, "external KV cache"),
+        ({"server_args__enable_flexkv": True}, "external KV cache"),
+        ({"pool__store_dtype": torch.uint8}, "uint8"),
+        ({"pool__kv_cache_layout": "hnd"}, "hnd"),
+        ({"model_config__hf_text_config": {**LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2}}}, "dynamic"),
+    ],
+)
+def test_what_is_not_supported_is_named(changes: dict[str, Any], says: str) -> None:
+    assert says in str(why_unsupported(context(**changes)))
+
+
+def test_an_engine_that_is_declined_gets_sglangs_own_cache_and_one_error_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stock = object()
+    monkeypatch.setattr(factory, "why_not_hooked", lambda: None)
+    monkeypatch.setattr(factory, "stock_cache", lambda ctx: stock)
+    assert factory.build_cache(context(runner__prefill_attention_backend_str="flashinfer")) is stock
+    (said,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert "flashinfer" in said
+
+
+def request(**changes: Any) -> Any:
+    fields = {
+        "session": None,
+        "session_id": None,
+        "multimodal_inputs": None,
+        "input_embeds": None,
+        "return_hidden_states": False,
+        "origin_input_ids": range(100),
+    }
+    return SimpleNamespace(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "says"),
+    [
+        ({}, range(99), None),
+        ({"session_id": "s"}, range(99), "session"),
+        ({"multimodal_inputs": object()}, range(99), "no tokens"),
+        ({"positional_embed_overrides": object()}, range(99), "overridden"),
+        ({"return_hidden_states": True}, range(99), "hidden states"),
+        ({}, range(10), "log-probabilities"),
+    ],
+)
+def test_requests_that_are_declined_name_why(changes: dict[str, Any], key: Any, says: str | None) -> None:
+    why = why_not_for(request(**changes), key)
+    assert why is None if says is None else says in str(why)
+
+
+def test_a_provider_is_made_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROVIDER_SETTING, "semblend_core.testing:ReferenceProvider")
+    assert isinstance(factory._make_provider(factory.Settings()), ReferenceProvider)
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("nonsense", "package.module:callable"),
+        ("no_such_package:make", "no_such_package"),
+        ("semblend_core.testing:nothing", "nothing"),
+        ("builtins:dict", "dict"),
+    ],
+)
+def test_a_wrong_provider_is_refused_by_name(named: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROVIDER_SETTING, named)
+    with pytest.raises(ProviderError, match=says):
+        factory._make_provider(factory.Settings())
