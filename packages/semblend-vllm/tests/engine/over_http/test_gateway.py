@@ -33,7 +33,7 @@ def replay(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sembench(
         "run-live-gateway",
         *("--manifest", manifest, "--output", result, "--gateway-url", server.url, "--model", server.model),
-        *("--paired", "--probe", "--post-donor-delay-ms", 500, "--block-size", BLOCK, "--max-output-tokens", 16),
+        *("--paired", "--probe", "--post-donor-delay-ms", 3000, "--block-size", BLOCK, "--max-output-tokens", 16),
         *("--connector-audit", server.audit),
     )
     return result
