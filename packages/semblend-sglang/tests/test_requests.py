@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semblend_sglang.requests import FollowedRequest, NamespaceBook, TreeKey, donor_id_of, token_ids_of, wishes_of
+from semblend_core import donor_id_of
+from semblend_sglang.requests import FollowedRequest, NamespaceBook, TreeKey, token_ids_of, wishes_of
 
 SHARED = {
     "model": "m",

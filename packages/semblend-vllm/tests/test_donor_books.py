@@ -16,11 +16,11 @@ from semblend_core import (
     Settings,
     TokenIds,
     create_provider,
+    donor_id_of,
     open_audit,
     read_audit,
 )
 from semblend_vllm.donor_books import OFFERS_AT_FIRST, OFFERS_PER_STEP, DonorBooks
-from semblend_vllm.requests import donor_id_of
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt="a"

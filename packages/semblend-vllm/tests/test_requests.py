@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from semblend_core import Namespace
-from semblend_vllm.requests import FollowedRequest, donor_id_of
+from semblend_core import Namespace, donor_id_of
+from semblend_vllm.requests import FollowedRequest
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt=None

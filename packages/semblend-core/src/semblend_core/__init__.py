@@ -27,13 +27,18 @@ from semblend_core.contract import (
     Span,
     TokenIds,
     as_token_ids,
+    donor_id_of,
     gap_rows,
+    joined_runs,
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel, LayerProfile, LayerProfileError
 from semblend_core.provider import SemBlend, create_provider
 from semblend_core.settings import SettingError, Settings
 from semblend_core.telemetry import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    ENGINE_LABELLED_COUNTERS,
     AuditLog,
     AuditSink,
     DonorCaptured,
@@ -44,6 +49,9 @@ from semblend_core.telemetry import (
 )
 
 __all__ = [
+    "ENGINE_COUNTERS",
+    "ENGINE_GAUGES",
+    "ENGINE_LABELLED_COUNTERS",
     "MAX_TOKEN_ID",
     "AuditLog",
     "AuditSink",
@@ -80,7 +88,9 @@ __all__ = [
     "__version__",
     "as_token_ids",
     "create_provider",
+    "donor_id_of",
     "gap_rows",
+    "joined_runs",
     "open_audit",
     "read_audit",
     "require_extra",

@@ -6,10 +6,9 @@ reusable token. Inside it spans and rows may begin and end anywhere; it ends wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from semblend_core import Plan, Span
+from semblend_core import Plan, Span, joined_runs
 
 Run = tuple[int, int]
 """[start, end) in the prompt."""
@@ -49,7 +48,8 @@ def claim_of(plan: Plan, page_size: int, most_row_tokens: int, most_rows: int) -
     """The longest claim whose rows fit into one batch; None where nothing is left to reuse."""
     start = plan.exact_prefix_tokens
     end = _end_of_claim(plan, most_row_tokens, most_rows) // page_size * page_size
-    rows = _merged((row.start, min(row.end, end)) for row in plan.rows if row.start < end)
+    # Rows that touch become one: each is a sequence of the batch.
+    rows = tuple(joined_runs((row.start, min(row.end, end)) for row in plan.rows if row.start < end))
     spans = tuple(piece for span in plan.spans for piece in _without(span, rows, end))
     if not spans:
         return None
@@ -58,11 +58,7 @@ def claim_of(plan: Plan, page_size: int, most_row_tokens: int, most_rows: int) -
 
 def _end_of_claim(plan: Plan, most_row_tokens: int, most_rows: int) -> int:
     """Before the last stretch of computed tokens, and before the first row that finds no room."""
-    end = plan.prompt_tokens
-    for row in reversed(plan.rows):
-        if row.end < end:
-            break
-        end = row.start
+    end = plan.computed_tail
     room = most_row_tokens
     for number, row in enumerate(plan.rows):
         if row.start >= end:
@@ -86,14 +82,3 @@ def _without(span: Span, rows: tuple[Run, ...], end: int) -> list[Span]:
         if position >= limit:
             break
     return pieces
-
-
-def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Rows that touch become one: each is a sequence of the batch."""
-    merged: list[Run] = []
-    for start, end in runs:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)

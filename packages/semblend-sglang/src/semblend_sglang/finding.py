@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from semblend_core import DeclineReason, DonorOffer, LookupRequest, Plan, SemanticLookupProvider, Settings, TokenIds
+from semblend_core import (
+    DeclineReason,
+    DonorOffer,
+    LookupRequest,
+    Plan,
+    SemanticLookupProvider,
+    Settings,
+    TokenIds,
+    donor_id_of,
+)
 from semblend_core.recompute import choose_policy
 from semblend_sglang import proof
 from semblend_sglang.claims import Claim, claim_of
@@ -18,7 +27,7 @@ from semblend_sglang.guard import guarded
 from semblend_sglang.kept import KeptDonors
 from semblend_sglang.loading import Load, Sources, load
 from semblend_sglang.pool import KvPool
-from semblend_sglang.requests import FollowedRequest, donor_id_of, token_ids_of
+from semblend_sglang.requests import FollowedRequest, token_ids_of
 from semblend_sglang.tree import ExactTree
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from semblend_core import Span, TokenIds
+from semblend_core import Span, TokenIds, joined_runs
 from semblend_core.kv import DonorKv, DonorStore, StoreOptions, Transfer, TransferPendingError
 from semblend_sglang.claims import Run
 from semblend_sglang.donors import Donor
@@ -57,9 +57,9 @@ class KeptDonors:
         if handle is None:
             return None
         with handle:
-            low, high = min(span.donor_start for span in spans), max(span.donor_end for span in spans)
-            at_hand = str(handle.tier) == "device"  # A view costs nothing, so one part serves all spans.
-            ranges = [(low, high)] if at_hand else _joined(spans)
+            ranges = joined_runs((span.donor_start, span.donor_end) for span in spans)
+            if str(handle.tier) == "device":  # A view costs nothing, so one part serves all spans.
+                ranges = [(ranges[0][0], ranges[-1][1])]
             return Fetch(self._store.load(handle, ranges), ranges, spans)
 
     def forget(self, donor: Donor) -> None:
@@ -71,16 +71,6 @@ class KeptDonors:
 
     def close(self) -> None:
         self._store.close()
-
-
-def _joined(spans: list[Span]) -> list[Run]:
-    ranges: list[Run] = []
-    for start, end in sorted((span.donor_start, span.donor_end) for span in spans):
-        if ranges and start <= ranges[-1][1]:
-            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
-        else:
-            ranges.append((start, end))
-    return ranges
 
 
 def _brought(transfer: Transfer) -> tuple[DonorKv, ...]:

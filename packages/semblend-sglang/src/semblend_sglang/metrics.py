@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from semblend_core import ProviderStats, SemanticLookupProvider
-
-COUNTERS = {
-    "lookups": ("semblend_lookups", "Requests that were looked up."),
-    "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
-    "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
-    "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
-}
-LABELLED = {
-    "outcomes": ("semblend_outcomes", "Requests by how they ended.", "outcome"),
-    "declines": ("semblend_declines", "Requests and donors that were declined, by reason.", "reason"),
-}
-GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
+from semblend_core import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    ENGINE_LABELLED_COUNTERS,
+    ProviderStats,
+    SemanticLookupProvider,
+)
 
 
 class EngineMetrics:
@@ -29,10 +23,12 @@ class EngineMetrics:
         from prometheus_client import Counter, Gauge
 
         self._provider, self._told = provider, ProviderStats()
-        self._counters = {name: Counter(metric, says) for name, (metric, says) in COUNTERS.items()}
-        self._labelled = {name: Counter(metric, says, [label]) for name, (metric, says, label) in LABELLED.items()}
+        self._counters = {name: Counter(metric, says) for name, (metric, says) in ENGINE_COUNTERS.items()}
+        self._labelled = {
+            name: Counter(metric, says, [label]) for name, (metric, says, label) in ENGINE_LABELLED_COUNTERS.items()
+        }
         self._gauges = {
-            name: Gauge(metric, says, multiprocess_mode="livesum") for name, (metric, says) in GAUGES.items()
+            name: Gauge(metric, says, multiprocess_mode="livesum") for name, (metric, says) in ENGINE_GAUGES.items()
         }
 
     def update(self) -> None:

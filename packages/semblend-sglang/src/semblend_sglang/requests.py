@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -115,11 +114,6 @@ def wishes_of(custom_params: Any) -> tuple[Mode, bool]:
     else:
         mode, capture = wish, wish != "off"
     return (mode, capture) if mode in ("on", "off", "discovery") else ("off", False)
-
-
-def donor_id_of(token_ids: TokenIds) -> str:
-    """A donor is named by its content: the same prompt cached twice is one donor."""
-    return hashlib.blake2b(np.ascontiguousarray(token_ids).tobytes(), digest_size=12).hexdigest()
 
 
 def token_ids_of(prompt: Any) -> TokenIds:

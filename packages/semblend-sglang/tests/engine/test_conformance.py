@@ -16,10 +16,11 @@ from semblend_core import (
     Plan,
     ProviderStats,
     SemanticLookupProvider,
+    donor_id_of,
 )
 from semblend_core.testing import Fault, Served, Subject
 from semblend_core.testing.conformance import ProviderConformance
-from semblend_sglang.requests import TreeKey, donor_id_of, token_ids_of
+from semblend_sglang.requests import TreeKey, token_ids_of
 
 
 class RigSubject(Subject):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from semblend_core import Plan, Span
+from semblend_core import Plan, Span, joined_runs
 from semblend_core.recompute import MeanShift
 
 Rows: TypeAlias = tuple[tuple[int, int], ...]
@@ -49,11 +49,13 @@ class Claim:
 
 def claim_of(plan: Plan, block_size: int, correction: MeanShift | None = None) -> Claim | None:
     """The longest claim that saves anything; None where the plan saves nothing at whole blocks."""
-    end = _end_of_claim(plan, block_size)
+    # Whole blocks before the last stretch of computed tokens, which the engine does in one piece anyway.
+    end = plan.computed_tail // block_size * block_size
     spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
     if not spans:
         return None
-    rows = _merged([(row.start, min(row.end, end)) for row in plan.rows if row.start < end])
+    # Rows that touch become one: each costs a place in the batch.
+    rows = tuple(joined_runs((row.start, min(row.end, end)) for row in plan.rows if row.start < end))
     claim = Claim(plan.exact_prefix_tokens, end, spans, rows, correction)
     return claim if claim.reused_tokens > 0 else None
 
@@ -101,26 +103,5 @@ def _cut(claim: Claim, end: int) -> Claim | None:
     return cut if cut.reused_tokens > 0 else None
 
 
-def _end_of_claim(plan: Plan, block_size: int) -> int:
-    """Whole blocks before the last stretch of computed tokens, which the engine does in one piece anyway."""
-    computed_from = plan.prompt_tokens
-    for row in reversed(plan.rows):
-        if row.end < computed_from:
-            break
-        computed_from = row.start
-    return computed_from // block_size * block_size
-
-
 def _clipped(span: Span, end: int) -> Span:
     return span if span.target_end <= end else replace(span, length=end - span.target_start)
-
-
-def _merged(rows: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Rows that touch become one: each costs a place in the batch."""
-    merged: list[tuple[int, int]] = []
-    for start, end in rows:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return tuple(merged)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from bisect import bisect_left
@@ -194,19 +193,12 @@ def start_over(scheduler: Any, request: Any, output: Any) -> None:
         end_waiting(scheduler, [request.request_id])
     if request.status == RequestStatus.RUNNING:
         scheduler.running.remove(request)
-        _preempt(scheduler, request)
+        scheduler._preempt_request(request, time.monotonic())
     if request.status != RequestStatus.PREEMPTED:
         return
     _drop_in_flight(scheduler, request, output)
     # It may be in the very next step: workers must take it for one that comes back, not for one that goes on.
     scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
-
-
-def _preempt(scheduler: Any, request: Any) -> None:
-    if "drop_stale_output" in inspect.signature(scheduler._preempt_request).parameters:
-        scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
-    else:
-        scheduler._preempt_request(request, time.monotonic())
 
 
 def _drop_in_flight(scheduler: Any, request: Any, output: Any) -> None:

@@ -14,8 +14,9 @@ from semblend_core import (
     Namespace,
     SemanticLookupProvider,
     TokenIds,
+    donor_id_of,
 )
-from semblend_vllm.requests import Donor, donor_id_of
+from semblend_vllm.requests import Donor
 
 OFFERS_AT_FIRST = 64
 """Recovered donors that are registered when their namespace is first seen, the last used first."""
@@ -72,15 +73,13 @@ class DonorBooks:
         self._durable[donor] = self._durable.get(donor, frozenset()) | ranks
         if self._durable[donor] >= self._ranks:
             del self._durable[donor]
-            coming = self._coming.pop(donor, None)
-            if coming is not None:
-                tokens, request_id = coming
-                namespace = self._known[donor]
-                if self._audit is not None:
-                    self._audit.emit(
-                        DonorCaptured(request_id=request_id, namespace=namespace, donor_id=donor[1], tokens=tokens.size)
-                    )
-                self._offer(namespace, donor[1], tokens)
+            tokens, request_id = self._coming.pop(donor)
+            namespace = self._known[donor]
+            if self._audit is not None:
+                self._audit.emit(
+                    DonorCaptured(request_id=request_id, namespace=namespace, donor_id=donor[1], tokens=tokens.size)
+                )
+            self._offer(namespace, donor[1], tokens)
 
     def lost(self, donor: Donor, reason: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from semblend_core import Namespace, Span
+from semblend_core import Namespace, Span, joined_runs
 from semblend_core.kv import DonorKv, DonorStore, StoredKv, Transfer
 from semblend_vllm.messages import Fetch
 
@@ -149,16 +149,8 @@ class Fetched:
 
 def _ranges(spans: list[Span], at_hand: bool) -> list[tuple[int, int]]:
     """Which of a donor's tokens to bring. Of one at hand a view costs nothing, so one serves all spans."""
-    wanted = sorted((span.donor_start, span.donor_end) for span in spans)
-    if at_hand:
-        return [(wanted[0][0], max(end for _, end in wanted))]
-    merged: list[tuple[int, int]] = []
-    for start, end in wanted:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
+    wanted = joined_runs((span.donor_start, span.donor_end) for span in spans)
+    return [(wanted[0][0], wanted[-1][1])] if at_hand else wanted
 
 
 def part_with(span: Span, ranges: Sequence[tuple[int, int]], parts: Sequence[DonorKv]) -> DonorKv:

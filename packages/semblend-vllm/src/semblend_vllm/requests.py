@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,11 +90,6 @@ class FollowedRequest:
         """Its blocks were given back, with all that was loaded or computed in them: it is an ordinary request now."""
         self.claim, self.ordered, self.captured = None, False, False
         self.untaint()
-
-
-def donor_id_of(token_ids: TokenIds) -> str:
-    """A donor is named by its content: the same prompt captured twice is one donor."""
-    return hashlib.blake2b(np.ascontiguousarray(token_ids).tobytes(), digest_size=12).hexdigest()
 
 
 def is_all_tokens(request: Any) -> bool:

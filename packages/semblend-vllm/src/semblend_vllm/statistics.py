@@ -9,19 +9,7 @@ from typing import Any
 import prometheus_client
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-from semblend_core import ProviderStats
-
-COUNTERS = {
-    "lookups": ("semblend_lookups", "Requests that were looked up."),
-    "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
-    "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
-    "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
-}
-LABELLED = {
-    "outcomes": ("semblend_outcomes", "Requests by how they ended.", "outcome"),
-    "declines": ("semblend_declines", "Requests and donors that were declined, by reason.", "reason"),
-}
-GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
+from semblend_core import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, ProviderStats
 
 
 @dataclass
@@ -30,28 +18,28 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
 
     @classmethod
     def between(cls, before: ProviderStats, after: ProviderStats) -> ReuseStats:
-        data: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in COUNTERS}
-        for name in LABELLED:
+        data: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in ENGINE_COUNTERS}
+        for name in ENGINE_LABELLED_COUNTERS:
             grown = Tally({str(key): count for key, count in getattr(after, name).items()})
             grown.subtract({str(key): count for key, count in getattr(before, name).items()})
             data[name] = {key: count for key, count in grown.items() if count}
-        moved = any(getattr(after, name) != getattr(before, name) for name in GAUGES)
-        return cls(data | {name: getattr(after, name) for name in GAUGES} | {"gauges_moved": moved})
+        moved = any(getattr(after, name) != getattr(before, name) for name in ENGINE_GAUGES)
+        return cls(data | {name: getattr(after, name) for name in ENGINE_GAUGES} | {"gauges_moved": moved})
 
     def aggregate(self, other: KVConnectorStats) -> ReuseStats:
         if not other.data:
             return self
         if not self.data:
             return ReuseStats(dict(other.data))
-        summed: dict[str, Any] = {name: self.data[name] + other.data[name] for name in COUNTERS}
-        for name in LABELLED:
+        summed: dict[str, Any] = {name: self.data[name] + other.data[name] for name in ENGINE_COUNTERS}
+        for name in ENGINE_LABELLED_COUNTERS:
             summed[name] = dict(Tally(self.data[name]) + Tally(other.data[name]))
-        return ReuseStats(summed | {name: other.data[name] for name in (*GAUGES, "gauges_moved")})
+        return ReuseStats(summed | {name: other.data[name] for name in (*ENGINE_GAUGES, "gauges_moved")})
 
     def reduce(self) -> dict[str, int | float]:
         """One line in vLLM's log per interval."""
-        figures = {f"semblend {name.replace('_', ' ')}": self.data[name] for name in COUNTERS}
-        for name in LABELLED:
+        figures = {f"semblend {name.replace('_', ' ')}": self.data[name] for name in ENGINE_COUNTERS}
+        for name in ENGINE_LABELLED_COUNTERS:
             figures |= {f"semblend {key}": count for key, count in self.data[name].items()}
         return figures
 
@@ -59,7 +47,7 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         self.data: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
-        return not any(self.data.get(name) for name in (*COUNTERS, *LABELLED, "gauges_moved"))
+        return not any(self.data.get(name) for name in (*ENGINE_COUNTERS, *ENGINE_LABELLED_COUNTERS, "gauges_moved"))
 
 
 class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
@@ -76,15 +64,15 @@ class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
         counter, gauge = metric_types[prometheus_client.Counter], metric_types[prometheus_client.Gauge]
         self._counters = {
             name: counter(name=metric, documentation=says, labelnames=labelnames)
-            for name, (metric, says) in COUNTERS.items()
+            for name, (metric, says) in ENGINE_COUNTERS.items()
         }
         self._labelled = {
             name: counter(name=metric, documentation=says, labelnames=[*labelnames, label])
-            for name, (metric, says, label) in LABELLED.items()
+            for name, (metric, says, label) in ENGINE_LABELLED_COUNTERS.items()
         }
         self._gauges = {
             name: gauge(name=metric, documentation=says, labelnames=labelnames)
-            for name, (metric, says) in GAUGES.items()
+            for name, (metric, says) in ENGINE_GAUGES.items()
         }
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:

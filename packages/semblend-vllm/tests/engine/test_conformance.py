@@ -21,10 +21,10 @@ from semblend_core import (
     Settings,
     as_token_ids,
     create_provider,
+    donor_id_of,
 )
 from semblend_core.testing import Fault, Served, Subject
 from semblend_core.testing.conformance import ProviderConformance
-from semblend_vllm.requests import donor_id_of
 
 PATIENT = {"SEMBLEND_LOOKUP_BUDGET_MS": "60000", "SEMBLEND_EMBEDDER": "none"}
 WORDS = " ".join(f"Page {n} of the ledger lists {n * 7 % 31} names." for n in range(30))

@@ -15,9 +15,9 @@ from semblend_core.contract.lookup import (
 )
 from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
-from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows
+from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
-from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIdsError, TokenIds, as_token_ids
+from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
 
 __all__ = [
     "MAX_TOKEN_ID",
@@ -42,5 +42,7 @@ __all__ = [
     "Span",
     "TokenIds",
     "as_token_ids",
+    "donor_id_of",
     "gap_rows",
+    "joined_runs",
 ]

@@ -151,6 +151,16 @@ class Plan:
         return self.prompt_tokens - self.exact_prefix_tokens - self.computed_tokens
 
     @property
+    def computed_tail(self) -> int:
+        """Where the unbroken stretch of computed tokens begins that reaches the end of the prompt."""
+        begin = self.prompt_tokens
+        for row in reversed(self.rows):
+            if row.end < begin:
+                break
+            begin = row.start
+        return begin
+
+    @property
     def first_approximate_token(self) -> int:
         """KV from here on is approximate and must never be published under an exact key.
 
@@ -177,6 +187,17 @@ def gap_rows(prompt_tokens: int, exact_prefix_tokens: int, spans: Iterable[Span]
     if position < prompt_tokens:
         rows.append(Row(position, prompt_tokens - position, RowKind.GAP))
     return tuple(rows)
+
+
+def joined_runs(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """[start, end) of the same positions, in order; runs that touch or overlap become one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(runs):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _first_uncovered(runs: list[tuple[int, int]], position: int, end_of_prompt: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -41,6 +42,11 @@ def as_token_ids(tokens: Sequence[int] | npt.NDArray[np.integer]) -> TokenIds:
     owned = np.array(array, dtype=np.int32, order="C", copy=True)
     owned.flags.writeable = False
     return _checked(owned)
+
+
+def donor_id_of(token_ids: TokenIds) -> str:
+    """A donor named by its content: the same prompt kept twice is one donor."""
+    return hashlib.blake2b(np.ascontiguousarray(token_ids).tobytes(), digest_size=12).hexdigest()
 
 
 def _checked(array: TokenIds) -> TokenIds:

@@ -1,6 +1,7 @@
 """Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store and the per-model self-test."""
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
+from semblend_core.kv.equal_tokens import pairs_of_equal_tokens, why_pairs_disagree
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
@@ -65,8 +66,10 @@ __all__ = [
     "TransferPendingError",
     "UnsupportedRotationError",
     "UploadedMoves",
+    "pairs_of_equal_tokens",
     "relocate",
     "relocate_spans",
     "relocate_uploaded",
     "run_self_test",
+    "why_pairs_disagree",
 ]

@@ -6,6 +6,7 @@
 from semblend_core.telemetry.audit import AuditLog, AuditSink, NoAudit, open_audit
 from semblend_core.telemetry.audit_counters import AuditCounters
 from semblend_core.telemetry.counters import LatencyHistogram, LatencySnapshot, ProviderCounters
+from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS
 from semblend_core.telemetry.events import (
     AUDIT_SCHEMA,
     EVENTS,
@@ -25,6 +26,9 @@ from semblend_core.telemetry.reader import AuditReading, TornLine, audit_files, 
 
 __all__ = [
     "AUDIT_SCHEMA",
+    "ENGINE_COUNTERS",
+    "ENGINE_GAUGES",
+    "ENGINE_LABELLED_COUNTERS",
     "EVENTS",
     "AuditCounters",
     "AuditEvent",
