@@ -97,14 +97,16 @@ class Checks:
         self.found[what] = does
 
     def _watch_blocks(self) -> None:
-        def watched(inner: Callable[..., None]) -> Callable[..., None]:
-            def told(request: Any, blocks: Any, external: int) -> None:
-                self.blocks[request.request_id.split("-")[0]] = list(blocks.get_block_ids()[0])
-                inner(request, blocks, external)
+        """A request's blocks as it finishes: while it is computed in pieces they grow."""
+
+        def watched(inner: Callable[..., Any]) -> Callable[..., Any]:
+            def told(request: Any, block_ids: list[int]) -> Any:
+                self.blocks[request.request_id.split("-")[0]] = list(block_ids)
+                return inner(request, block_ids)
 
             return told
 
-        self.connector.update_state_after_alloc = watched(self.connector.update_state_after_alloc)
+        self.connector.request_finished = watched(self.connector.request_finished)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Requests per second of a real vLLM under steady load: stock, with SemBlend, with and without capture.
+"""Requests per second of a real vLLM under steady load: stock; with SemBlend; and that in turns without capture.
 
-Run it once per arm on an idle machine; each arm is a process of its own, since vLLM cannot be taken out of one.
+Run it once per arm on an idle machine; stock is a process of its own, since vLLM cannot be taken out of one.
 
     VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/throughput.py CONFIG_DIR --stock
     VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/throughput.py CONFIG_DIR
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from typing import Any
@@ -25,23 +26,36 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=16)
     parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-capture", action="store_true", help="look up and load, but keep no prompt")
     options = parser.parse_args()
     engine, prompts = Engine(options), Prompts()
     serve(engine, [prompts.fresh(options.tokens) for _ in range(8)], options, "warm-up")
-    results: dict[str, Any] = {"stock": options.stock, "capture": not options.no_capture}
-    for share in (0.0, 0.5):
-        rates = [one_round(engine, prompts, options, share, number) for number in range(options.rounds)]
-        results[f"requests_per_s_at_{share:g}_reusable"] = round(statistics.median(rates), 3)
-        results[f"all_at_{share:g}"] = [round(rate, 3) for rate in rates]
+    rates: dict[str, list[float]] = {}
+    for number in range(options.rounds):
+        for arm, share, capture in arms(options.stock, number):
+            rate = one_round(engine, prompts, options, share, capture, f"{arm}-{number}")
+            rates.setdefault(arm, []).append(rate)
+            print(f"round {number + 1} of {options.rounds}, {arm}: {rate:.2f} requests/s", flush=True)
+    results: dict[str, Any] = {"stock": options.stock}
+    for arm, values in rates.items():
+        results[arm] = {"requests_per_s": round(statistics.median(values), 3), "all": [round(v, 3) for v in values]}
     print(json.dumps(results), flush=True)
     if options.json:
         options.json.write_text(json.dumps(results) + "\n")
 
 
-def one_round(engine: Engine, prompts: Prompts, options: argparse.Namespace, share: float, number: int) -> float:
+def arms(stock: bool, number: int) -> list[tuple[str, float, bool]]:
+    """Name, share of prompts that are reusable, whether prompts are captured."""
+    half = ("half_reusable", 0.5, True)
+    plain = [("nothing_reusable", 0.0, True)]
+    if not stock:
+        plain.append(("nothing_reusable_not_captured", 0.0, False))
+    return [*(reversed(plain) if number % 2 else plain), half]  # In turns: the machine may warm up, or be disturbed.
+
+
+def one_round(
+    engine: Engine, prompts: Prompts, options: argparse.Namespace, share: float, capture: bool, salt: str
+) -> float:
     """Requests per second; of the prompts a share holds a document that was served before, behind a new instruction."""
-    salt = f"{share}-{number}"
     asked = []
     for n in range(options.requests):
         if n < share * options.requests:
@@ -51,16 +65,22 @@ def one_round(engine: Engine, prompts: Prompts, options: argparse.Namespace, sha
         else:
             asked.append(prompts.fresh(options.tokens))
     engine.settle()
-    order = [asked[i] for i in sorted(range(len(asked)), key=lambda i: i * 7919 % len(asked))]
+    random.Random(1).shuffle(asked)
     started = time.perf_counter()
-    serve(engine, order, options, salt)
-    return len(order) / (time.perf_counter() - started)
+    serve(engine, asked, options, salt, capture=capture)
+    return len(asked) / (time.perf_counter() - started)
 
 
 def serve(
-    engine: Engine, prompts: list[list[int]], options: argparse.Namespace, salt: str, output_tokens: int | None = None
+    engine: Engine,
+    prompts: list[list[int]],
+    options: argparse.Namespace,
+    salt: str,
+    *,
+    capture: bool = True,
+    output_tokens: int | None = None,
 ) -> None:
-    wish = {"capture": not options.no_capture}
+    wish = {"capture": capture}
     engine.serve(prompts, salt, output_tokens or options.output_tokens, options.in_flight, wish)
 
 
