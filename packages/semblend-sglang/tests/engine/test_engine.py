@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -11,91 +10,22 @@ from typing import Any
 
 import pytest
 from archive import CASES, QUESTIONS, first, recipient
+from running_engine import RunningEngine, cached, divergence
 
-from semblend_core import DonorOffer, LookupRequest, Plan, Row, RowKind, Settings, create_provider, read_audit
+from semblend_core import DonorOffer, LookupRequest, Plan, Row, RowKind, Settings, create_provider
 from semblend_core.recompute import choose_policy
 from semblend_sglang.claims import Claim, claim_of
 from semblend_sglang.requests import NamespaceBook, TreeKey, token_ids_of
 
 
-class RunningEngine:
-    def __init__(self, engine: Any, audit: Path) -> None:
-        self.engine, self._audit = engine, audit
-
-    def ask(self, prompts: str | list[str], *, salt: str, wish: Any = "on", tokens: int = 8) -> Any:
-        sampling = {
-            "max_new_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "custom_params": {"semblend": wish},
-        }
-        several = isinstance(prompts, list)
-        return self.engine.generate(
-            prompt=prompts,
-            sampling_params=[sampling] * len(prompts) if several else sampling,
-            cache_salt=[salt] * len(prompts) if several else salt,
-            return_logprob=True,
-            top_logprobs_num=20,
-        )
-
-    def confirmed(self) -> int:
-        """Tokens that were reused so far, by the audit stream."""
-        return sum(record["tokens"] for record in self._records() if record["event"] == "materialized")
-
-    def declines(self) -> list[str]:
-        return [record["reason"] for record in self._records() if record["event"] == "declined"]
-
-    def _records(self) -> Any:
-        """The stream is written in the background: read it when it has come to rest."""
-        seen = -1
-        while True:
-            records = read_audit(self._audit).records
-            if len(records) == seen:
-                return records
-            seen = len(records)
-            time.sleep(0.3)
-
-
 @pytest.fixture(scope="module")
 def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    import sglang
-
     audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
     os.environ["SEMBLEND_AUDIT_PATH"] = str(audit)
-    engine = sglang.Engine(
-        model_path=str(model_folder),
-        device="cpu",
-        dtype="float32",
-        attention_backend="torch_native",
-        sampling_backend="pytorch",
-        grammar_backend="none",
-        disable_cuda_graph=True,
-        max_total_tokens=12_288,
-        context_length=2048,
-        max_running_requests=16,
-        radix_cache_backend="semblend",
-        log_level="error",
-    )
-    yield RunningEngine(engine, audit)
-    engine.shutdown()
+    engine = RunningEngine(model_folder, audit)
+    yield engine
+    engine.close()
     del os.environ["SEMBLEND_AUDIT_PATH"]
-
-
-def cached(answer: Any) -> int:
-    return int(answer["meta_info"]["cached_tokens"])
-
-
-def divergence(cold: Any, other: Any) -> float:
-    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
-    total, steps = 0.0, 0
-    for ours, theirs in zip(*(answer["meta_info"]["output_top_logprobs"] for answer in (cold, other)), strict=True):
-        ours, theirs = ({token: value for value, token, _ in step} for step in (ours, theirs))
-        floor = min(theirs.values())
-        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
-        steps += 1
-        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
-            break
-    return total / steps
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -136,14 +66,7 @@ def test_an_exact_prefix_is_left_to_sglang(running: RunningEngine) -> None:
 
 def test_a_request_for_prompt_logprobs_is_served_cold_and_counted(running: RunningEngine) -> None:
     running.ask(first(), salt="logprobs", tokens=1)
-    sampling = {"max_new_tokens": 1, "temperature": 0}
-    answer = running.engine.generate(
-        prompt=recipient("new instruction"),
-        sampling_params=sampling,
-        cache_salt="logprobs",
-        return_logprob=True,
-        logprob_start_len=0,
-    )
+    answer = running.ask(recipient("new instruction"), salt="logprobs", tokens=1, logprobs_from=0)
     assert cached(answer) == 0
     assert len(answer["meta_info"]["input_token_logprobs"]) == answer["meta_info"]["prompt_tokens"]
     assert running.declines()[-1] == "unsupported_request"

@@ -1,0 +1,100 @@
+"""A real engine through SGLang's Python API, of whichever release the tests run in."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from semblend_core import read_audit
+
+
+class RunningEngine:
+    def __init__(self, model_folder: Path, audit: Path) -> None:
+        import sglang
+
+        self._audit = audit
+        self.engine = sglang.Engine(
+            model_path=str(model_folder),
+            device="cpu",
+            dtype="float32",
+            attention_backend="torch_native",
+            sampling_backend="pytorch",
+            grammar_backend="none",
+            disable_cuda_graph=True,
+            max_total_tokens=12_288,
+            context_length=2048,
+            max_running_requests=16,
+            radix_cache_backend="semblend",
+            log_level="error",
+        )
+        self._takes_salt = "cache_salt" in inspect.signature(self.engine.generate).parameters
+
+    def ask(
+        self, prompts: str | list[str], *, salt: str, wish: Any = "on", tokens: int = 8, logprobs_from: int = -1
+    ) -> Any:
+        """One answer per prompt, with the top 20 of each step."""
+        sampling = {
+            "max_new_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "custom_params": {"semblend": wish},
+        }
+        several = isinstance(prompts, list)
+        return self._generate(
+            salt=[salt] * len(prompts) if several else salt,
+            sampling_params=[sampling] * len(prompts) if several else sampling,
+            return_logprob=True,
+            logprob_start_len=[logprobs_from] * len(prompts) if several else logprobs_from,
+            top_logprobs_num=[20] * len(prompts) if several else 20,
+            prompt=prompts,
+        )
+
+    def confirmed(self) -> int:
+        """Tokens that were reused so far, by the audit stream."""
+        return sum(record["tokens"] for record in self._records() if record["event"] == "materialized")
+
+    def declines(self) -> list[str]:
+        return [record["reason"] for record in self._records() if record["event"] == "declined"]
+
+    def close(self) -> None:
+        self.engine.shutdown()
+
+    def _generate(self, *, salt: Any, prompt: Any, **arguments: Any) -> Any:
+        if self._takes_salt:
+            return self.engine.generate(prompt=prompt, cache_salt=salt, **arguments)
+        # 0.5.17 knows a key beside the tokens too, but its Python API does not pass one on.
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        request = GenerateReqInput(text=prompt, extra_key=salt, **arguments)
+        answers = self.engine.tokenizer_manager.generate_request(request, None)
+        return self.engine.loop.run_until_complete(anext(answers))
+
+    def _records(self) -> Any:
+        """The stream is written in the background: read it when it has come to rest."""
+        seen = -1
+        while True:
+            records = read_audit(self._audit).records
+            if len(records) == seen:
+                return records
+            seen = len(records)
+            time.sleep(0.3)
+
+
+def cached(answer: Any) -> int:
+    return int(answer["meta_info"]["cached_tokens"])
+
+
+def divergence(cold: Any, other: Any) -> float:
+    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
+    total, steps = 0.0, 0
+    for ours, theirs in zip(*(answer["meta_info"]["output_top_logprobs"] for answer in (cold, other)), strict=True):
+        ours, theirs = ({token: value for value, token, _ in step} for step in (ours, theirs))
+        floor = min(theirs.values())
+        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
+        steps += 1
+        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
+            break
+    return total / steps
