@@ -161,8 +161,9 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
     # --- Translations ----------------------------------------------------------------------------------------------
 
     def _look(self, tokens: Any, key: TreeKey) -> tuple[int, MatchResult]:
+        """What the device holds: the rest, if there is one in host memory, is left where it lies."""
         found = super().match_prefix(MatchPrefixParams(key=self._key(tokens, key)))
-        return found.device_prefix_len, found
+        return found.device_prefix_len, found._replace(host_hit_length=0)
 
     @staticmethod
     def _key(tokens: Any, key: TreeKey) -> RadixKey:
