@@ -51,6 +51,12 @@ def test_an_ordinary_engine_is_supported() -> None:
     assert why_unsupported(context()) is None
 
 
+def test_a_hierarchical_cache_is_supported_with_storage_or_without() -> None:
+    tiers = {"enable_hierarchical_cache": True, "server_args__hicache_host_memory_mode": "cache"}
+    assert why_unsupported(context(**tiers)) is None
+    assert why_unsupported(context(**tiers, server_args__hicache_storage_backend="dynamic")) is None
+
+
 @pytest.mark.parametrize("backend", ["torch_native", "triton", "fa3"])
 def test_prefill_attention_that_writes_first_is_supported(backend: str) -> None:
     assert why_unsupported(context(runner__prefill_attention_backend_str=backend)) is None
@@ -93,8 +99,11 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
         ({"server_args__enable_mis": True}, "--enable-mis"),
         ({"server_args__lora_target_modules": {"q_proj", "lm_head"}}, "lm_head"),
         ({"server_args__enable_deterministic_inference": True}, "deterministic"),
-        ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache"),
-        ({"server_args__hicache_storage_backend": "file"}, "external KV cache"),
+        ({"enable_hierarchical_cache": True}, "from SGLang 0.5.22 on"),
+        (
+            {"enable_hierarchical_cache": True, "server_args__hicache_host_memory_mode": "buffer_only"},
+            "--hicache-host-memory-mode cache",
+        ),
         ({"server_args__enable_lmcache": True}, "external KV cache"),
         ({"server_args__enable_flexkv": True}, "external KV cache"),
         ({"pool__store_dtype": torch.uint8}, "uint8"),

@@ -89,7 +89,9 @@ class AliasPath(Following):
 
     def _alternate(self, followed: FollowedRequest, asked: Asked) -> array[int] | None:
         """The tokens to match instead. The provider is asked once per length of the exact prefix."""
-        if followed.mode != "on" or asked.unsupported is not None or asked.exact_tokens >= followed.token_ids.size - 1:
+        if followed.mode != "on" or asked.unsupported is not None or asked.unsettled:
+            return None
+        if asked.exact_tokens >= followed.token_ids.size - 1:
             return None
         question = (0, asked.exact_tokens)
         if followed.asked != question:

@@ -6,6 +6,7 @@ Every hook passes through at once where the tree cache is not SemBlend's, or has
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from semblend_core import DeclineReason
@@ -30,7 +31,7 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
         return _try_later()
     claim = side.claim_of(req.rid) if req.host_hit_length else None
     rows = 0 if claim is None else claim.row_tokens
-    if claim is not None and rows and not _has_room(adder, side, claim):
+    if claim is not None and not (adder.tree_cache.semblend_may_load() and _has_room(adder, side, claim)):
         if adder.can_run_list and side.may_wait(req.rid):
             return _try_later()
         side.give_up(req.rid, DeclineReason.ALLOCATION_FAILED)
@@ -56,6 +57,12 @@ def _add_with_alias(original: Original, adder: Any, req: Any, *args: Any, **kwar
     if aliases is not None and req in adder.can_run_list:
         aliases.admitted(req.rid)
     return result
+
+
+def ask_storage(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """SGLang asks its storage for what lies behind the exact prefix of a request, which a claim would make longer."""
+    with getattr(scheduler.tree_cache, "semblend_exact_only", nullcontext)():
+        return original(scheduler, *args, **kwargs)
 
 
 def add_chunked_request(original: Original, adder: Any, req: Any) -> Any:
@@ -116,6 +123,8 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
 
 def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
     """Whether this batch can hold the rows beside at least a page of the request: their tokens, and their number."""
+    if not claim.rows:
+        return True
     if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
         return False
     room = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
@@ -151,4 +160,5 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.model_executor.model_runner.ModelRunner.forward": run_model,
     "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
     "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
+    "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
 }

@@ -40,6 +40,8 @@ class Asked:
     """What the exact cache covers on the device."""
     unsupported: str | None = None
     """Why nothing may be reused for this request."""
+    unsettled: bool = False
+    """SGLang's own cache has more of it off the device, or may yet bring more: nothing is promised in this round."""
 
 
 @dataclass

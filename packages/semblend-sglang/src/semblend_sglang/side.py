@@ -197,6 +197,10 @@ class Side(Following):
             self.give_up(asked.request_id, DeclineReason.UNSUPPORTED_REQUEST)
         if followed is None or followed.mode == "off" or followed.settled or followed.admitted:
             return None
+        if asked.unsettled:
+            followed.claim, followed.asked = None, None
+            followed.found, followed.reason = False, DeclineReason.EXACT_PREFIX_COVERS
+            return None
         question = (self.finder.generation, asked.exact_tokens)
         if followed.claim is not None and followed.claim.start != asked.exact_tokens:
             followed.claim, followed.asked = None, None  # The exact cache has grown or shrunk: plan again.

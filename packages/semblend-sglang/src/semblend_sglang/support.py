@@ -65,10 +65,12 @@ def why_unsupported(ctx: Any) -> str | None:
         "prefill split by layers (--enable-pdmux) is not supported": wants("enable_pdmux"),
         "two-batch overlap (--enable-two-batch-overlap) is not supported yet": wants("enable_two_batch_overlap"),
         "multi-item scoring (--enable-mis) is not supported": wants("enable_mis"),
-        # An exact prefix that is still to be fetched must win, and SGLang asks for it behind what SemBlend claims.
-        "the hierarchical cache (--enable-hierarchical-cache) is not supported yet": ctx.enable_hierarchical_cache,
+        # An older SGLang, whose cache would ask for an exact prefix behind what SemBlend claims, has no such mode.
+        "the hierarchical cache is supported where its host memory is a cache (--hicache-host-memory-mode cache), "
+        "from SGLang 0.5.22 on": ctx.enable_hierarchical_cache
+        and getattr(arguments, "hicache_host_memory_mode", None) != "cache",
         "an external KV cache is not supported yet": wants(
-            "hicache_storage_backend", "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker"
+            "enable_lmcache", "enable_flexkv", "enable_unified_cache_external_linker"
         ),
         "deterministic inference is asked for, and what is reused depends on earlier requests": wants(
             "enable_deterministic_inference"

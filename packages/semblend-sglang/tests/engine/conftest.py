@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +52,19 @@ def new_rig(configured: None) -> Callable[..., Any]:
     from rig import Rig
 
     return Rig
+
+
+@pytest.fixture
+def new_tiered_rig(configured: None) -> Iterator[Callable[..., Any]]:
+    """The same with SGLang's hierarchical cache; closed at the end."""
+    from tiered_rig import TieredRig
+
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        made.append(TieredRig(**options))
+        return made[-1]
+
+    yield make
+    for rig in reversed(made):
+        rig.close()

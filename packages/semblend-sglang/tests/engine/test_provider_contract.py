@@ -267,3 +267,22 @@ def test_a_retracted_request_is_computed_and_may_be_cached(rig: Any, provider: R
     provider.answer = lambda tokens: None
     assert rig.serve(prompt, "probe").cached_tokens == len(prompt) - 1
     rig.check_accounts()
+
+
+def test_beside_a_hierarchical_cache_exact_tokens_win_and_the_alias_is_what_the_device_holds(
+    new_tiered_rig: Callable[..., Any], provider: Recording
+) -> None:
+    rig = new_tiered_rig()
+    rig.tree.semblend = None
+    rig.tree.semblend_aliases = AliasPath(provider, rig.namespaces, rig.page_size)
+    exact = changed(DONOR, 3)
+    for name, prompt in (("a", DONOR), ("b", exact)):
+        rig.serve(prompt, name)
+    rig.settle()
+    rig.evict(rig.slots)
+    rig.serve(DONOR[:100], "c")  # Comes back from host memory; the rest stays there.
+    provider.answer = lambda tokens: alias(DONOR)
+    assert rig.serve([*exact, 7], "asked").cached_tokens == len(exact)
+    assert rig.serve(changed(DONOR, 5), "asked otherwise").cached_tokens == 100
+    rig.settle()
+    rig.check_accounts()

@@ -115,16 +115,23 @@ class Operations(RuleBasedStateMachine):
         assert self.rig.tokens_at(slots) == known[: len(slots)]
         assert self.rig.key_error(slots, list(range(len(slots)))) < 1e-4
         assert 0 <= request.cached_tokens < len(request.origin_input_ids)
+        if not request.skip_radix_cache_insert:
+            from toy_model import exact_numbers
+
+            assert self.rig.numbers_at(slots) == exact_numbers(known[: len(slots)])
+            self.happened["loaded from host memory"] += request.host_loaded_length
 
     def teardown(self) -> None:
         for request in [*self.rig.running, *self.rig.waiting, *([self.rig.chunked] if self.rig.chunked else [])]:
             self.rig.abort(request)
+        self.rig.settle()
         self.rig.evict(self.rig.slots)
         self.rig.check_accounts()
         assert self.rig.allocator.available_size() == self.rig.slots
         assert self.rig.side.open_requests == 0
         stats = self.rig.side.provider.stats()
         assert stats.pinned_requests == 0
+        self.rig.close()
         self.happened.update({str(kind): count for kind, count in stats.outcomes.items()})
         self.happened.update({str(reason): count for reason, count in stats.declines.items()})
 
@@ -140,6 +147,28 @@ class Operations(RuleBasedStateMachine):
     ids=["page-1-python", "page-1-rust-whole-prompts", "page-16-rust", "page-16-python-latent"],
 )
 def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: dict[str, Any]) -> None:
+    happened = what_happens(new_rig, options, examples=60)
+    assert happened["materialized"] > 100
+    assert min(happened["load_failed"], happened["discovery_only"]) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"page_size": 1, "core": "rust", "chunk": 256, "write_policy": "write_back"},
+        {"page_size": 16, "core": "python", "chunk": 512, "latent": True, "host_ratio": 1.0},
+    ],
+    ids=["page-1-rust-write-back", "page-16-python-latent"],
+)
+def test_accounts_close_beside_a_hierarchical_cache(
+    new_tiered_rig: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    happened = what_happens(new_tiered_rig, options, examples=6)
+    assert happened["materialized"] > 10
+    assert happened["loaded from host memory"] > 500
+
+
+def what_happens(new_rig: Callable[..., Any], options: dict[str, Any], examples: int) -> Counter[str]:
     happened: Counter[str] = Counter()
     machine = type(
         "Configured", (Operations,), {"new_rig": staticmethod(new_rig), "options": options, "happened": happened}
@@ -147,7 +176,7 @@ def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: d
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
+            max_examples=examples,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -155,5 +184,4 @@ def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: d
             phases=[Phase.generate],
         ),
     )
-    assert happened["materialized"] > 100
-    assert min(happened["load_failed"], happened["discovery_only"]) > 0
+    return happened

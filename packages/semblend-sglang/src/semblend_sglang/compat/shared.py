@@ -36,6 +36,10 @@ class SemBlendCache:
     def free(self, slots: torch.Tensor) -> None:
         self.token_to_kv_pool_allocator.free(slots)
 
+    def semblend_may_load(self) -> bool:
+        """Whether every slot of the tree holds its KV for whatever is queued from now on."""
+        return True
+
     def _parts(self) -> Iterator[Side | AliasPath]:
         return (part for part in (self.semblend, self.semblend_aliases) if part is not None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +29,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         self._private: dict[str, torch.Tensor] = {}
         """Slots that a request was given and that its row does not hold yet."""
         self._load_is_private = False
+        self._exact_only = False
         super().__init__(params)
 
     @classmethod
@@ -43,9 +46,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
             return exact
         if req.kv.holds_kv or req.output_ids:
             return exact  # It was retracted: what it had is computed again.
-        asked = self._asked(req, params.key, exact.device_prefix_len)
-        if exact.host_hit_length:
-            asked = _declined(asked, "its exact prefix continues in host memory")
+        asked = self._asked(req, params.key, exact.device_prefix_len, self._may_grow(req, exact))
         if self.semblend_aliases is not None:
             found = self.semblend_aliases.match(asked, lambda tokens: self._look(tokens, asked.key))
             self.semblend_aliases.forbid_insert(req)
@@ -60,6 +61,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         followed = side.of(req) if side is not None and req is not None else None
         if side is None or followed is None or followed.claim is None:
             return super().init_load_back(params)
+        self._come_behind_loads()
         slots = side.admit(req.rid)
         if slots is None:
             return 0, req.last_node
@@ -124,6 +126,22 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
     def semblend_continued(self, req: Any, finished: bool) -> None:
         """Later pieces of an approximate prompt need nothing here."""
 
+    def semblend_may_load(self) -> bool:
+        """Not while KV is ordered from host memory for the batch that is being put together.
+
+        The tree counts its slots as filled already, and it is fetched only when the batch is complete.
+        """
+        return self.cache_controller is None or not self.cache_controller.load_queue
+
+    @contextmanager
+    def semblend_exact_only(self) -> Iterator[None]:
+        """For a question of SGLang's whose answer decides what it asks its storage for: nothing is claimed."""
+        self._exact_only = True
+        try:
+            yield
+        finally:
+            self._exact_only = False
+
     def semblend_forget_private(self, req: Any) -> None:
         self._private.pop(req.rid, None)
 
@@ -143,16 +161,31 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
     # --- Translations ----------------------------------------------------------------------------------------------
 
     def _look(self, tokens: Any, key: TreeKey) -> tuple[int, MatchResult]:
+        """What the device holds: the rest, if there is one in host memory, is left where it lies."""
         found = super().match_prefix(MatchPrefixParams(key=self._key(tokens, key)))
-        return found.device_prefix_len, found
+        return found.device_prefix_len, found._replace(host_hit_length=0)
 
     @staticmethod
     def _key(tokens: Any, key: TreeKey) -> RadixKey:
         ids = tokens if isinstance(tokens, array) else array("q", tokens)
         return RadixKey(ids, key.extra_key, cache_salt=key.cache_salt)
 
+    def _may_grow(self, req: Any, exact: MatchResult) -> bool:
+        """Whether SGLang has exact tokens off the device, fetches some, or looks again as some were evicted."""
+        if self._exact_only or exact.host_hit_length:
+            return True
+        if not self.enable_storage:
+            return False
+        was_there = req.storage_prefetch_last_match_len or 0
+        return bool(self.has_ongoing_prefetch(req.cache_request_handle) or exact.device_prefix_len < was_there)
+
+    def _come_behind_loads(self) -> None:
+        """What is queued from now on finds the KV that is on its way from host memory."""
+        for under_way in self.cache_controller.ack_load_queue if self.cache_controller is not None else ():
+            under_way.finish_event.wait()
+
     @staticmethod
-    def _asked(req: Any, key: Any, exact_tokens: int) -> Asked:
+    def _asked(req: Any, key: Any, exact_tokens: int, unsettled: bool = False) -> Asked:
         return Asked(
             req,
             req.rid,
@@ -160,8 +193,5 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
             TreeKey(req.extra_key, req.cache_salt),
             exact_tokens,
             why_not_for(req, key),
+            unsettled,
         )
-
-
-def _declined(asked: Asked, why: str) -> Asked:
-    return Asked(asked.request, asked.request_id, asked.prompt, asked.key, asked.exact_tokens, why)

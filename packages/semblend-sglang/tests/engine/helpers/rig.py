@@ -54,16 +54,15 @@ class Rig(ToyModel):
         pages = () if page_size == 1 else (page_size,)
         self.allocator = allocator(slots, *pages, torch.float32, "cpu", self.pool, False)
         self.rows = ReqToTokenPool(64, context, "cpu", False)
-        self.tree = SemBlendUnifiedCache(
-            CacheInitParams(
-                disable=False,
-                req_to_token_pool=self.rows,
-                token_to_kv_pool_allocator=self.allocator,
-                page_size=page_size,
-                tree_components=(ComponentType.FULL,),
-                tree_core_backend=core,
-            )
+        self.parameters = CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=page_size,
+            tree_components=(ComponentType.FULL,),
+            tree_core_backend=core,
         )
+        self.tree = SemBlendUnifiedCache(self.parameters)
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
@@ -122,7 +121,8 @@ class Rig(ToyModel):
         if self.chunked is not None:
             self.chunked = hooks.add_chunked_request(PrefillAdder.add_chunked_req, adder, self.chunked)
         for request in list(self.waiting):
-            request.init_next_round_input(self.tree)
+            if not self._is_asked_about(request):
+                continue
             self.before_admission(request)
             verdict = hooks.add_one_request(
                 PrefillAdder.add_one_req,
@@ -167,6 +167,12 @@ class Rig(ToyModel):
         request.finished_reason = FINISH_ABORT()
         release_kv_cache(request, self.tree, checkpoint=False)
 
+    def settle(self) -> None:
+        """Nothing runs beside it."""
+
+    def close(self) -> None:
+        """For those that have something to give back."""
+
     def evict(self, tokens: int) -> None:
         self.tree.evict(EvictParams(num_tokens=tokens))
 
@@ -185,6 +191,11 @@ class Rig(ToyModel):
                 self.finish(request)
                 return request
         raise AssertionError(f"{rid} was never served")
+
+    def _is_asked_about(self, request: Req) -> bool:
+        """What the scheduler does with a waiting request in front of admission; whether it comes to that."""
+        request.init_next_round_input(self.tree)
+        return True
 
     # --- The forward -------------------------------------------------------------------------------------------------
 

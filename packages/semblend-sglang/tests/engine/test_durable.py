@@ -1,0 +1,187 @@
+"""The storage backend as SGLang makes it: by its own factory, from the extra configuration, for a real host pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from semblend_sglang.presence import UnsupportedSglangError
+
+KEY = "0123456789abcdef" * 4
+
+
+@pytest.fixture
+def new_pool(configured: None) -> Iterator[Callable[..., Any]]:
+    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+    from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+    from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
+    from tiered_rig import host_pools_on_a_cpu
+
+    def make(
+        *,
+        dtype: torch.dtype = torch.float32,
+        page_size: int = 16,
+        layers: int = 2,
+        layout: str = "layer_first",
+        mla: bool = False,
+    ) -> Any:
+        if mla:
+            device = MLATokenToKVPool(64, page_size, dtype, 4, 8, layers, "cpu", False)
+        else:
+            device = MHATokenToKVPool(64, page_size, dtype, 2, 8, layers, "cpu", False)
+        kind = MLATokenToKVPoolHost if mla else MHATokenToKVPoolHost
+        (info,) = device.get_device_pool_infos()
+        reach = {"device_capacity_tokens": 64, "start_layer": 0, "end_layer": layers}
+        reach |= {"target_layer_num": layers} if mla else {}
+        return kind(info.buffer_info, 2.0, 0, page_size, layout, **reach)
+
+    with host_pools_on_a_cpu():
+        yield make
+
+
+@pytest.fixture
+def config(tmp_path: Path, configured: None) -> Any:
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+    from tiered_rig import DURABLE
+
+    return HiCacheStorageConfig(
+        tp_rank=0,
+        tp_size=1,
+        pp_rank=0,
+        pp_size=1,
+        attn_cp_rank=0,
+        attn_cp_size=1,
+        is_mla_model=False,
+        enable_storage_metrics=False,
+        is_page_first_layout=False,
+        model_name="toy",
+        extra_config={**DURABLE, "path": str(tmp_path)},
+    )
+
+
+def backend(config: Any, pool: Any) -> Any:
+    from sglang.srt.mem_cache.storage import StorageBackendFactory
+
+    made = StorageBackendFactory.create_backend("dynamic", config, pool)
+    made.register_mem_pool_host(pool)
+    return made
+
+
+def a_page(pool: Any) -> torch.Tensor:
+    page = pool.get_dummy_flat_data_page()
+    return torch.arange(page.numel()).to(page.dtype)
+
+
+@pytest.mark.parametrize("form", [{}, {"dtype": torch.bfloat16}, {"mla": True}, {"page_size": 1}], ids=str)
+def test_pages_come_back_as_they_were_also_after_a_restart(new_pool: Any, config: Any, form: dict[str, Any]) -> None:
+    pool = new_pool(**form)
+    first = backend(config, pool)
+    keys = [f"{number:064x}" for number in range(3)]
+    pages = [a_page(pool) + number for number in range(3)]
+    assert first.batch_exists(keys) == 0
+    assert first.batch_set(keys, pages)
+    for storage in (first, backend(config, pool)):
+        assert storage.batch_exists([*keys, KEY]) == 3
+        found = storage.batch_get([*keys, KEY], [pool.get_dummy_flat_data_page() for _ in range(4)])
+        assert found[3] is None
+        assert all(torch.equal(page, same) for page, same in zip(pages, found[:3], strict=True))
+        assert storage.get(KEY, pool.get_dummy_flat_data_page()) is None
+    first.clear()
+    assert not first.exists(keys[0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model_name": "other"},
+        {"tp_rank": 1, "tp_size": 2},
+        {"tp_size": 2},
+        {"pp_rank": 1, "pp_size": 2},
+        {"attn_cp_rank": 1, "attn_cp_size": 2},
+        {"dp_rank": 1},
+    ],
+    ids=str,
+)
+def test_another_part_or_model_has_pages_of_its_own(new_pool: Any, config: Any, other: dict[str, Any]) -> None:
+    pool = new_pool()
+    assert backend(config, pool).set(KEY, a_page(pool))
+    assert not backend(replace(config, **other), pool).exists(KEY)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"dtype": torch.float16}, {"page_size": 8}, {"layers": 4}, {"layout": "page_first"}, {"mla": True}],
+    ids=str,
+)
+def test_another_form_of_kv_has_pages_of_its_own(new_pool: Any, config: Any, form: dict[str, Any]) -> None:
+    pool, other = new_pool(dtype=torch.bfloat16), new_pool(**{"dtype": torch.bfloat16, **form})
+    assert backend(config, pool).set(KEY, a_page(pool))
+    assert not backend(config, other).exists(KEY)
+
+
+def test_every_rank_of_mla_reads_what_the_first_one_wrote(new_pool: Any, config: Any) -> None:
+    pool = new_pool(mla=True)
+    ranks = [backend(replace(config, is_mla_model=True, tp_rank=rank, tp_size=2), pool) for rank in (0, 1)]
+    assert ranks[0].set(KEY, a_page(pool))
+    assert ranks[1].exists(KEY)
+
+
+def test_other_weights_in_the_same_place_have_pages_of_their_own(
+    new_pool: Any, config: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    from sglang.srt.runtime_context import get_context
+
+    arguments = get_context()
+    request.addfinalizer(lambda was=arguments.server_args.model_path: arguments.override("test", model_path=was))
+    model, pool = tmp_path / "model", new_pool()
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(bytes(200_000))
+    arguments.override("test", model_path=str(model))
+    assert backend(config, pool).set(KEY, a_page(pool))
+    assert backend(config, pool).exists(KEY)
+    (model / "model.safetensors").write_bytes(bytes(199_999) + b"1")
+    assert not backend(config, pool).exists(KEY)
+    chosen = replace(config, extra_config={**config.extra_config, "namespace": "blue"})
+    assert not backend(chosen, pool).exists(KEY)
+
+
+def test_tenants_and_adapters_are_in_the_key() -> None:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+    from sglang.srt.mem_cache.utils import get_storage_hash_str
+
+    keys = [(None, None), ("adapter", None), (None, "adapter"), ("", None), ("a", "b"), ("ab", None), (None, "salt")]
+    names = [
+        get_storage_hash_str(RadixKey(range(32), extra, cache_salt=salt), None, page_size=16)[0] for extra, salt in keys
+    ]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"), [({"path": ""}, "`path` is missing"), ({"budget": 3}, "unknown: budget")], ids=str
+)
+def test_a_mistake_in_the_options_is_said_at_start(config: Any, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        backend(replace(config, extra_config={**config.extra_config, **changes}), None)
+
+
+def test_kv_of_more_than_one_kind_is_refused_at_start(new_pool: Any, config: Any) -> None:
+    from sglang.srt.mem_cache.hicache_storage import PoolName
+
+    pool = new_pool()
+    storage = backend(config, pool)
+    storage.register_mem_host_pool_v2(pool, PoolName.KV)
+    with pytest.raises(UnsupportedSglangError, match="swa"):
+        storage.register_mem_host_pool_v2(pool, PoolName.SWA)
+
+
+def test_an_sglang_whose_page_names_leave_tenants_out_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.mem_cache import utils
+
+    monkeypatch.delattr(utils, "storage_namespace_seed")
+    with pytest.raises(UnsupportedSglangError, match="tenants"):
+        backend(config, None)
