@@ -45,6 +45,7 @@ PUBLIC_NAMES = [
     "Settings",
     "Span",
     "TokenIds",
+    "Wish",
     "__version__",
     "as_token_ids",
     "donor_id_of",

@@ -47,6 +47,7 @@ from semblend_core.telemetry import (
     open_audit,
     read_audit,
 )
+from semblend_core.wishes import Wish
 
 __all__ = [
     "ENGINE_COUNTERS",
@@ -85,6 +86,7 @@ __all__ = [
     "Settings",
     "Span",
     "TokenIds",
+    "Wish",
     "__version__",
     "as_token_ids",
     "create_provider",

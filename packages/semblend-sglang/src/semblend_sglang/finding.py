@@ -65,6 +65,12 @@ class Finder:
         """The self-test passed; until then plans are found and not loaded."""
         self._stopped = False
 
+    @property
+    def why_unproved(self) -> DeclineReason | None:
+        if self.proved:
+            return None
+        return DeclineReason.SELF_TEST_FAILED if self._stopped else DeclineReason.SELF_TEST_PENDING
+
     def find(self, followed: FollowedRequest, exact_tokens: int) -> Claim | None:
         """A claim on donors that are there now. Notes in ``followed`` what was found, or why nothing was."""
         followed.looked_up = True
@@ -74,7 +80,7 @@ class Finder:
             )
             followed.found, followed.reason = result.plan is not None, result.reason
             plan = result.loadable_plan
-            if plan is None or not self.proved or followed.mode != "on":
+            if plan is None or not self.proved or followed.wish.mode != "on":
                 return None
             if not self._drop_missing(followed, plan):
                 return self._claim_for(followed, plan) if self._of_same_tokens(followed, plan) else None
@@ -90,14 +96,17 @@ class Finder:
             sources.let_go()
 
     def remember(self, followed: FollowedRequest, read_slots: Callable[[], Tensor]) -> None:
-        """The exact tree holds the whole prompt of ``followed``, in these slots: it is a donor from now on."""
+        """The exact tree holds the whole prompt of ``followed``, in these slots: if wanted, it is a donor from now on.
+
+        Until the self-test has passed, prompts are read for it that nobody wants to keep.
+        """
         whole_pages = followed.token_ids.size // self.tree.page_size * self.tree.page_size
         tokens = followed.token_ids[:whole_pages]
         if whole_pages < self.settings.min_span_tokens:
             return
         if not self.proved and not self._stopped:
             self._prove(read_slots()[:whole_pages], tokens)
-        donor = self._offer(followed, tokens)
+        donor = self._offer(followed, tokens) if followed.wish.makes_donor(self.settings) else None
         if donor is not None and self.kept is not None:
             self.kept.keep(donor, tokens, self.pool.take(read_slots()[:whole_pages]))
 
@@ -112,7 +121,7 @@ class Finder:
             self.kept.close()
 
     def _claim_for(self, followed: FollowedRequest, plan: Plan) -> Claim | None:
-        choice = choose_policy(self.settings.quality_tier, plan, probing=False)
+        choice = choose_policy(self.settings.quality_tier, plan, probing=False, limit=self.settings.recompute_limit)
         claim = None
         if choice is not None:
             # The policy's correction, if it wants one, is left out: it needs a call inside every layer.

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from semblend_core import DeclineReason, Namespace, SemanticPrefixResult, TokenIds, as_token_ids
+from semblend_core import DeclineReason, Namespace, SemanticPrefixResult, TokenIds, Wish, as_token_ids
 from semblend_sglang.claims import Claim
-
-Mode = Literal["on", "off", "discovery"]
-PARAMETER = "semblend"
-"""In a request's ``custom_params``: ``"off"``, ``"discovery"`` or ``{"mode": ..., "capture": true or false}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,7 @@ class FollowedRequest:
     namespace: Namespace
     key: TreeKey
     token_ids: TokenIds
-    mode: Mode = "on"
-    capture: bool = True
+    wish: Wish = field(default_factory=Wish)
     claim: Claim | None = None
     """What SGLang was told it may count on."""
     alias: SemanticPrefixResult | None = None
@@ -104,16 +99,6 @@ class NamespaceBook:
             while len(self._known) > self.most:
                 self._known.popitem(last=False)
         return namespace
-
-
-def wishes_of(custom_params: Any) -> tuple[Mode, bool]:
-    """Mode and capture; what is not understood counts as off, which harms nobody."""
-    wish = custom_params.get(PARAMETER, "on") if isinstance(custom_params, dict) else "on"
-    if isinstance(wish, dict):
-        mode, capture = wish.get("mode", "on"), bool(wish.get("capture", True))
-    else:
-        mode, capture = wish, wish != "off"
-    return (mode, capture) if mode in ("on", "off", "discovery") else ("off", False)
 
 
 def token_ids_of(prompt: Any) -> TokenIds:

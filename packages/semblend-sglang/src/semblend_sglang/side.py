@@ -195,7 +195,7 @@ class Side(Following):
         if followed is not None and asked.unsupported is not None and not followed.settled:
             followed.looked_up = True  # So that it is counted.
             self.give_up(asked.request_id, DeclineReason.UNSUPPORTED_REQUEST)
-        if followed is None or followed.mode == "off" or followed.settled or followed.admitted:
+        if followed is None or followed.wish.mode == "off" or followed.settled or followed.admitted:
             return None
         question = (self.finder.generation, asked.exact_tokens)
         if followed.claim is not None and followed.claim.start != asked.exact_tokens:
@@ -216,7 +216,7 @@ class Side(Following):
 
     def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         followed = self.of(asked.request)
-        if followed is None or followed.captured or not followed.capture or followed.approximate:
+        if followed is None or followed.captured or followed.approximate:
             return
         if asked.unsupported is not None:
             return  # Its KV may be of more than its tokens.
@@ -241,7 +241,7 @@ class Side(Following):
         elif not followed.found:
             self._report(followed, Outcome(followed.request_id, OutcomeKind.DECLINED, reason=followed.reason))
         else:
-            why = None if self.finder.proved else DeclineReason.SELF_TEST_FAILED
+            why = self.finder.why_unproved
             self._report(followed, Outcome(followed.request_id, OutcomeKind.DISCOVERY_ONLY, reason=why))
 
     def _report(self, followed: FollowedRequest, outcome: Outcome) -> None:

@@ -7,11 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from semblend_core import DeclineReason, Namespace, Settings
-from semblend_vllm.requests import FollowedRequest, Mode, is_all_tokens
-
-PARAMETER = "semblend"
-"""In a request's ``kv_transfer_params``: ``"off"``, ``"discovery"`` or ``{"mode": ..., "capture": true or false}``."""
+from semblend_core import DeclineReason, Namespace, Settings, Wish
+from semblend_vllm.requests import FollowedRequest, is_all_tokens
 
 
 class Follower:
@@ -54,8 +51,7 @@ class Follower:
             or growing
         ):
             return DeclineReason.UNSUPPORTED_REQUEST
-        mode, capture = _wishes(request.kv_transfer_params)
-        return FollowedRequest(request, self.namespace(request), mode, capture)
+        return FollowedRequest(request, self.namespace(request), Wish.among(request.kv_transfer_params))
 
     def namespace(self, request: Any) -> Namespace:
         shared = {**self._shared, "extras": (*self._shared["extras"], ("epoch", self._epoch))}
@@ -78,12 +74,3 @@ def fingerprint(place: Path) -> str:
     files = sorted(path for path in found if path.suffix in (".safetensors", ".bin", ".gguf", ".json"))
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.blake2b(repr(states).encode(), digest_size=8).hexdigest()
-
-
-def _wishes(parameters: dict[str, Any] | None) -> tuple[Mode, bool | None]:
-    """Mode and capture; what is not understood counts as off, which harms nobody."""
-    wish = (parameters or {}).get(PARAMETER, "on")
-    mode, capture = (wish.get("mode", "on"), wish.get("capture")) if isinstance(wish, dict) else (wish, None)
-    if mode == "off" or mode not in ("on", "discovery") or not isinstance(capture, bool | None):
-        return "off", False
-    return mode, capture

@@ -295,7 +295,7 @@ class SchedulerSide:
             followed = answer
             self._ledger.add(followed)
             self.donors.seen(followed.namespace)
-        if followed.mode == "off" or followed.settled or followed.ordered:
+        if followed.wish.mode == "off" or followed.settled or followed.ordered:
             return None  # Also one that was preempted: what it has, it finds under its own keys.
         return followed
 
@@ -306,7 +306,7 @@ class SchedulerSide:
         )
         followed.found, followed.reason = result.plan is not None, result.reason
         plan = result.loadable_plan
-        if plan is None or not self.proved or followed.mode != "on":
+        if plan is None or not self.proved or followed.wish.mode != "on":
             return None
         # Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
         claim, reason = self._claiming.claim_for(plan, may_wait=followed.request.lora_request is None)
