@@ -29,8 +29,10 @@ from semblend_core.contract import (
     as_token_ids,
     donor_id_of,
     gap_rows,
+    identity_of_weights,
     joined_runs,
 )
+from semblend_core.donors import EarlierDonors
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel, LayerProfile, LayerProfileError
 from semblend_core.provider import SemBlend, create_provider
@@ -60,6 +62,7 @@ __all__ = [
     "DeclineReason",
     "DonorCaptured",
     "DonorOffer",
+    "EarlierDonors",
     "ErrorSeen",
     "Evidence",
     "InvalidPlanError",
@@ -92,6 +95,7 @@ __all__ = [
     "create_provider",
     "donor_id_of",
     "gap_rows",
+    "identity_of_weights",
     "joined_runs",
     "open_audit",
     "read_audit",

@@ -62,10 +62,14 @@ class Following:
                 token_ids_of(asked.prompt),
                 Wish.among(asked.request.sampling_params.custom_params),
             )
+            self._began(followed)
         if not followed.admitted:
             self._seen.pop(asked.request_id, None)
             self._seen[asked.request_id] = time.monotonic()
         return followed
+
+    def _began(self, followed: FollowedRequest) -> None:
+        """For what else has to be done when a request is first seen."""
 
     def _aborted(self, followed: FollowedRequest) -> None:
         """For what else has to be done when a waiting request is gone."""

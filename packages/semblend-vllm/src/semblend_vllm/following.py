@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from pathlib import Path
 from typing import Any
 
-from semblend_core import DeclineReason, Namespace, Settings, Wish
+from semblend_core import DeclineReason, Namespace, Settings, Wish, identity_of_weights
 from semblend_vllm.requests import FollowedRequest, is_all_tokens
 
 
@@ -17,12 +15,13 @@ class Follower:
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self._settings = settings
         self._adapters: dict[tuple[int, str], str] = {}
-        """Fingerprints of adapters' folders."""
+        """What is known of adapters' weights."""
         model, cache = vllm_config.model_config, vllm_config.cache_config
         dtype = cache.cache_dtype if cache.cache_dtype != "auto" else model.dtype
+        commit = getattr(model.hf_config, "_commit_hash", None)
         self._shared: dict[str, Any] = {
             "model": str(model.model),
-            "revision": str(model.revision or getattr(model.hf_config, "_commit_hash", None) or "local"),
+            "revision": str(model.revision or commit or "local"),
             "tokenizer": f"{model.tokenizer}@{model.tokenizer_revision or 'local'}",
             "dtype": str(dtype).removeprefix("torch."),
             "kv_layout": "vllm",
@@ -32,7 +31,7 @@ class Follower:
                 ("quantization", str(model.quantization)),
                 ("overrides", str(model.hf_overrides)),
                 ("load_format", str(vllm_config.load_config.load_format)),
-                ("weights", fingerprint(Path(model.model))),
+                ("weights", identity_of_weights(model.model, commit)),
             ),
         }
         self._epoch = "start"
@@ -62,15 +61,5 @@ class Follower:
             return None
         known = (lora.lora_int_id, lora.lora_path)
         if known not in self._adapters or getattr(lora, "load_inplace", False):
-            self._adapters[known] = fingerprint(Path(lora.lora_path))
+            self._adapters[known] = identity_of_weights(lora.lora_path)
         return f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}:{self._adapters[known]}"
-
-
-def fingerprint(place: Path) -> str:
-    """Tells two checkpoints in one place apart; empty for a name that is no file or folder, which has its revision."""
-    if not place.exists():
-        return ""
-    found = [place] if place.is_file() else list(place.iterdir())
-    files = sorted(path for path in found if path.suffix in (".safetensors", ".bin", ".gguf", ".json"))
-    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.blake2b(repr(states).encode(), digest_size=8).hexdigest()

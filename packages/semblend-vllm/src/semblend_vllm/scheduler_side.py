@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
@@ -212,6 +213,8 @@ class SchedulerSide:
     def reset(self) -> None:
         """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
         self._follow.new_weights()
+        for followed in self._ledger:  # Its namespace is that of the old weights, and its KV is of new ones too.
+            followed.wish = replace(followed.wish, capture=False)
         self.donors.forget_all()
 
     # What the workers say.
