@@ -103,6 +103,19 @@ def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLooku
     assert not books.knows(NAMESPACE, donor_id)
 
 
+def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None:
+    provider = create_provider(Settings(embedder="none", max_donors=1, lookup_budget_ms=10_000.0), engine="test")
+    books, first, second = DonorBooks(provider, ranks=1), prompt(1), prompt(2)
+    names = []
+    for tokens in (first, second):
+        names.append(str(books.begin_capture(NAMESPACE, tokens)))
+        books.durable((NAMESPACE.digest, names[-1]), frozenset([0]))
+    assert books.take_forgotten() == [(NAMESPACE, names[0])]
+    assert books.begin_capture(NAMESPACE, second) is None
+    assert books.begin_capture(NAMESPACE, first) == names[0]
+    provider.close()
+
+
 def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLookupProvider) -> None:
     books = DonorBooks(provider, ranks=1)
     left = [prompt(seed) for seed in range(EarlierDonors.AT_FIRST + EarlierDonors.AT_A_TIME)]

@@ -235,7 +235,10 @@ class Finder:
         donor_id = donor_id_of(tokens)
         if self.donors.get(namespace, donor_id) is not None:
             return None
-        if self.provider.offer_donor(DonorOffer(donor_id, namespace, tokens)).reason is not None:
+        result = self.provider.offer_donor(DonorOffer(donor_id, namespace, tokens))
+        for name in result.evicted:
+            self.donors.drop(name)
+        if result.reason is not None:
             return None
         self.generation += 1
         return self.donors.add(donor_id, namespace, key, tokens)

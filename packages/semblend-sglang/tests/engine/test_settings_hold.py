@@ -84,3 +84,24 @@ def test_no_more_is_computed_afresh_than_the_limit(
     assert (claim.row_tokens > gap) is seams
     rig.step()
     assert (claim.reused_tokens == len(DOCUMENT)) is not seams
+
+
+@pytest.mark.parametrize(("eviction", "stays"), [("lru", "seldom"), ("lfu", "often")])
+def test_the_policy_decides_which_donor_makes_room(rig_with: Callable[..., Any], eviction: str, stays: str) -> None:
+    rig = rig_with(max_donors=2, eviction=eviction)
+    texts = {"often": DOCUMENT, "seldom": passage(20, 400), "new": passage(21, 400)}
+
+    def ask(name: str, number: int) -> int:
+        prompt = [*passage(100 + number, 50), *texts[name], *passage(200 + number, 20)]
+        return int(rig.serve(prompt, f"{name}-{number}", wish={"capture": False}).cached_tokens)
+
+    for name in ("often", "seldom"):
+        rig.serve([*passage(1, 64), *texts[name]], name)
+    assert all(ask("often", number) for number in range(3))
+    assert ask("seldom", 3)
+    rig.serve([*passage(1, 64), *texts["new"]], "new")
+    assert {name for number, name in enumerate(texts, 4) if ask(name, number)} == {stays, "new"}
+    assert len(rig.side.finder.donors) == 2
+    gone = "often" if stays == "seldom" else "seldom"
+    rig.serve([*passage(5, 64), *texts[gone]], "again", wish={"mode": "discovery", "capture": True})
+    assert ask(gone, 9), "it may become a donor again"

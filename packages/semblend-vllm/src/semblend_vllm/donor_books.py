@@ -127,8 +127,9 @@ class DonorBooks:
 
     def _offer(self, namespace: Namespace, donor_id: str, tokens: TokenIds) -> None:
         result = self._provider.offer_donor(DonorOffer(donor_id, namespace, tokens))
-        if result.reason is not None:
-            # It can never be found: its bytes would only be in the way.
-            self._known.pop((namespace.digest, donor_id), None)
-            self._to_forget.append((namespace, donor_id))
+        unfindable = list(result.evicted) if result.reason is None else [*result.evicted, (namespace.digest, donor_id)]
+        for donor in unfindable:
+            owner = self._known.pop(donor, None)
+            if owner is not None:  # Its bytes would only be in the way; and it may be captured again.
+                self._to_forget.append((owner, donor[1]))
         self.generation += 1
