@@ -112,6 +112,7 @@ class Finder:
         if coming.failed is not None:
             return coming.failed
         if not missing and coming.done:
+            followed.coming = coming if coming.fetches else None  # Only who waits for a disk can be late.
             return "there"
         return DeclineReason.LOAD_FAILED if coming.late else "coming"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,22 @@ def test_what_does_not_come_in_time_is_computed(start: Start, monkeypatch: pytes
     assert rig.side.provider.stats().declines == {DeclineReason.LOAD_FAILED: 1}
     rig.finish(request)
     rig.check_accounts()
+
+
+def test_only_the_wait_for_the_disk_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = start()
+    rig.serve(DONOR, "donor")
+    rig.side.finder.kept.flush()
+    SlowDisk(monkeypatch)
+    request = rig.submit(asked(), "asked")
+    request.init_next_round_input(rig.tree)
+    assert rig.side.donors_of("asked") == "there", "the tree holds it"
+    monkeypatch.setattr(fetching, "LONGEST_WAIT_S", 0.1)
+    time.sleep(0.2)
+    rig.evict(rig.slots)
+    assert rig.side.donors_of("asked") == "coming"
+    time.sleep(0.2)
+    assert rig.side.donors_of("asked") == "given up"
 
 
 def test_few_are_fetched_at_a_time_and_those_who_leave_make_room(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
