@@ -1,15 +1,13 @@
-"""What a request wishes, and under whose name it is kept."""
+"""Under whose name a request is kept, and what is put back behind it."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-import pytest
 
 from semblend_core import donor_id_of
-from semblend_sglang.requests import FollowedRequest, NamespaceBook, TreeKey, token_ids_of, wishes_of
+from semblend_sglang.requests import FollowedRequest, NamespaceBook, TreeKey, token_ids_of
 
 SHARED = {
     "model": "m",
@@ -19,22 +17,6 @@ SHARED = {
     "kv_layout": "sglang",
     "block_size": 1,
 }
-
-
-@pytest.mark.parametrize(
-    ("custom_params", "expected"),
-    [
-        (None, ("on", True)),
-        ({}, ("on", True)),
-        ({"semblend": "off"}, ("off", False)),
-        ({"semblend": "discovery"}, ("discovery", True)),
-        ({"semblend": {"mode": "on", "capture": False}}, ("on", False)),
-        ({"semblend": "nonsense"}, ("off", False)),
-        ({"semblend": 7}, ("off", False)),
-    ],
-)
-def test_wishes(custom_params: Any, expected: tuple[str, bool]) -> None:
-    assert wishes_of(custom_params) == expected
 
 
 def test_namespaces_keep_salts_adapters_and_nobody_apart() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from semblend_core import (
     DeclineReason,
+    EarlierDonors,
     LookupRequest,
     Namespace,
     SemanticLookupProvider,
@@ -20,7 +21,7 @@ from semblend_core import (
     open_audit,
     read_audit,
 )
-from semblend_vllm.donor_books import OFFERS_AT_FIRST, OFFERS_PER_STEP, DonorBooks
+from semblend_vllm.donor_books import DonorBooks
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt="a"
@@ -102,15 +103,28 @@ def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLooku
     assert not books.knows(NAMESPACE, donor_id)
 
 
+def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None:
+    provider = create_provider(Settings(embedder="none", max_donors=1, lookup_budget_ms=10_000.0), engine="test")
+    books, first, second = DonorBooks(provider, ranks=1), prompt(1), prompt(2)
+    names = []
+    for tokens in (first, second):
+        names.append(str(books.begin_capture(NAMESPACE, tokens)))
+        books.durable((NAMESPACE.digest, names[-1]), frozenset([0]))
+    assert books.take_forgotten() == [(NAMESPACE, names[0])]
+    assert books.begin_capture(NAMESPACE, second) is None
+    assert books.begin_capture(NAMESPACE, first) == names[0]
+    provider.close()
+
+
 def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLookupProvider) -> None:
     books = DonorBooks(provider, ranks=1)
-    left = [prompt(seed) for seed in range(OFFERS_AT_FIRST + OFFERS_PER_STEP)]
+    left = [prompt(seed) for seed in range(EarlierDonors.AT_FIRST + EarlierDonors.AT_A_TIME)]
     books.recovered((NAMESPACE.digest, donor_id_of(tokens), tokens) for tokens in left)
     books.seen(OTHER)
     books.offer_some()
     assert not any(found(provider, tokens) for tokens in left)
     books.seen(NAMESPACE)
-    assert sum(found(provider, tokens) for tokens in left) == OFFERS_AT_FIRST
+    assert sum(found(provider, tokens) for tokens in left) == EarlierDonors.AT_FIRST
     assert found(provider, left[-1]), "the last used are named first"
     books.offer_some()
     assert all(found(provider, tokens) for tokens in left)

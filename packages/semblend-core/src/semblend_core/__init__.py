@@ -29,8 +29,10 @@ from semblend_core.contract import (
     as_token_ids,
     donor_id_of,
     gap_rows,
+    identity_of_weights,
     joined_runs,
 )
+from semblend_core.donors import EarlierDonors
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel, LayerProfile, LayerProfileError
 from semblend_core.provider import SemBlend, create_provider
@@ -47,6 +49,7 @@ from semblend_core.telemetry import (
     open_audit,
     read_audit,
 )
+from semblend_core.wishes import Wish
 
 __all__ = [
     "ENGINE_COUNTERS",
@@ -59,6 +62,7 @@ __all__ = [
     "DeclineReason",
     "DonorCaptured",
     "DonorOffer",
+    "EarlierDonors",
     "ErrorSeen",
     "Evidence",
     "InvalidPlanError",
@@ -85,11 +89,13 @@ __all__ = [
     "Settings",
     "Span",
     "TokenIds",
+    "Wish",
     "__version__",
     "as_token_ids",
     "create_provider",
     "donor_id_of",
     "gap_rows",
+    "identity_of_weights",
     "joined_runs",
     "open_audit",
     "read_audit",

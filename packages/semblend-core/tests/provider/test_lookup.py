@@ -253,3 +253,13 @@ def test_one_of_two_donors_with_the_same_document_serves_it_whole(
     assert plan is not None
     assert len(plan.donor_ids) == 1
     assert plan.reused_tokens == 299
+
+
+def test_an_offer_names_those_whom_it_cost_their_place(
+    make_provider: Callable[..., SemBlend], offer: Callable[..., DonorOffer], text: Text, namespace: Namespace
+) -> None:
+    provider = make_provider(max_donors=2, eviction="lfu")
+    assert [provider.offer_donor(offer(name, text(seed, 300))).evicted for seed, name in enumerate("ab")] == [(), ()]
+    provider.lookup(LookupRequest("r", namespace, text(0, 300)))
+    provider.report_outcome(Outcome("r", OutcomeKind.MATERIALIZED, confirmed_tokens=1))
+    assert provider.offer_donor(offer("c", text(2, 300))).evicted == ((namespace.digest, "b"),)

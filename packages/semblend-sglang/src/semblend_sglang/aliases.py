@@ -44,7 +44,7 @@ class AliasPath(Following):
 
     def cached(self, asked: Asked) -> None:
         followed = self.of(asked.request)
-        if followed is None or followed.captured or followed.approximate or not followed.capture:
+        if followed is None or followed.captured or followed.approximate or followed.wish.capture is False:
             return
         if asked.unsupported is not None:
             return
@@ -89,7 +89,7 @@ class AliasPath(Following):
 
     def _alternate(self, followed: FollowedRequest, asked: Asked) -> array[int] | None:
         """The tokens to match instead. The provider is asked once per length of the exact prefix."""
-        if followed.mode != "on" or asked.unsupported is not None or asked.unsettled:
+        if followed.wish.mode != "on" or asked.unsupported is not None or asked.unsettled:
             return None
         if asked.exact_tokens >= followed.token_ids.size - 1:
             return None

@@ -8,8 +8,14 @@ import logging
 import os
 from typing import Any
 
-from semblend_core import SemanticLookupProvider, SemanticPrefixProvider, Settings, create_provider
-from semblend_core.kv import Rotation, StoreOptions
+from semblend_core import (
+    SemanticLookupProvider,
+    SemanticPrefixProvider,
+    Settings,
+    create_provider,
+    identity_of_weights,
+)
+from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_sglang.aliases import AliasPath
 from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.finding import BatchLimits, Finder
@@ -27,6 +33,8 @@ PROVIDER_SETTING = "SEMBLEND_SGLANG_PROVIDER"
 """``package.module:callable`` that returns a provider; unset: core's own."""
 KEEP_SETTING = "SEMBLEND_SGLANG_KEEP_DONORS"
 """1: keep donors' KV in core's store too, with the budgets of the ``SEMBLEND_STORE_*`` settings."""
+HOW_WEIGHTS_ARE_USED = ("load_format", "quantization", "torchao_config", "json_model_override_args", "model_impl")
+"""Arguments of SGLang's with which one checkpoint gives other KV."""
 _OURS = (PROVIDER_SETTING, KEEP_SETTING, "SEMBLEND_SGLANG_FORCE_VERSION")
 
 
@@ -42,7 +50,7 @@ def build_cache(ctx: Any) -> Any:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
         return stock_cache(ctx)
     cache = cache_class().build(ctx)
-    namespaces = NamespaceBook(_shared_fields(ctx))
+    namespaces = NamespaceBook(shared_fields(ctx))
     provider = _make_provider(settings)
     if isinstance(provider, SemanticLookupProvider):
         cache.semblend = _side(ctx, cache, provider, settings, namespaces)
@@ -63,11 +71,19 @@ def _side(
     pool.warm_up()
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
-    kept = KeptDonors(StoreOptions.from_settings(settings)) if os.environ.get(KEEP_SETTING) == "1" else None
+    kept = _kept(settings) if os.environ.get(KEEP_SETTING) == "1" else None
     limits = BatchLimits(_most_row_tokens(resolved(ctx.server_args), cache.page_size), int(runner.max_running_requests))
     side = Side(Finder(provider, settings, cache, pool, limits, kept), namespaces)
     side.on_change = EngineMetrics(provider).update
     return side
+
+
+def _kept(settings: Settings) -> KeptDonors | None:
+    try:
+        return KeptDonors(StoreOptions.from_settings(settings))
+    except StoreDirectoryError as error:  # Such as the second of two replicas on one host.
+        logger.error("donors live in SGLang's own cache only: %s", error)
+        return None
 
 
 def _most_row_tokens(arguments: Any, page_size: int) -> int:
@@ -77,16 +93,28 @@ def _most_row_tokens(arguments: Any, page_size: int) -> int:
     return max(0, int(most) - page_size)
 
 
-def _shared_fields(ctx: Any) -> dict[str, Any]:
+def shared_fields(ctx: Any) -> dict[str, Any]:
     arguments, engine_pool = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache()
+    commit = getattr(ctx.model_config.hf_config, "_commit_hash", None)
     return {
         "model": str(arguments.model_path),
-        "revision": str(arguments.revision or "local"),
+        "revision": str(arguments.revision or commit or "local"),
         "tokenizer": str(arguments.tokenizer_path or arguments.model_path),
         "dtype": str(engine_pool.dtype).removeprefix("torch."),
         "kv_layout": "sglang",
         "block_size": int(ctx.params.page_size),
+        "extras": (
+            ("weights", identity_of_weights(arguments.model_path, commit)),
+            ("adapters", str(_adapters(arguments))),
+            *((name, str(getattr(arguments, name, None))) for name in HOW_WEIGHTS_ARE_USED),
+        ),
     }
+
+
+def _adapters(arguments: Any) -> list[tuple[str, str]]:
+    """SGLang's id of an adapter is made of its name and path, and says nothing of what lies there."""
+    known = (getattr(arguments, "enable_lora", False) and arguments.lora_paths) or []
+    return sorted((str(lora.lora_id), identity_of_weights(str(lora.lora_path))) for lora in known)
 
 
 def _make_provider(settings: Settings) -> Any:

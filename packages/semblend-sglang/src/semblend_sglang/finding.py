@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +13,9 @@ from torch import Tensor
 from semblend_core import (
     DeclineReason,
     DonorOffer,
+    EarlierDonors,
     LookupRequest,
+    Namespace,
     Plan,
     SemanticLookupProvider,
     Settings,
@@ -23,11 +26,12 @@ from semblend_core.recompute import choose_policy
 from semblend_sglang import proof
 from semblend_sglang.claims import Claim, claim_of
 from semblend_sglang.donors import Donor, DonorBook
+from semblend_sglang.fetching import Coming
 from semblend_sglang.guard import guarded
 from semblend_sglang.kept import KeptDonors
 from semblend_sglang.loading import Load, Sources, load
 from semblend_sglang.pool import KvPool
-from semblend_sglang.requests import FollowedRequest, token_ids_of
+from semblend_sglang.requests import FollowedRequest, TreeKey, token_ids_of
 from semblend_sglang.tree import ExactTree
 
 logger = logging.getLogger(__name__)
@@ -59,11 +63,18 @@ class Finder:
         self.provider, self.settings, self.tree, self.pool = provider, settings, tree, pool
         self.limits, self.kept = limits, kept
         self.donors = DonorBook(settings.max_donors, self._dropped)
+        self._earlier: EarlierDonors[tuple[Namespace, TreeKey]] = EarlierDonors()
         self.generation = 0
         """Grows with every donor that can be found: a lookup that found nothing is not repeated while it stands."""
         self.proved = False
         """The self-test passed; until then plans are found and not loaded."""
         self._stopped = False
+
+    @property
+    def why_unproved(self) -> DeclineReason | None:
+        if self.proved:
+            return None
+        return DeclineReason.SELF_TEST_FAILED if self._stopped else DeclineReason.SELF_TEST_PENDING
 
     def find(self, followed: FollowedRequest, exact_tokens: int) -> Claim | None:
         """A claim on donors that are there now. Notes in ``followed`` what was found, or why nothing was."""
@@ -74,12 +85,36 @@ class Finder:
             )
             followed.found, followed.reason = result.plan is not None, result.reason
             plan = result.loadable_plan
-            if plan is None or not self.proved or followed.mode != "on":
+            if plan is None or not self.proved or followed.wish.mode != "on":
                 return None
             if not self._drop_missing(followed, plan):
                 return self._claim_for(followed, plan) if self._of_same_tokens(followed, plan) else None
         followed.found, followed.reason = False, DeclineReason.DONOR_EVICTED
         return None
+
+    def meet(self, followed: FollowedRequest) -> None:
+        """A request that was not seen before: donors that an earlier process left for its like can be named now."""
+        if self.kept is None:
+            return
+        self._earlier.found(self.kept.left_by_earlier_process())
+        owner = (followed.namespace, followed.key)
+        self._offer_again(self._earlier.seen(followed.namespace.digest, owner) or self._earlier.some())
+
+    def bring(self, followed: FollowedRequest, claim: Claim) -> Literal["there", "coming"] | DeclineReason:
+        """Whether the donors of ``claim`` can be moved from now; what lies on disk is sent for."""
+        if self.kept is None or not self.kept.has_disk:
+            return "there"
+        coming = followed.coming
+        if coming is None or coming.claim is not claim:
+            coming = Coming(claim) if coming is None else Coming(claim, coming.since)
+            followed.coming = coming
+        missing = self._send_for_missing(followed, coming, self.kept)
+        if coming.failed is not None:
+            return coming.failed
+        if not missing and coming.done:
+            followed.coming = coming if coming.fetches else None  # Only who waits for a disk can be late.
+            return "there"
+        return DeclineReason.LOAD_FAILED if coming.late else "coming"
 
     def load(self, followed: FollowedRequest, claim: Claim) -> Load | DeclineReason:
         """Fill private slots with what ``claim`` reuses. Donors are held while their KV is copied, and no longer."""
@@ -90,16 +125,25 @@ class Finder:
             sources.let_go()
 
     def remember(self, followed: FollowedRequest, read_slots: Callable[[], Tensor]) -> None:
-        """The exact tree holds the whole prompt of ``followed``, in these slots: it is a donor from now on."""
+        """The exact tree holds the whole prompt of ``followed``, in these slots: if wanted, it is a donor from now on.
+
+        Until the self-test has passed, prompts are read for it that nobody wants to keep.
+        """
         whole_pages = followed.token_ids.size // self.tree.page_size * self.tree.page_size
         tokens = followed.token_ids[:whole_pages]
         if whole_pages < self.settings.min_span_tokens:
             return
         if not self.proved and not self._stopped:
             self._prove(read_slots()[:whole_pages], tokens)
-        donor = self._offer(followed, tokens)
+        wanted = followed.wish.makes_donor(self.settings)
+        donor = self._offer(followed.namespace, followed.key, tokens) if wanted else None
         if donor is not None and self.kept is not None:
-            self.kept.keep(donor, tokens, self.pool.take(read_slots()[:whole_pages]))
+            nbytes = whole_pages * self.pool.token_bytes
+            self.kept.keep(donor, tokens, nbytes, lambda: self.pool.take(read_slots()[:whole_pages]))
+
+    def forget_all(self) -> None:
+        self.donors.clear()
+        self._earlier.clear()
 
     def stop(self, why: str) -> None:
         """Nothing is loaded from now on, whatever the self-test says."""
@@ -112,7 +156,7 @@ class Finder:
             self.kept.close()
 
     def _claim_for(self, followed: FollowedRequest, plan: Plan) -> Claim | None:
-        choice = choose_policy(self.settings.quality_tier, plan, probing=False)
+        choice = choose_policy(self.settings.quality_tier, plan, probing=False, limit=self.settings.recompute_limit)
         claim = None
         if choice is not None:
             # The policy's correction, if it wants one, is left out: it needs a call inside every layer.
@@ -139,7 +183,7 @@ class Finder:
             self.donors.drop(donor.name)
             missing = True
             if there >= self.settings.min_span_tokens:
-                self._offer(followed, token_ids_of(donor.tokens[:there]))
+                self._offer(donor.namespace, donor.key, token_ids_of(donor.tokens[:there]))
         return missing
 
     def _of_same_tokens(self, followed: FollowedRequest, plan: Plan) -> bool:
@@ -154,12 +198,16 @@ class Finder:
         return True
 
     def _gather(self, followed: FollowedRequest, claim: Claim, sources: Sources) -> DeclineReason | None:
+        coming = followed.coming
+        brought = coming.fetches if coming is not None and coming.claim is claim else {}
         for donor_id in claim.donor_ids:
             spans = [span for span in claim.spans if span.donor_id == donor_id]
             donor = self.donors.get(followed.namespace, donor_id)
             if donor is not None and sources.hold_in_tree(donor, max(span.donor_end for span in spans)):
                 continue
-            fetch = self.kept.fetch(donor, spans) if donor is not None and self.kept is not None else None
+            fetch = brought.get(donor_id)
+            if fetch is None and donor is not None and self.kept is not None:
+                fetch = self.kept.fetch(donor, spans)
             if fetch is None:
                 if donor is not None:
                     self.donors.drop(donor.name)
@@ -167,15 +215,38 @@ class Finder:
             sources.fetches.append(fetch)
         return None
 
-    def _offer(self, of: FollowedRequest, tokens: TokenIds) -> Donor | None:
-        """Make ``tokens`` known under the key of a request; None where they are known, or are not wanted."""
+    def _send_for_missing(self, followed: FollowedRequest, coming: Coming, kept: KeptDonors) -> bool:
+        """Fetch what is on disk and nowhere else. Whether something could not be sent for yet."""
+        for donor_id in coming.claim.donor_ids:
+            donor = self.donors.get(followed.namespace, donor_id)
+            if donor is None or donor_id in coming.fetches or not kept.only_on_disk(donor):
+                continue  # One that is gone is found out at admission.
+            spans = [span for span in coming.claim.spans if span.donor_id == donor_id]
+            if self.tree.find(donor.tokens, donor.key).length >= max(span.donor_end for span in spans):
+                continue
+            if not kept.may_fetch(coming):
+                return True
+            fetch = kept.fetch(donor, spans)
+            if fetch is not None:
+                coming.fetches[donor_id] = fetch
+        return False
+
+    def _offer(self, namespace: Namespace, key: TreeKey, tokens: TokenIds) -> Donor | None:
+        """Make ``tokens`` known under a key; None where they are known, or are not wanted."""
         donor_id = donor_id_of(tokens)
-        if self.donors.get(of.namespace, donor_id) is not None:
+        if self.donors.get(namespace, donor_id) is not None:
             return None
-        if self.provider.offer_donor(DonorOffer(donor_id, of.namespace, tokens)).reason is not None:
+        result = self.provider.offer_donor(DonorOffer(donor_id, namespace, tokens))
+        for name in result.evicted:
+            self.donors.drop(name)
+        if result.reason is not None:
             return None
         self.generation += 1
-        return self.donors.add(donor_id, of.namespace, of.key, tokens)
+        return self.donors.add(donor_id, namespace, key, tokens)
+
+    def _offer_again(self, donors: Iterable[tuple[tuple[Namespace, TreeKey], str, TokenIds]]) -> None:
+        for (namespace, key), _, tokens in donors:
+            self._offer(namespace, key, tokens)
 
     def _dropped(self, donor: Donor) -> None:
         guarded("forget_donor", self.provider.forget_donor, donor.namespace, donor.donor_id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from semblend_sglang.requests import Asked, FollowedRequest, NamespaceBook, token_ids_of, wishes_of
+from semblend_core import Wish
+from semblend_sglang.requests import Asked, FollowedRequest, NamespaceBook, token_ids_of
 
 FORGOTTEN_AFTER_S = 600.0
 """A waiting request that SGLang has not asked about for so long has left the queue in a way nobody told."""
@@ -59,12 +60,16 @@ class Following:
                 self._namespaces.of(asked.key),
                 asked.key,
                 token_ids_of(asked.prompt),
-                *wishes_of(asked.request.sampling_params.custom_params),
+                Wish.among(asked.request.sampling_params.custom_params),
             )
+            self._began(followed)
         if not followed.admitted:
             self._seen.pop(asked.request_id, None)
             self._seen[asked.request_id] = time.monotonic()
         return followed
+
+    def _began(self, followed: FollowedRequest) -> None:
+        """For what else has to be done when a request is first seen."""
 
     def _aborted(self, followed: FollowedRequest) -> None:
         """For what else has to be done when a waiting request is gone."""

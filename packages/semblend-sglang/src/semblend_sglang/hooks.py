@@ -11,6 +11,7 @@ from typing import Any
 
 from semblend_core import DeclineReason
 from semblend_sglang.claims import Claim
+from semblend_sglang.guard import guarded
 from semblend_sglang.sequences import MARK, as_requests, as_sequences, for_sampling, running
 from semblend_sglang.side import Side
 
@@ -30,6 +31,11 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
     if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
         return _try_later()
     claim = side.claim_of(req.rid) if req.host_hit_length else None
+    donors = "there" if claim is None else side.donors_of(req.rid)
+    if donors == "coming":
+        return _leave_in_queue()
+    if donors == "given up":
+        req.host_hit_length, claim = 0, None
     rows = 0 if claim is None else claim.row_tokens
     if claim is not None and not (adder.tree_cache.semblend_may_load() and _has_room(adder, side, claim)):
         if adder.can_run_list and side.may_wait(req.rid):
@@ -121,6 +127,16 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
     return result
 
 
+def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) -> Any:
+    """SGLang need not empty its cache for it, and kept donors would outlive the process besides."""
+    try:
+        return original(updater, *args, **kwargs)
+    finally:
+        side = side_of(updater.scheduler.tree_cache)
+        if side is not None:
+            guarded("a change of weights", side.reset)
+
+
 def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
     """Whether this batch can hold the rows beside at least a page of the request: their tokens, and their number."""
     if not claim.rows:
@@ -147,11 +163,20 @@ def _take_room(adder: Any, tokens: int) -> None:
 
 
 def _try_later() -> Any:
+    """Nobody behind it is admitted in this round."""
     from sglang.srt.managers.schedule_policy import AddReqResult
 
     return AddReqResult.OTHER
 
 
+def _leave_in_queue() -> Any:
+    """SGLang goes on with the request behind it, as it does for those whose KV its own cache fetches."""
+    from sglang.srt.managers.schedule_policy import AddReqResult
+
+    return AddReqResult.CONTINUE
+
+
+UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": add_one_request,
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req": add_chunked_request,
@@ -161,4 +186,8 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
     "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
+    f"{UPDATER}.update_weights_from_disk": update_weights,
+    f"{UPDATER}.update_weights_from_distributed": update_weights,
+    f"{UPDATER}.update_weights_from_tensor": update_weights,
+    f"{UPDATER}.update_weights_from_ipc": update_weights,
 }

@@ -14,7 +14,7 @@ from semblend_core import DeclineReason, TokenIds
 from semblend_core.kv import Moves, SlotTable
 from semblend_sglang.claims import Claim
 from semblend_sglang.donors import Donor
-from semblend_sglang.kept import Fetch
+from semblend_sglang.fetching import Fetch
 from semblend_sglang.pool import KvPool
 from semblend_sglang.tree import ExactTree
 

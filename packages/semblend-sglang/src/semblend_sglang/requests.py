@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from semblend_core import DeclineReason, Namespace, SemanticPrefixResult, TokenIds, as_token_ids
+from semblend_core import DeclineReason, Namespace, SemanticPrefixResult, TokenIds, Wish, as_token_ids
 from semblend_sglang.claims import Claim
 
-Mode = Literal["on", "off", "discovery"]
-PARAMETER = "semblend"
-"""In a request's ``custom_params``: ``"off"``, ``"discovery"`` or ``{"mode": ..., "capture": true or false}``."""
+if TYPE_CHECKING:
+    from semblend_sglang.fetching import Coming
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,7 @@ class FollowedRequest:
     namespace: Namespace
     key: TreeKey
     token_ids: TokenIds
-    mode: Mode = "on"
-    capture: bool = True
+    wish: Wish = field(default_factory=Wish)
     claim: Claim | None = None
     """What SGLang was told it may count on."""
     alias: SemanticPrefixResult | None = None
@@ -65,6 +64,8 @@ class FollowedRequest:
     found: bool = False
     reason: DeclineReason | None = None
     """What the last lookup said."""
+    coming: Coming | None = None
+    """What is fetched for its claim. Nobody else holds it, so it goes when it is not wanted any more."""
     postponed: int = 0
     """Rounds in which its rows found no room."""
     admitted: bool = False
@@ -96,26 +97,24 @@ class NamespaceBook:
     most: int = 4096
     _known: OrderedDict[TreeKey, Namespace] = field(default_factory=OrderedDict)
 
+    _epoch: str = "start"
+
+    def new_weights(self) -> None:
+        """What was computed until now is another model's. Random, so that no other process takes it for its own."""
+        self._epoch = os.urandom(8).hex()
+        self._known.clear()
+
     def of(self, key: TreeKey) -> Namespace:
         namespace = self._known.get(key)
         if namespace is None:
             # Both parts come from clients and may hold a tenant's salt, so both go where they are hashed.
             plain = key.extra_key is None and key.cache_salt is None
             salt = None if plain else json.dumps([key.extra_key, key.cache_salt])
-            namespace = self._known[key] = Namespace(**self.shared, adapter=None, salt=salt)
+            shared = {**self.shared, "extras": (*self.shared.get("extras", ()), ("epoch", self._epoch))}
+            namespace = self._known[key] = Namespace(**shared, adapter=None, salt=salt)
             while len(self._known) > self.most:
                 self._known.popitem(last=False)
         return namespace
-
-
-def wishes_of(custom_params: Any) -> tuple[Mode, bool]:
-    """Mode and capture; what is not understood counts as off, which harms nobody."""
-    wish = custom_params.get(PARAMETER, "on") if isinstance(custom_params, dict) else "on"
-    if isinstance(wish, dict):
-        mode, capture = wish.get("mode", "on"), bool(wish.get("capture", True))
-    else:
-        mode, capture = wish, wish != "off"
-    return (mode, capture) if mode in ("on", "off", "discovery") else ("off", False)
 
 
 def token_ids_of(prompt: Any) -> TokenIds:

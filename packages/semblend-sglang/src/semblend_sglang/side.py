@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -56,6 +56,21 @@ class Side(Following):
         followed = self._followed.get(request_id)
         return followed.claim if followed is not None else None
 
+    def donors_of(self, request_id: str) -> Literal["there", "coming", "given up"]:
+        """Whether what was claimed for a request can be moved now, or will be soon. Otherwise it is served cold."""
+        followed = self._followed.get(request_id)
+        if followed is None or followed.claim is None:
+            return "there"
+        try:
+            state = self.finder.bring(followed, followed.claim)
+        except Exception:
+            logger.exception("no reuse for %s", request_id)
+            state = DeclineReason.INTERNAL_ERROR
+        if isinstance(state, DeclineReason):
+            self.give_up(request_id, state)
+            return "given up"
+        return state
+
     def may_wait(self, request_id: str) -> bool:
         """Whether a request whose rows find no room in this batch is worth another round."""
         followed = self._followed.get(request_id)
@@ -72,7 +87,7 @@ class Side(Following):
         """The request is served cold after all."""
         followed = self._followed.get(request_id)
         if followed is not None:
-            followed.claim = None
+            followed.claim, followed.coming = None, None
             self._settle(request_id, reason)
 
     # --- Admission -------------------------------------------------------------------------------------------------
@@ -110,7 +125,7 @@ class Side(Following):
         followed = self._followed.get(request_id)
         if followed is None or followed.admitted:
             return
-        followed.admitted = True
+        followed.admitted, followed.coming = True, None
         self._seen.pop(request_id, None)
         generation, repeated = self._repeated
         self._repeated = (generation, max(0, repeated - 1))  # Somebody else has come to the front.
@@ -172,11 +187,15 @@ class Side(Following):
         self._changed()
 
     def reset(self) -> None:
-        """The exact tree was emptied."""
-        self.finder.donors.clear()
-        for request_id in self.waiting_requests():
-            followed = self._followed[request_id]
-            followed.claim, followed.asked = None, None
+        """The exact tree was emptied or the weights were changed: no donor is of use any longer."""
+        self._namespaces.new_weights()
+        self.finder.forget_all()
+        for followed in self._followed.values():
+            if followed.admitted:
+                followed.captured = True  # A part of its KV may be of the old weights.
+            else:
+                followed.namespace = self._namespaces.of(followed.key)
+                followed.claim, followed.coming, followed.asked = None, None, None
 
     def close(self) -> None:
         self.finder.close()
@@ -195,7 +214,7 @@ class Side(Following):
         if followed is not None and asked.unsupported is not None and not followed.settled:
             followed.looked_up = True  # So that it is counted.
             self.give_up(asked.request_id, DeclineReason.UNSUPPORTED_REQUEST)
-        if followed is None or followed.mode == "off" or followed.settled or followed.admitted:
+        if followed is None or followed.wish.mode == "off" or followed.settled or followed.admitted:
             return None
         if asked.unsettled:
             followed.claim, followed.asked = None, None
@@ -220,7 +239,7 @@ class Side(Following):
 
     def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         followed = self.of(asked.request)
-        if followed is None or followed.captured or not followed.capture or followed.approximate:
+        if followed is None or followed.captured or followed.approximate:
             return
         if asked.unsupported is not None:
             return  # Its KV may be of more than its tokens.
@@ -245,7 +264,7 @@ class Side(Following):
         elif not followed.found:
             self._report(followed, Outcome(followed.request_id, OutcomeKind.DECLINED, reason=followed.reason))
         else:
-            why = None if self.finder.proved else DeclineReason.SELF_TEST_FAILED
+            why = self.finder.why_unproved
             self._report(followed, Outcome(followed.request_id, OutcomeKind.DISCOVERY_ONLY, reason=why))
 
     def _report(self, followed: FollowedRequest, outcome: Outcome) -> None:
@@ -258,6 +277,9 @@ class Side(Following):
         why = "SGLang computed a request without its rows"
         logger.error("%s: %s. SemBlend only looks from now on", followed.request_id, why)
         self.finder.stop(why)
+
+    def _began(self, followed: FollowedRequest) -> None:
+        guarded("what an earlier process left", self.finder.meet, followed)
 
     def _aborted(self, followed: FollowedRequest) -> None:
         self._settle(followed.request_id, DeclineReason.ABORTED)

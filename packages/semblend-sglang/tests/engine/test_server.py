@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from archive import first, recipient
+from serving import ask, cached, serving
 
 from semblend_core import read_audit
 
-PAGE = 16
 PROMPT = recipient("new instruction", "What did the brewery pay for?")
 
 
@@ -29,52 +24,24 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(files: Path, model_folder: Path) -> Iterator[httpx.Client]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        *("semblend-sglang", "--model-path", str(model_folder), "--served-model-name", "smollm2"),
-        *("--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"),
-        *("--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--grammar-backend", "none"),
-        *("--page-size", str(PAGE), "--chunked-prefill-size", "512", "--max-total-tokens", "8192"),
-        *("--context-length", "2048", "--max-running-requests", "8", "--enable-metrics", "--enable-cache-report"),
-        *("--skip-server-warmup", "--log-level", "warning"),
-    ]
-    environment = {**os.environ, "SEMBLEND_AUDIT_PATH": str(files / "audit.jsonl")}
-    log = files / "log"
-    with log.open("wb") as output:
-        # A session of its own, so that the engine's processes end with the server.
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output, start_new_session=True)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            try:
-                wait_until_up(client, process, log)
-                yield client
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
+    settings = {
+        "SEMBLEND_AUDIT_PATH": str(files / "audit.jsonl"),
+        "SEMBLEND_SGLANG_KEEP_DONORS": "1",
+        "SEMBLEND_STORE_HOST_BYTES": "0",
+        "SEMBLEND_STORE_DISK_BYTES": "1GiB",
+        "SEMBLEND_STORE_DISK_PATH": str(files / "kept"),
+    }
+    with serving(model_folder, files / "log", **settings) as client:
+        yield client
 
 
-def wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
-        assert process.poll() is None, log.read_text()[-4000:]
-        try:
-            if client.get("/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise AssertionError(log.read_text()[-4000:])
-
-
-def ask(server: httpx.Client, prompt: str, *, wish: Any = "on", salt: str = "http") -> Any:
-    body = {"model": "smollm2", "prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
-    answer = server.post("/v1/completions", json={**body, "cache_salt": salt, "custom_params": {"semblend": wish}})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def cached(answer: Any) -> int:
-    return int((answer["usage"]["prompt_tokens_details"] or {}).get("cached_tokens") or 0)
+def wait_for_kept(files: Path, donors: int) -> None:
+    for _ in range(200):
+        found = list((files / "kept").glob("donors/*.json"))
+        if len(found) == donors:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{len(found)} donors on disk, not {donors}")
 
 
 def counter(server: httpx.Client, name: str) -> float:
@@ -102,10 +69,22 @@ def test_the_same_prompt_without_reuse_finds_nothing(server: httpx.Client) -> No
     assert cached(ask(server, PROMPT, wish="off")) == 0
 
 
-def test_flushing_the_cache_forgets_the_donors(server: httpx.Client) -> None:
+def test_flushing_the_cache_forgets_the_donors(server: httpx.Client, files: Path) -> None:
     ask(server, first(), salt="flushed")
+    wait_for_kept(files, 3)
     assert server.post("/flush_cache").status_code == 200
-    assert cached(ask(server, PROMPT, salt="flushed")) == 0
+    wait_for_kept(files, 0)
+    assert cached(ask(server, PROMPT, salt="flushed", wish={"capture": False})) == 0
+
+
+def test_new_weights_are_given_no_donors_of_the_old_ones(server: httpx.Client, files: Path, model_folder: Path) -> None:
+    """SGLang is told to keep its own cache."""
+    ask(server, first(), salt="updated")
+    wait_for_kept(files, 1)
+    update = {"model_path": str(model_folder), "flush_cache": False}
+    assert server.post("/update_weights_from_disk", json=update).json()["success"]
+    wait_for_kept(files, 0)
+    assert cached(ask(server, PROMPT, salt="updated")) == 0
 
 
 def test_nothing_of_ours_failed_and_sglang_saw_no_leak(server: httpx.Client, files: Path) -> None:

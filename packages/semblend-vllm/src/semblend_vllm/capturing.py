@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,7 @@ from semblend_vllm.requests import FollowedRequest
 
 class Capturing:
     def __init__(self, settings: Settings, donors: DonorBooks) -> None:
-        self._policy, self._share, self._shortest = settings.capture, settings.capture_share, settings.min_span_tokens
-        self._donors = donors
+        self._settings, self._donors = settings, donors
 
     def after_step(
         self, followed: FollowedRequest, tokens: int, block_ids_of: Callable[[str], list[int]], *, proved: bool
@@ -30,8 +28,8 @@ class Capturing:
         whole = followed.request.num_prompt_tokens
         # Of one that was served approximately only the untouched beginning.
         exact = whole if followed.approximate_from is None else followed.approximate_from
-        wanted = self._wanted(followed)
-        if exact < self._shortest or (proved and not wanted):
+        wanted = followed.wish.makes_donor(self._settings)
+        if exact < self._settings.min_span_tokens or (proved and not wanted):
             return None
         kept, blocks = followed.token_ids[:exact], block_ids_of(followed.request_id)
         donor_id = None
@@ -40,11 +38,6 @@ class Capturing:
         if donor_id is None and proved:
             return None
         return Capture(donor_id, followed.namespace, blocks, kept)
-
-    def _wanted(self, followed: FollowedRequest) -> bool:
-        if followed.capture is not None:
-            return followed.capture
-        return self._policy == "all" or (self._policy == "sampled" and random.random() < self._share)
 
 
 def _completes_prompt(request: Any, tokens: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from semblend_core import (
@@ -11,6 +11,7 @@ from semblend_core import (
     DeclineReason,
     DonorCaptured,
     DonorOffer,
+    EarlierDonors,
     Namespace,
     SemanticLookupProvider,
     TokenIds,
@@ -18,10 +19,6 @@ from semblend_core import (
 )
 from semblend_vllm.requests import Donor
 
-OFFERS_AT_FIRST = 64
-"""Recovered donors that are registered when their namespace is first seen, the last used first."""
-OFFERS_PER_STEP = 4
-"""The others, in each step, so that a full disk does not hold up the scheduler's thread."""
 MOST_LOST = 4096
 LONGEST_CAPTURE_S = 10.0
 """A copy that takes longer is not waited for."""
@@ -38,9 +35,7 @@ class DonorBooks:
         self._lost: OrderedDict[Donor, DeclineReason] = OrderedDict()
         """The last that went, and why."""
         self._durable: dict[Donor, frozenset[int]] = {}
-        self._recovered: dict[str, list[tuple[str, TokenIds]]] = {}
-        """By namespace digest: found on disk, and nobody of that namespace has asked for anything yet."""
-        self._to_offer: deque[tuple[Namespace, str, TokenIds]] = deque()
+        self._earlier: EarlierDonors[Namespace] = EarlierDonors()
         self._to_forget: list[tuple[Namespace, str]] = []
         self.generation = 0
         """Grows with every donor that can be found: a lookup is not repeated while it stands."""
@@ -99,27 +94,24 @@ class DonorBooks:
         for donor, namespace in self._known.items():
             self._provider.forget_donor(namespace, donor[1])
             self._to_forget.append((namespace, donor[1]))
-        for books in (self._known, self._coming, self._durable, self._recovered, self._to_offer):
+        for books in (self._known, self._coming, self._durable, self._earlier):
             books.clear()
         self.generation += 1
 
     def recovered(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
         # With several ranks each has files of its own, and which are whole at every rank is not known.
         if len(self._ranks) == 1:
-            for namespace_digest, donor_id, tokens in donors:
-                self._recovered.setdefault(namespace_digest, []).append((donor_id, tokens))
+            self._earlier.found(donors)
 
     def seen(self, namespace: Namespace) -> None:
         """A request of this namespace is here: donors that were left for it can be named now."""
-        left = self._recovered.pop(namespace.digest, ())
-        for donor_id, tokens in left:
-            self._to_offer.appendleft((namespace, donor_id, tokens))
-        if left:
-            self.offer_some(OFFERS_AT_FIRST)
+        self._offer_again(self._earlier.seen(namespace.digest, namespace))
 
-    def offer_some(self, most: int = OFFERS_PER_STEP) -> None:
-        for _ in range(min(most, len(self._to_offer))):
-            namespace, donor_id, tokens = self._to_offer.popleft()
+    def offer_some(self) -> None:
+        self._offer_again(self._earlier.some())
+
+    def _offer_again(self, donors: Iterable[tuple[Namespace, str, TokenIds]]) -> None:
+        for namespace, donor_id, tokens in donors:
             if not self.knows(namespace, donor_id):
                 self._known[namespace.digest, donor_id] = namespace
                 self._offer(namespace, donor_id, tokens)
@@ -135,8 +127,9 @@ class DonorBooks:
 
     def _offer(self, namespace: Namespace, donor_id: str, tokens: TokenIds) -> None:
         result = self._provider.offer_donor(DonorOffer(donor_id, namespace, tokens))
-        if result.reason is not None:
-            # It can never be found: its bytes would only be in the way.
-            self._known.pop((namespace.digest, donor_id), None)
-            self._to_forget.append((namespace, donor_id))
+        unfindable = list(result.evicted) if result.reason is None else [*result.evicted, (namespace.digest, donor_id)]
+        for donor in unfindable:
+            owner = self._known.pop(donor, None)
+            if owner is not None:  # Its bytes would only be in the way; and it may be captured again.
+                self._to_forget.append((owner, donor[1]))
         self.generation += 1

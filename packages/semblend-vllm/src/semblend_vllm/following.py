@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from pathlib import Path
 from typing import Any
 
-from semblend_core import DeclineReason, Namespace, Settings
-from semblend_vllm.requests import FollowedRequest, Mode, is_all_tokens
-
-PARAMETER = "semblend"
-"""In a request's ``kv_transfer_params``: ``"off"``, ``"discovery"`` or ``{"mode": ..., "capture": true or false}``."""
+from semblend_core import DeclineReason, Namespace, Settings, Wish, identity_of_weights
+from semblend_vllm.requests import FollowedRequest, is_all_tokens
 
 
 class Follower:
@@ -20,12 +15,13 @@ class Follower:
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self._settings = settings
         self._adapters: dict[tuple[int, str], str] = {}
-        """Fingerprints of adapters' folders."""
+        """What is known of adapters' weights."""
         model, cache = vllm_config.model_config, vllm_config.cache_config
         dtype = cache.cache_dtype if cache.cache_dtype != "auto" else model.dtype
+        commit = getattr(model.hf_config, "_commit_hash", None)
         self._shared: dict[str, Any] = {
             "model": str(model.model),
-            "revision": str(model.revision or getattr(model.hf_config, "_commit_hash", None) or "local"),
+            "revision": str(model.revision or commit or "local"),
             "tokenizer": f"{model.tokenizer}@{model.tokenizer_revision or 'local'}",
             "dtype": str(dtype).removeprefix("torch."),
             "kv_layout": "vllm",
@@ -35,7 +31,7 @@ class Follower:
                 ("quantization", str(model.quantization)),
                 ("overrides", str(model.hf_overrides)),
                 ("load_format", str(vllm_config.load_config.load_format)),
-                ("weights", fingerprint(Path(model.model))),
+                ("weights", identity_of_weights(model.model, commit)),
             ),
         }
         self._epoch = "start"
@@ -54,8 +50,7 @@ class Follower:
             or growing
         ):
             return DeclineReason.UNSUPPORTED_REQUEST
-        mode, capture = _wishes(request.kv_transfer_params)
-        return FollowedRequest(request, self.namespace(request), mode, capture)
+        return FollowedRequest(request, self.namespace(request), Wish.among(request.kv_transfer_params))
 
     def namespace(self, request: Any) -> Namespace:
         shared = {**self._shared, "extras": (*self._shared["extras"], ("epoch", self._epoch))}
@@ -66,24 +61,5 @@ class Follower:
             return None
         known = (lora.lora_int_id, lora.lora_path)
         if known not in self._adapters or getattr(lora, "load_inplace", False):
-            self._adapters[known] = fingerprint(Path(lora.lora_path))
+            self._adapters[known] = identity_of_weights(lora.lora_path)
         return f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}:{self._adapters[known]}"
-
-
-def fingerprint(place: Path) -> str:
-    """Tells two checkpoints in one place apart; empty for a name that is no file or folder, which has its revision."""
-    if not place.exists():
-        return ""
-    found = [place] if place.is_file() else list(place.iterdir())
-    files = sorted(path for path in found if path.suffix in (".safetensors", ".bin", ".gguf", ".json"))
-    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.blake2b(repr(states).encode(), digest_size=8).hexdigest()
-
-
-def _wishes(parameters: dict[str, Any] | None) -> tuple[Mode, bool | None]:
-    """Mode and capture; what is not understood counts as off, which harms nobody."""
-    wish = (parameters or {}).get(PARAMETER, "on")
-    mode, capture = (wish.get("mode", "on"), wish.get("capture")) if isinstance(wish, dict) else (wish, None)
-    if mode == "off" or mode not in ("on", "discovery") or not isinstance(capture, bool | None):
-        return "off", False
-    return mode, capture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from semblend_core import DeclineReason, Outcome, OutcomeKind, SemanticLookupProvider
 from semblend_vllm.requests import FollowedRequest
@@ -25,6 +26,9 @@ class RequestLedger:
 
     def get(self, request_id: str) -> FollowedRequest | None:
         return self._followed.get(request_id)
+
+    def __iter__(self) -> Iterator[FollowedRequest]:
+        return iter(self._followed.values())
 
     def add(self, followed: FollowedRequest) -> None:
         self._followed[followed.request_id] = followed

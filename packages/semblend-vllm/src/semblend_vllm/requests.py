@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from semblend_core import DeclineReason, Namespace, TokenIds, as_token_ids
+from semblend_core import DeclineReason, Namespace, TokenIds, Wish, as_token_ids
 from semblend_vllm.claims import Claim
 
-Mode = Literal["on", "off", "discovery"]
 Donor: TypeAlias = tuple[str, str]
 """(namespace digest, donor id)"""
 
@@ -22,9 +21,7 @@ class FollowedRequest:
     request: Any
     """vLLM's own object."""
     namespace: Namespace
-    mode: Mode = "on"
-    capture: bool | None = None
-    """What the request itself says about becoming a donor; None: nothing."""
+    wish: Wish = field(default_factory=Wish)
     claim: Claim | None = None
     """What the engine was told it may count on; the load is under way or about to be."""
     ordered: bool = False

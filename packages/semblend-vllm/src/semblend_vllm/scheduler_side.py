@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
@@ -212,6 +213,8 @@ class SchedulerSide:
     def reset(self) -> None:
         """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
         self._follow.new_weights()
+        for followed in self._ledger:  # Its namespace is that of the old weights, and its KV is of new ones too.
+            followed.wish = replace(followed.wish, capture=False)
         self.donors.forget_all()
 
     # What the workers say.
@@ -295,7 +298,7 @@ class SchedulerSide:
             followed = answer
             self._ledger.add(followed)
             self.donors.seen(followed.namespace)
-        if followed.mode == "off" or followed.settled or followed.ordered:
+        if followed.wish.mode == "off" or followed.settled or followed.ordered:
             return None  # Also one that was preempted: what it has, it finds under its own keys.
         return followed
 
@@ -306,7 +309,7 @@ class SchedulerSide:
         )
         followed.found, followed.reason = result.plan is not None, result.reason
         plan = result.loadable_plan
-        if plan is None or not self.proved or followed.mode != "on":
+        if plan is None or not self.proved or followed.wish.mode != "on":
             return None
         # Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
         claim, reason = self._claiming.claim_for(plan, may_wait=followed.request.lora_request is None)

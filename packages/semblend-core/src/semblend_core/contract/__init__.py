@@ -18,6 +18,7 @@ from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
 from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
+from semblend_core.contract.weights import identity_of_weights
 
 __all__ = [
     "MAX_TOKEN_ID",
@@ -44,5 +45,6 @@ __all__ = [
     "as_token_ids",
     "donor_id_of",
     "gap_rows",
+    "identity_of_weights",
     "joined_runs",
 ]

@@ -112,6 +112,8 @@ class OfferResult:
     """Tokens now discoverable; 0 when declined."""
     reason: DeclineReason | None = None
     """Why it was not kept; None when it was."""
+    evicted: tuple[tuple[str, str], ...] = ()
+    """Whom it cost their place: namespace digest and donor id of each. Nobody finds them again: drop their KV."""
 
     def __post_init__(self) -> None:
         if self.registered_tokens < 0 or (self.registered_tokens > 0) == (self.reason is not None):

@@ -300,15 +300,16 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self._namespaces[offer.namespace.digest] = offer.namespace
         reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
         self._note_evictions(evicted)
+        gone = tuple((record.namespace, record.donor_id) for record in evicted)
         if reason is not None:
             self._drop_unused_namespace(offer.namespace.digest)
-            return OfferResult(0, reason)
+            return OfferResult(0, reason, gone)
         if self._evidence is not None:
             try:
                 self._evidence.offer(offer.namespace, offer.donor_id, Document(tokens, None, self._detokenize))
             except Exception as error:  # The donor is kept, and can be found by its tokens.
                 self._contained(error, "evidence", offer.donor_id, offer.namespace)
-        return OfferResult(int(tokens.size))
+        return OfferResult(int(tokens.size), evicted=gone)
 
     def _note_evictions(self, evicted: list[DonorRecord]) -> None:
         if evicted:

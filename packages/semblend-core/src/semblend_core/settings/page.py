@@ -11,7 +11,9 @@ _GROUPS = {
     "switches": ("Switches", "What SemBlend may do at all."),
     "similarity": (
         "Similarity",
-        "How similar earlier requests are found. Similarity routes and searches; it never licenses a load.",
+        "How similar earlier requests are found. Similarity routes and searches; it never licenses a load.\n"
+        "The vLLM and SGLang adapters find spans by tokens alone: of these, only `SEMBLEND_FUZZY_CHUNKS` changes what "
+        "they do.",
     ),
     "planning": ("Planning", "When a finding becomes a plan, and how much of it is computed afresh."),
     "donors": ("Donors", "How many finished requests are remembered, and who goes first."),

@@ -46,6 +46,7 @@ class Rig(ToyModel):
         most_sequences: int = 32,
         context: int = 4096,
         kept: Any = None,
+        identity: tuple[tuple[str, str], ...] = (),
         **settings: Any,
     ) -> None:
         self.page_size, self.chunk, self.latent, self.slots = page_size, chunk, latent, slots
@@ -76,6 +77,7 @@ class Rig(ToyModel):
                 "dtype": "float32",
                 "kv_layout": "sglang",
                 "block_size": page_size,
+                "extras": identity,
             }
         )
         pool = KvPool.of_engine(self.pool, self.rotation)
@@ -166,6 +168,10 @@ class Rig(ToyModel):
             self.running.remove(request)
         request.finished_reason = FINISH_ABORT()
         release_kv_cache(request, self.tree, checkpoint=False)
+
+    def update_weights(self) -> None:
+        """Without emptying the tree."""
+        hooks.update_weights(lambda updater: None, SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree)))
 
     def settle(self) -> None:
         """Nothing runs beside it."""

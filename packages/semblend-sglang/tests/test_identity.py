@@ -1,0 +1,94 @@
+"""Whose KV may be used by whom, when donors outlive the process that computed them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from semblend_sglang.factory import shared_fields
+from semblend_sglang.requests import NamespaceBook, TreeKey
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    for name in ("model", "adapter"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights.safetensors").write_bytes(b"weights")
+    return tmp_path
+
+
+def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **changed: Any) -> str:
+    """Of the unsalted tenant's namespace, as a process that starts now makes it."""
+    arguments = {
+        "model_path": str(folder / "model"),
+        "revision": None,
+        "tokenizer_path": None,
+        "quantization": None,
+        "enable_lora": True,
+        "lora_paths": [SimpleNamespace(lora_id="made of name and path", lora_path=str(folder / "adapter"))],
+        "_declarations_materialized": True,
+        **changed,
+    }
+    pool = SimpleNamespace(get_kvcache=lambda: SimpleNamespace(dtype=torch.bfloat16))
+    context = SimpleNamespace(
+        server_args=SimpleNamespace(**arguments),
+        params=SimpleNamespace(token_to_kv_pool_allocator=pool, page_size=page_size),
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(_commit_hash=commit)),
+    )
+    return NamespaceBook(shared_fields(context)).of(TreeKey(None)).digest
+
+
+def test_the_same_start_has_the_same_donors(folders: Path) -> None:
+    assert digest(folders) == digest(folders)
+
+
+@pytest.mark.parametrize("replaced", ["model", "adapter"])
+def test_another_checkpoint_in_the_same_place_has_others(folders: Path, replaced: str) -> None:
+    before = digest(folders)
+    os.utime(folders / replaced / "weights.safetensors", ns=(1, 1))
+    assert digest(folders) != before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"quantization": "fp8"},
+        {"load_format": "dummy"},
+        {"json_model_override_args": '{"rope_theta": 1}'},
+        {"page_size": 16},
+        {"enable_lora": False},
+    ],
+    ids=str,
+)
+def test_other_use_of_the_same_weights_has_others(folders: Path, changed: dict[str, Any]) -> None:
+    assert digest(folders, **changed) != digest(folders)
+
+
+def test_a_name_at_a_hub_is_told_by_its_commit_and_else_by_nothing(folders: Path) -> None:
+    named = {"model_path": "somebody/some-model", "enable_lora": False}
+    assert digest(folders, commit="a", **named) == digest(folders, commit="a", **named)
+    assert digest(folders, commit="a", **named) != digest(folders, commit="b", **named)
+    assert digest(folders, **named) != digest(folders, **named)
+
+
+def test_adapters_that_are_ignored_may_be_in_any_form(folders: Path) -> None:
+    assert digest(folders, enable_lora=False, lora_paths=["name=path"]) == digest(folders, enable_lora=False)
+
+
+def test_new_weights_have_a_namespace_that_no_other_process_has() -> None:
+    books = [
+        NamespaceBook(
+            {"model": "m", "revision": "r", "tokenizer": "t", "dtype": "d", "kv_layout": "l", "block_size": 1}
+        )
+        for _ in range(2)
+    ]
+    start = {book.of(TreeKey(None)).digest for book in books}
+    for book in books:
+        book.new_weights()
+    assert len(start) == 1
+    assert len(start | {book.of(TreeKey(None)).digest for book in books}) == 3
