@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from sglang.srt.mem_cache import utils as sglang_hashing
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig, PoolName
 from sglang.srt.runtime_context import get_context
 
+from semblend_core import identity_of_weights
 from semblend_sglang.pages import PageFolder
 from semblend_sglang.presence import UnsupportedSglangError
 
@@ -27,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 _SGLANGS_OPTIONS = {"backend_name", "module_path", "class_name", "file_storage_path"}
 _OPTIONS = {"path", "budget_gib", "namespace"}
-_MODEL_FILES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json"}
-_EDGE = 64 * 1024
-"""Bytes at both ends of a model's file that are read to tell it from another."""
 _SHAPES_THE_KV = (
     *("model_path", "revision", "weight_version", "load_format", "dtype", "quantization", "torchao_config"),
     *("json_model_override_args", "model_impl", "kv_cache_dtype", "quantization_param_path"),
@@ -114,9 +113,20 @@ def _model() -> dict[str, Any]:
     adapters = {str(getattr(adapter, "lora_path", adapter)) for adapter in arguments.get("lora_paths") or ()}
     return {
         **{name: arguments.get(name) for name in _SHAPES_THE_KV},
-        "weights": _fingerprint(str(arguments["model_path"])),
-        "adapters": {path: _fingerprint(path) for path in sorted(adapters)},
+        "weights": _weights(str(arguments["model_path"]), "config.json", arguments.get("revision")),
+        "adapters": {place: _weights(place, "adapter_config.json") for place in sorted(adapters)},
     }
+
+
+def _weights(place: str, marker: str, revision: str | None = None) -> str:
+    """What tells these weights from others. Of a name at a hub: the commit that was fetched, ``marker`` with it."""
+    fetched = None if Path(place).exists() else try_to_load_from_cache(place, marker, revision=revision)
+    commit = Path(fetched).parent.name if isinstance(fetched, str) else None
+    if commit is None and not Path(place).exists():
+        raise UnsupportedSglangError(
+            f"nothing tells which weights {place!r} stands for: name the folder that holds them"
+        )
+    return identity_of_weights(place, commit)
 
 
 def _form(pool: Any) -> dict[str, Any]:
@@ -137,20 +147,3 @@ def _shard(config: HiCacheStorageConfig) -> dict[str, Any]:
         "tensor_parallel": tensor,
         **{name: getattr(config, name, None) for name in others},
     }
-
-
-def _fingerprint(path: str) -> str | None:
-    """Tells a local model's files from others of the same names; None where nothing lies under ``path``."""
-    place = Path(path)
-    if not place.exists():
-        return None
-    files = [place] if place.is_file() else [file for file in place.iterdir() if file.suffix in _MODEL_FILES]
-    seen = hashlib.blake2b(digest_size=16)
-    for file in sorted(files):
-        size = file.stat().st_size
-        seen.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb") as opened:
-            seen.update(opened.read(_EDGE))
-            opened.seek(max(0, size - _EDGE))
-            seen.update(opened.read(_EDGE))
-    return seen.hexdigest()

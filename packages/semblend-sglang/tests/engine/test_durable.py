@@ -150,6 +150,28 @@ def test_other_weights_in_the_same_place_have_pages_of_their_own(
     assert not backend(chosen, pool).exists(KEY)
 
 
+def test_a_model_at_a_hub_is_told_by_the_commit_that_was_fetched(
+    new_pool: Any, config: Any, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+    from sglang.srt.runtime_context import get_context
+
+    arguments, pool, hub = get_context(), new_pool(), tmp_path / "models--some--model"
+    request.addfinalizer(lambda was=arguments.server_args.model_path: arguments.override("test", model_path=was))
+    arguments.override("test", model_path="some/model")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UnsupportedSglangError, match="nothing tells which weights 'some/model' stands for"):
+        backend(config, pool)
+    (hub / "refs").mkdir(parents=True)
+    for commit, there in (("a" * 40, False), ("b" * 40, False), ("a" * 40, True)):
+        (hub / "snapshots" / commit).mkdir(parents=True, exist_ok=True)
+        (hub / "snapshots" / commit / "config.json").write_text("{}")
+        (hub / "refs" / "main").write_text(commit)
+        storage = backend(config, pool)
+        assert storage.exists(KEY) is there
+        assert storage.set(KEY, a_page(pool))
+
+
 def test_tenants_and_adapters_are_in_the_key() -> None:
     from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.utils import get_storage_hash_str
