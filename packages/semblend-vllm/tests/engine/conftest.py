@@ -43,11 +43,12 @@ class Answer:
 class Engine:
     def __init__(self, **options: Any) -> None:
         from vllm import LLM
-        from vllm.config import KVTransferConfig
+        from vllm.config import KVEventsConfig, KVTransferConfig
 
         from semblend_core.reference import default_model_folder
 
         settings = options.pop("settings", {})
+        self.events_endpoint = f"inproc://semblend-events-{id(self)}"
         self.llm = LLM(
             model=str(default_model_folder()),
             dtype="float32",
@@ -60,6 +61,7 @@ class Engine:
                 kv_role="kv_both",
                 kv_connector_extra_config=settings,
             ),
+            kv_events_config=KVEventsConfig(enable_kv_cache_events=True, endpoint=self.events_endpoint),
             **{"max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 16, **options},
         )
         self.core = self.llm.llm_engine.engine_core.engine_core
