@@ -45,36 +45,6 @@ def heard(engine: Any) -> Iterator[Heard]:
     subscriber.close(linger=0)
 
 
-class Router:
-    """Believes what it hears, as routers do: which tokens lie in which block, behind which."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[Any, tuple[int, ...]] = {}
-        self.unknown_removals = 0
-
-    def hear(self, events: list[Any]) -> None:
-        for event in events:
-            if type(event).__name__ == "BlockStored":
-                self._store(event)
-            elif type(event).__name__ == "BlockRemoved":
-                for block_hash in event.block_hashes:
-                    self.unknown_removals += self.blocks.pop(block_hash, None) is None
-
-    def _store(self, event: Any) -> None:
-        """The tokens of a block are kept with all that stand before them."""
-        parent = event.parent_block_hash
-        tokens = () if parent is None else self.blocks[parent]
-        assert len(event.token_ids) == len(event.block_hashes) * event.block_size
-        assert event.extra_keys is None or len(event.extra_keys) == len(event.block_hashes)
-        for number, block_hash in enumerate(event.block_hashes):
-            tokens += tuple(event.token_ids[number * event.block_size : (number + 1) * event.block_size])
-            self.blocks[block_hash] = tokens
-
-    def longest_prefix(self, token_ids: list[int]) -> int:
-        held = (tokens for tokens in self.blocks.values() if tokens == tuple(token_ids[: len(tokens)]))
-        return max(map(len, held), default=0)
-
-
 def tokens_of(engine: Any, text: str) -> list[int]:
     return list(engine.llm.get_tokenizer().encode(text))
 
@@ -87,18 +57,18 @@ def cached(engine: Any) -> set[Any]:
     return set(map(maybe_convert_block_hash, hashes))
 
 
-def test_approximate_blocks_are_not_announced(engine: Any, heard: Heard) -> None:
-    router, salt = Router(), "announced"
+def test_approximate_blocks_are_not_announced(engine: Any, heard: Heard, new_router: Any) -> None:
+    router, salt = new_router(), "announced"
     engine.ask(DONOR, salt=salt, tokens=1)
     engine.settle()
     router.hear(heard())
-    assert set(router.blocks) == cached(engine), "exact blocks are announced, all of them"
+    assert router.held == cached(engine), "exact blocks are announced, all of them"
 
     before = engine.stats().confirmed_tokens
     reused = engine.ask(RECIPIENT, salt=salt, tokens=40)  # Generated blocks are approximate too.
     assert engine.stats().confirmed_tokens > before
     router.hear(heard())
-    withheld = cached(engine) - set(router.blocks)
+    withheld = cached(engine) - router.held
     held = router.longest_prefix(tokens_of(engine, RECIPIENT))
     probe = engine.ask(RECIPIENT, salt=salt, reuse="off", tokens=1)
     assert 0 < held < reused.prompt_tokens
@@ -107,28 +77,28 @@ def test_approximate_blocks_are_not_announced(engine: Any, heard: Heard) -> None
 
     router.hear(heard())
     assert router.longest_prefix(tokens_of(engine, RECIPIENT)) == reused.prompt_tokens // 32 * 32
-    assert cached(engine) - set(router.blocks) == withheld
+    assert cached(engine) - router.held == withheld
 
 
-def test_nor_that_they_are_gone(engine: Any, heard: Heard) -> None:
-    router, salt = Router(), "gone unheard"
+def test_nor_that_they_are_gone(engine: Any, heard: Heard, new_router: Any) -> None:
+    router, salt = new_router(), "gone unheard"
     engine.ask(DONOR, salt=salt, tokens=1)
     engine.settle()
     engine.ask(RECIPIENT, salt=salt, tokens=40)
     router.hear(heard())
-    assert len(cached(engine)) > len(router.blocks) > 0
+    assert len(cached(engine)) > len(router.held) > 0
     pool = engine.scheduler.kv_cache_manager.block_pool
     pool.evict_blocks({block.block_id for block in pool.blocks if block.block_hash is not None})
     engine.ask("Is anybody there?", salt=salt, tokens=1)  # Events are told after a step.
     router.hear(heard())
-    assert not router.blocks
+    assert not router.held
     assert router.unknown_removals == 0
 
 
 def test_a_request_that_is_served_cold_after_all_is_announced(
-    engine: Any, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    engine: Any, heard: Heard, new_router: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    router, salt = Router(), "announced, cold"
+    router, salt = new_router(), "announced, cold"
     engine.ask(DONOR, salt=salt, tokens=1)
     engine.settle()
     with monkeypatch.context() as patched:
