@@ -60,6 +60,14 @@ def test_it_was_preempted_before(engine: Any, failing: Any, answer: Any) -> None
     check_served_cold(engine, failing, answer)
 
 
+def test_the_pool_runs_short_meanwhile(engine: Any, failing: Any, answer: Any) -> None:
+    engine.run_short(1)
+    if engine.depth > 1:
+        output = engine.schedule()
+        assert failing.request_id not in output.num_scheduled_tokens
+    check_served_cold(engine, failing, answer)
+
+
 def test_it_was_preempted_with_two_steps_in_flight(engine: Any, failing: Any, answer: Any) -> None:
     if engine.depth < 2:
         pytest.skip("one step at a time")

@@ -38,6 +38,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 from semblend_core.reference import default_model_folder
 from semblend_vllm import SemBlendScheduler
 
+init_none_hash(sha256)
+
 
 class Overlapping:
     """The engine's loop, one call at a time."""
@@ -65,6 +67,7 @@ class Overlapping:
 
     def add(self, prompt: Sequence[int], tokens: int = 4) -> Any:
         request = _new_request(f"request-{next(self._numbers)}", prompt, tokens)
+        request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
         self.scheduler.add_request(request)
         self.requests[request.request_id] = request
         return request
@@ -114,6 +117,7 @@ class Overlapping:
     def check_nothing_is_left(self) -> None:
         assert not self.scheduler.requests
         assert not self.scheduler.deferred_frees
+        assert self.scheduler.sched_step_seq == self.scheduler.processed_step_seq
         assert self.pool.get_num_free_blocks() == self._free
         self.side.check_integrity()
         assert self.side.open_requests == 0
@@ -132,7 +136,6 @@ class Overlapping:
 
 
 def _new_request(request_id: str, prompt: Sequence[int], tokens: int) -> Any:
-    init_none_hash(sha256)
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
     sampling.update_from_generation_config({}, 1)
     hasher = get_request_block_hasher(BLOCK, sha256)
