@@ -182,7 +182,7 @@ def end_waiting(scheduler: Any, request_ids: Iterable[str]) -> None:
 
 
 def start_over(scheduler: Any, request: Any, output: Any) -> None:
-    """Give a running request's blocks back and let it wait for its turn again; what it has in flight is dropped.
+    """Give a request's blocks back and let it wait for its turn again; what it has in flight is dropped.
 
     ``output``: the results that are about to be processed, if any.
     """
@@ -191,9 +191,14 @@ def start_over(scheduler: Any, request: Any, output: Any) -> None:
         request.num_computed_tokens = 0
         scheduler.failed_recving_kv_req_ids.add(request.request_id)
         end_waiting(scheduler, [request.request_id])
-    if request.status == RequestStatus.RUNNING:
+    elif request.status == RequestStatus.RUNNING:
         scheduler.running.remove(request)
         scheduler._preempt_request(request, time.monotonic())
+    elif request.num_computed_tokens:
+        # Its load was said to have ended, and no step has had room for it yet: it waits with its blocks in hand.
+        scheduler._inflight_prefills.discard(request)
+        scheduler._free_request_blocks(request)
+        request.num_computed_tokens = 0
     if request.status != RequestStatus.PREEMPTED:
         return
     _drop_in_flight(scheduler, request, output)

@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from semblend_core import DeclineReason, ProviderStats, create_provider, open_audit
 from semblend_core.kv import Rotation, StoreOptions
 from semblend_vllm import compat, same_process
+from semblend_vllm.announcements import ExactAnnouncements
 from semblend_vllm.configuration import configure, why_unsupported
 from semblend_vllm.following import Follower
 from semblend_vllm.messages import StepWork, WorkerNews
@@ -78,7 +79,10 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     # --- The scheduler's half ------------------------------------------------------------------------------------
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        side, known = self.scheduler_side, kv_cache_manager is self._manager
         self._manager = kv_cache_manager
+        if side is not None and not known and kv_cache_manager.block_pool.enable_kv_cache_events:
+            ExactAnnouncements(kv_cache_manager.block_pool, side.first_approximate)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         side = self.scheduler_side

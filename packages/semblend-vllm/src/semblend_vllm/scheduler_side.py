@@ -193,6 +193,11 @@ class SchedulerSide:
         found = [(each, each.claim) for each in chosen if each is not None and each.claim is not None]
         return [(followed, claim) for followed, claim in found if not claim.steps]
 
+    def first_approximate(self, request: Any) -> int | None:
+        """The position from which on the request's KV is approximate, or is about to be; None: all is exact."""
+        followed = self._ledger.get(request.request_id)
+        return None if followed is None else followed.approximate_from
+
     def take_failed(self) -> list[FollowedRequest]:
         """Requests that must be computed from their exact prefix on: what they count on never came."""
         failed, self._failed = self._failed, []

@@ -43,11 +43,12 @@ class Answer:
 class Engine:
     def __init__(self, **options: Any) -> None:
         from vllm import LLM
-        from vllm.config import KVTransferConfig
+        from vllm.config import KVEventsConfig, KVTransferConfig
 
         from semblend_core.reference import default_model_folder
 
         settings = options.pop("settings", {})
+        self.events_endpoint = f"inproc://semblend-events-{id(self)}"
         self.llm = LLM(
             model=str(default_model_folder()),
             dtype="float32",
@@ -60,6 +61,7 @@ class Engine:
                 kv_role="kv_both",
                 kv_connector_extra_config=settings,
             ),
+            kv_events_config=KVEventsConfig(enable_kv_cache_events=True, endpoint=self.events_endpoint),
             **{"max_model_len": 2048, "max_num_batched_tokens": 2048, "max_num_seqs": 16, **options},
         )
         self.core = self.llm.llm_engine.engine_core.engine_core
@@ -119,6 +121,40 @@ class Engine:
         assert not self.scheduler.requests
 
 
+class Router:
+    """Believes what it hears of an engine's blocks, as routers do: which tokens lie in them, and behind which."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[Any, tuple[int, ...]] = {}
+        """Of every block that it ever heard of, by its hash: its own and all that stand before them."""
+        self.held: set[Any] = set()
+        self.unknown_removals = 0
+
+    def hear(self, events: Sequence[Any]) -> None:
+        for event in events:
+            kind = type(event).__name__
+            if kind == "BlockStored":
+                self._store(event)
+            elif kind == "BlockRemoved":
+                self.unknown_removals += len(set(event.block_hashes) - self.held)
+                self.held.difference_update(event.block_hashes)
+            else:
+                self.held.clear()
+
+    def longest_prefix(self, token_ids: Sequence[int]) -> int:
+        held = (self.tokens[block_hash] for block_hash in self.held)
+        return max((len(tokens) for tokens in held if tokens == tuple(token_ids[: len(tokens)])), default=0)
+
+    def _store(self, event: Any) -> None:
+        tokens = () if event.parent_block_hash is None else self.tokens[event.parent_block_hash]
+        assert len(event.token_ids) == len(event.block_hashes) * event.block_size
+        assert event.extra_keys is None or len(event.extra_keys) == len(event.block_hashes)
+        for number, block_hash in enumerate(event.block_hashes):
+            tokens += tuple(event.token_ids[number * event.block_size : (number + 1) * event.block_size])
+            self.tokens[block_hash] = tokens
+            self.held.add(block_hash)
+
+
 def _answer(output: Any) -> Answer:
     done = output.outputs[0]
     return Answer(
@@ -146,6 +182,11 @@ def _divergence(cold: Any, other: Any) -> float:
 def divergence() -> Callable[[Any, Any], float]:
     """Of two answers with ``logprobs``."""
     return _divergence
+
+
+@pytest.fixture(scope="session")
+def new_router() -> Callable[[], Router]:
+    return Router
 
 
 @pytest.fixture(scope="session", autouse=True)

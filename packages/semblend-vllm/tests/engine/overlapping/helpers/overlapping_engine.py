@@ -1,0 +1,163 @@
+"""vLLM's scheduler with two steps in flight.
+
+vLLM runs steps one by one on CPU. Here queues, block pool, prefix cache and our half are the real ones, and only the
+model is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from paper_worker import BLOCK, BLOCKS, PaperWorker
+from vllm import SamplingParams
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    KVEventsConfig,
+    KVTransferConfig,
+    ModelConfig,
+    SchedulerConfig,
+    VllmConfig,
+)
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import (
+    get_block_hash,
+    get_request_block_hasher,
+    init_none_hash,
+    maybe_convert_block_hash,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from semblend_core.reference import default_model_folder
+from semblend_vllm import SemBlendScheduler
+
+init_none_hash(sha256)
+
+
+class Overlapping:
+    """The engine's loop, one call at a time."""
+
+    def __init__(
+        self, *, overlapping: bool = True, slots_of_their_own: bool = False, tokens_of_a_step: int = 256
+    ) -> None:
+        """``slots_of_their_own``: as vLLM's second model runner has it, which is sent requests that resume as new."""
+        self.scheduler = _new_scheduler(overlapping, tokens_of_a_step)
+        self.scheduler.use_v2_model_runner = slots_of_their_own
+        self.side = self.scheduler.connector.scheduler_side
+        self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.worker = PaperWorker()
+        self.depth = 2 if overlapping else 1
+        self.in_flight: deque[tuple[Any, Any]] = deque()
+        self.answers: dict[str, list[int]] = defaultdict(list)
+        self.requests: dict[str, Any] = {}
+        self.announced: list[Any] = []
+        self.scheduler.kv_event_publisher.publish = lambda batch: self.announced.extend(batch.events)
+        self._allocate = self.scheduler.kv_cache_manager.allocate_slots
+        self.scheduler.kv_cache_manager.allocate_slots = self._allocate_or_not
+        self._short = 0
+        self._numbers = count()
+        self._free = self.pool.get_num_free_blocks()
+
+    def add(self, prompt: Sequence[int], tokens: int = 4) -> Any:
+        request = _new_request(f"request-{next(self._numbers)}", prompt, tokens)
+        request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
+        self.scheduler.add_request(request)
+        self.requests[request.request_id] = request
+        return request
+
+    def abort(self, request: Any) -> None:
+        self.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+
+    def preempt(self, request: Any) -> None:
+        """Between two steps, as vLLM does it when its caches are reset."""
+        self.scheduler.running.remove(request)
+        self.scheduler._preempt_request(request, time.monotonic())
+        self.scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def run_short(self, times: int) -> None:
+        """The pool has no blocks, so often."""
+        self._short += times
+
+    def _allocate_or_not(self, *args: Any, **kwargs: Any) -> Any:
+        if self._short:
+            self._short -= 1
+            return None
+        return self._allocate(*args, **kwargs)
+
+    def schedule(self) -> Any:
+        output = self.scheduler.schedule()
+        self.in_flight.append((output, self.worker.run(output)))
+        return output
+
+    def update(self) -> None:
+        for told in self.scheduler.update_from_output(*self.in_flight.popleft()).values():
+            for output in told.outputs:
+                self.answers[output.request_id] += output.new_token_ids
+
+    def step(self) -> None:
+        if self.scheduler.has_requests() and len(self.in_flight) < self.depth:
+            self.schedule()
+        elif self.in_flight:
+            self.update()
+
+    def finish(self) -> None:
+        for _ in range(2000):
+            if not self.scheduler.has_requests() and not self.in_flight:
+                return
+            self.step()
+        raise AssertionError("requests that never end")
+
+    def check_nothing_is_left(self) -> None:
+        assert not self.scheduler.requests
+        assert not self.scheduler.deferred_frees
+        assert self.scheduler.sched_step_seq == self.scheduler.processed_step_seq
+        assert self.pool.get_num_free_blocks() == self._free
+        self.side.check_integrity()
+        assert self.side.open_requests == 0
+        assert not self.side.take_failed()
+        assert not self.side.long_claims.unfinished()
+        assert self.side.provider.stats().pinned_requests == 0
+
+    def cached_blocks(self) -> dict[int, Any]:
+        """Block ids to hashes, as they are announced."""
+        cached = [block for block in self.pool.blocks if block.block_hash is not None]
+        return {block.block_id: maybe_convert_block_hash(get_block_hash(block.block_hash)) for block in cached}
+
+    def has_true_hashes(self, request: Any) -> bool:
+        again = _new_request("again", list(request.all_token_ids), 1)
+        return bool(request.block_hashes == again.block_hashes)
+
+
+def _new_request(request_id: str, prompt: Sequence[int], tokens: int) -> Any:
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    sampling.update_from_generation_config({}, 1)
+    hasher = get_request_block_hasher(BLOCK, sha256)
+    return Request(request_id, list(prompt), sampling, None, cache_salt="tenant", block_hasher=hasher)
+
+
+def _new_scheduler(overlapping: bool, tokens_of_a_step: int) -> Any:
+    model = ModelConfig(str(default_model_folder()), dtype="float32", skip_tokenizer_init=True, max_model_len=2048)
+    config = VllmConfig(
+        model_config=model,
+        device_config=DeviceConfig("cpu"),
+        cache_config=CacheConfig(block_size=BLOCK),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=8, max_num_batched_tokens=tokens_of_a_step, max_model_len=2048, is_encoder_decoder=False
+        ),
+        kv_transfer_config=KVTransferConfig(
+            kv_connector="SemBlendConnectorV1", kv_connector_module_path="semblend_vllm", kv_role="kv_both"
+        ),
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"),
+    )
+    config.scheduler_config.async_scheduling = overlapping  # Which is off on CPU, for want of a worker.
+    config.cache_config.num_gpu_blocks = BLOCKS
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    cache = KVCacheConfig(BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
+    return SemBlendScheduler(config, cache, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)

@@ -1,0 +1,166 @@
+"""A model on paper: which token was written into which slot of the KV cache, and behind which others.
+
+What it answers is right only where everything that a request attends to is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+from semblend_core import DeclineReason
+from semblend_vllm.messages import Landed, WorkerNews
+
+BLOCK, BLOCKS = 16, 96
+VOCABULARY = 40_000
+GARBAGE = 49_000
+"""A token that no right answer holds."""
+APPROXIMATE = 0
+"""In the place of a digest: the right token at the right position, behind other tokens or none."""
+_POWERS = np.random.default_rng(1).integers(1, 2**63, 4096, dtype=np.uint64) | np.uint64(1)
+
+
+def digests(tokens: Sequence[int]) -> Any:
+    """One for each token, of it and all before it."""
+    return np.cumsum((np.asarray(tokens, np.uint64) + np.uint64(1)) * _POWERS[: len(tokens)])
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    return int(digests(tokens)[-1] % np.uint64(VOCABULARY))
+
+
+def right_answer(prompt: Sequence[int], length: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(length):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Written:
+    tokens: list[int]
+    blocks: list[int]
+    computed: int
+
+    def slots(self, end: int) -> Any:
+        first = np.asarray(self.blocks, np.int64)[:, None] * BLOCK
+        return (first + np.arange(BLOCK)).ravel()[:end]
+
+
+class PaperWorker:
+    def __init__(self) -> None:
+        slots = BLOCKS * BLOCK
+        self._tokens, self._positions = np.full(slots, -1), np.full(slots, -1)
+        self._digests = np.zeros(slots, np.uint64)
+        self._batch: dict[str, Written] = {}
+        self._approximate: set[str] = set()
+        self.donors: dict[Any, Any] = {}
+        self.fails: Callable[[Any], bool] = lambda order: False
+        """Of a load or a correction."""
+        self._self_test = {0: ""}
+        self._lost: dict[Any, Any] = {}
+
+    def run(self, output: Any) -> Any:
+        self._take_over(output)
+        news = WorkerNews(self_test=self._self_test, lost=self._lost)
+        self._self_test, self._lost = {}, {}
+        work = output.kv_connector_metadata
+        for namespace, donor_id in work.forget:
+            self.donors.pop((namespace.digest, donor_id), None)
+        for load in work.loads:
+            self._load(load, news)
+        for correction in work.corrections:
+            self._correct(correction, news)
+        # What comes first in a prompt is written first, as in each layer of a forward.
+        ids = sorted(output.num_scheduled_tokens, key=lambda request_id: self._batch[request_id].computed)
+        sampled = {request_id: self._compute(request_id, output.num_scheduled_tokens[request_id]) for request_id in ids}
+        for capture in work.captures:
+            self._capture(capture, news)
+        order = list(output.num_scheduled_tokens)
+        return ModelRunnerOutput(
+            req_ids=order,
+            req_id_to_index={request_id: number for number, request_id in enumerate(order)},
+            sampled_token_ids=[sampled[request_id] for request_id in order],
+            kv_connector_output=KVConnectorOutput(kv_connector_worker_meta=news),
+        )
+
+    def lose(self, donor: Any) -> None:
+        """As a budget does."""
+        del self.donors[donor]
+        self._lost[donor] = DeclineReason.DONOR_EVICTED
+
+    def holds_exactly(self, block: int, tokens: Sequence[int]) -> bool:
+        """Whether a block is the last of ``tokens``, computed behind all of them."""
+        slots = Written([], [block], 0).slots(BLOCK)
+        return bool((self._digests[slots] == digests(tokens)[-BLOCK:]).all() and (self._tokens[slots] >= 0).all())
+
+    def _take_over(self, output: Any) -> None:
+        for request_id in output.finished_req_ids:
+            self._batch.pop(request_id, None)
+        for new in output.scheduled_new_reqs:
+            tokens = new.prefill_token_ids or new.prompt_token_ids
+            self._batch[new.req_id] = Written(list(tokens), list(new.block_ids[0]), new.num_computed_tokens)
+        going_on = output.scheduled_cached_reqs
+        for request_id, blocks, computed in zip(
+            going_on.req_ids, going_on.new_block_ids, going_on.num_computed_tokens, strict=True
+        ):
+            sequence, fresh = self._batch[request_id], list(blocks[0]) if blocks else []
+            if request_id in going_on.resumed_req_ids:
+                sequence.tokens, sequence.blocks = list(going_on.all_token_ids[request_id]), fresh
+            else:
+                sequence.blocks += fresh
+            sequence.computed = computed
+
+    def _load(self, load: Any, news: Any) -> None:
+        sequence = Written([], load.block_ids, 0)
+        kept = [self.donors.get((load.namespace.digest, span.donor_id)) for span in load.spans]
+        if any(tokens is None for tokens in kept) or self.fails(load):
+            news.failed[load.request_id] = DeclineReason.DONOR_EVICTED
+            return
+        for span, tokens in zip(load.spans, kept, strict=True):
+            slots = sequence.slots(span.target_end)[span.target_start :]
+            self._tokens[slots] = tokens[span.donor_start : span.donor_start + span.length]
+            self._positions[slots] = np.arange(span.target_start, span.target_end)
+            self._digests[slots] = APPROXIMATE
+        news.landed[load.request_id] = Landed(load.reused_tokens, 1)
+        self._approximate.add(load.request_id)
+
+    def _correct(self, correction: Any, news: Any) -> None:
+        if self.fails(correction):
+            news.failed[correction.request_id] = DeclineReason.LOAD_FAILED
+            for span in correction.spans:
+                self._tokens[Written([], correction.block_ids, 0).slots(span.target_end)[span.target_start :]] = -1
+
+    def _compute(self, request_id: str, tokens: int) -> list[int]:
+        sequence = self._batch[request_id]
+        end = sequence.computed + tokens
+        slots, known = sequence.slots(end), digests(sequence.tokens[:end])
+        before, new = slots[: sequence.computed], slots[sequence.computed :]
+        right = self._holds(sequence, before, known, approximate=request_id.split("#")[0] in self._approximate)
+        self._tokens[new] = sequence.tokens[sequence.computed : end] if right else -1
+        self._positions[new] = np.arange(sequence.computed, end)
+        exact = (self._digests[before] != APPROXIMATE).all()
+        self._digests[new] = known[sequence.computed :] if exact else APPROXIMATE
+        if end < len(sequence.tokens):
+            return []
+        sequence.tokens.append(next_token(sequence.tokens) if right else GARBAGE)
+        return sequence.tokens[-1:]
+
+    def _holds(self, sequence: Written, slots: Any, known: Any, *, approximate: bool) -> bool:
+        end = len(slots)
+        exact = self._digests[slots] == known[:end]
+        places = (self._tokens[slots] == sequence.tokens[:end]) & (self._positions[slots] == np.arange(end))
+        return bool((places & (exact | (approximate & (self._digests[slots] == APPROXIMATE)))).all())
+
+    def _capture(self, capture: Any, news: Any) -> None:
+        sequence = Written(list(capture.token_ids), capture.block_ids, 0)
+        slots, known = sequence.slots(len(sequence.tokens)), digests(sequence.tokens)
+        assert self._holds(sequence, slots, known, approximate=False), "a donor holds nothing but exact KV"
+        if capture.donor_id is not None:
+            donor = (capture.namespace.digest, capture.donor_id)
+            self.donors[donor] = capture.token_ids
+            news.durable[donor] = frozenset((0,))
