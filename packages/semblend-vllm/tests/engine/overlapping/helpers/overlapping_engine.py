@@ -79,6 +79,9 @@ class Overlapping:
         """Between two steps, as vLLM does it when its caches are reset."""
         self.scheduler.running.remove(request)
         self.scheduler._preempt_request(request, time.monotonic())
+        if hasattr(request, "async_tokens_to_discard"):  # 0.26, which resumes it at once: what is in flight is stale.
+            request.async_tokens_to_discard += request.num_output_placeholders
+            request.num_output_placeholders = 0
         self.scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
 
     def run_short(self, times: int) -> None:
@@ -149,7 +152,11 @@ def _new_scheduler(overlapping: bool, tokens_of_a_step: int) -> Any:
         device_config=DeviceConfig("cpu"),
         cache_config=CacheConfig(block_size=BLOCK),
         scheduler_config=SchedulerConfig(
-            max_num_seqs=8, max_num_batched_tokens=tokens_of_a_step, max_model_len=2048, is_encoder_decoder=False
+            max_num_seqs=8,
+            max_num_batched_tokens=tokens_of_a_step,
+            max_model_len=2048,
+            is_encoder_decoder=False,
+            scheduler_cls=SemBlendScheduler,
         ),
         kv_transfer_config=KVTransferConfig(
             kv_connector="SemBlendConnectorV1", kv_connector_module_path="semblend_vllm", kv_role="kv_both"
