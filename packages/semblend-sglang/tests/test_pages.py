@@ -144,3 +144,12 @@ def test_a_killed_writer_leaves_whole_pages_only(tmp_path: Path, monkeypatch: py
     assert all(read(folder, str(number), 2**20) == page(number, 2**20) for number in range(done))
     assert read(folder, str(done), 2**20) in (None, page(done, 2**20))
     assert folder.damaged == 0
+
+
+def test_clearing_takes_what_another_process_wrote(tmp_path: Path) -> None:
+    ours, theirs = PageFolder(tmp_path, 2**20), PageFolder(tmp_path, 2**20)
+    assert write(theirs, "a", page(1))
+    ours.clear()
+    assert not ours.holds("a")
+    assert read(theirs, "a") is None
+    assert (ours.bytes, len(theirs)) == (0, 0)

@@ -99,6 +99,12 @@ class DurablePages(HiCacheStorage):  # type: ignore[misc]
         if self._pages is not None:
             self._pages.clear()
 
+    def semblend_weights_changed(self) -> None:
+        """What is on disk stays, for a process that starts with the weights it is of. This one has others now."""
+        if self._pages is not None:
+            logger.warning("SGLang changed its weights: it keeps and finds no durable page until it is started again")
+        self._pages = None
+
     def close(self) -> None:
         """Every page that was taken is on disk already."""
 
@@ -110,7 +116,8 @@ def _bytes_of(page: torch.Tensor) -> memoryview:
 def _model() -> dict[str, Any]:
     """Whose KV it is. A name alone does not say so: other weights may lie in the same place later."""
     arguments = get_context().resolved_server_args_dict()
-    adapters = {str(getattr(adapter, "lora_path", adapter)) for adapter in arguments.get("lora_paths") or ()}
+    known = (arguments.get("lora_paths") or ()) if arguments.get("enable_lora") else ()
+    adapters = {str(adapter["lora_path"] if isinstance(adapter, dict) else adapter.lora_path) for adapter in known}
     return {
         **{name: arguments.get(name) for name in _SHAPES_THE_KV},
         "weights": _weights(str(arguments["model_path"]), "config.json", arguments.get("revision")),

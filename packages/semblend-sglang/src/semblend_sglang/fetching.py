@@ -40,16 +40,25 @@ class Coming:
 
     claim: Claim
     since: float = field(default_factory=time.monotonic)
+    """When it was first wanted; from the first fetch on, when that was sent."""
     fetches: dict[str, Fetch] = field(default_factory=dict)
     """By donor."""
+
+    def add(self, donor_id: str, fetch: Fetch) -> None:
+        if not self.fetches:
+            self.since = time.monotonic()  # The wait for others' fetches is not the disk's fault.
+        self.fetches[donor_id] = fetch
 
     @property
     def done(self) -> bool:
         return all(fetch.transfer.done() for fetch in self.fetches.values())
 
     @property
-    def late(self) -> bool:
-        return time.monotonic() - self.since > LONGEST_WAIT_S
+    def late(self) -> DeclineReason | None:
+        """Why it is waited for no longer."""
+        if time.monotonic() - self.since <= LONGEST_WAIT_S:
+            return None
+        return DeclineReason.LOAD_FAILED if self.fetches else DeclineReason.ALLOCATION_FAILED
 
     @property
     def failed(self) -> DeclineReason | None:

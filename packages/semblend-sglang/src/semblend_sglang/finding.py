@@ -114,7 +114,7 @@ class Finder:
         if not missing and coming.done:
             followed.coming = coming if coming.fetches else None  # Only who waits for a disk can be late.
             return "there"
-        return DeclineReason.LOAD_FAILED if coming.late else "coming"
+        return coming.late or "coming"
 
     def load(self, followed: FollowedRequest, claim: Claim) -> Load | DeclineReason:
         """Fill private slots with what ``claim`` reuses. Donors are held while their KV is copied, and no longer."""
@@ -228,7 +228,7 @@ class Finder:
                 return True
             fetch = kept.fetch(donor, spans)
             if fetch is not None:
-                coming.fetches[donor_id] = fetch
+                coming.add(donor_id, fetch)
         return False
 
     def _offer(self, namespace: Namespace, key: TreeKey, tokens: TokenIds) -> Donor | None:

@@ -5,6 +5,7 @@ Every hook passes through at once where the tree cache is not SemBlend's, or has
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -33,6 +34,8 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
     claim = side.claim_of(req.rid) if req.host_hit_length else None
     donors = "there" if claim is None else side.donors_of(req.rid)
     if donors == "coming":
+        if not (adder.can_run_list or adder.running_batch.batch_size()):
+            time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
         return _leave_in_queue()
     if donors == "given up":
         req.host_hit_length, claim = 0, None
@@ -128,13 +131,18 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
 
 
 def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) -> Any:
-    """SGLang need not empty its cache for it, and kept donors would outlive the process besides."""
+    """SGLang need not empty its cache for it, and what is kept would outlive the process besides."""
+    tree_cache = updater.scheduler.tree_cache
+    side = side_of(tree_cache)
+    before = side.times_emptied if side is not None else 0
     try:
         return original(updater, *args, **kwargs)
     finally:
-        side = side_of(updater.scheduler.tree_cache)
-        if side is not None:
-            guarded("a change of weights", side.reset)
+        if side is not None and side.times_emptied == before:
+            guarded("a change of weights", side.weights_changed)
+        storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
+        if hasattr(storage, "semblend_weights_changed"):
+            guarded("a change of weights", storage.semblend_weights_changed)
 
 
 def _has_room(adder: Any, side: Side, claim: Claim) -> bool:

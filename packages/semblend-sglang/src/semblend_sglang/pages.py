@@ -100,8 +100,10 @@ class PageFolder:
         return True
 
     def clear(self) -> None:
-        for name in list(self._sizes):
-            self._remove(name)
+        """Also of what other processes wrote."""
+        for entry in os.scandir(self._folder):
+            if entry.name.endswith(_PAGE):
+                self._remove(entry.name)
 
     # --- Books -----------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,9 @@ class Side(Following):
         self.loads: dict[str, Load] = {}
         """Admitted requests that no forward has seen yet."""
         self._landing: list[tuple[FollowedRequest, Load]] = []
+        self.times_emptied = 0
+        """How often the exact tree was emptied."""
+        self._old_weights_in_tree = False
         self._repeated = (0, 0)
         """For this generation of donors: how many of those who wait in front were looked up again."""
 
@@ -187,7 +190,19 @@ class Side(Following):
         self._changed()
 
     def reset(self) -> None:
-        """The exact tree was emptied or the weights were changed: no donor is of use any longer."""
+        """The exact tree was emptied, as for new weights: no donor is of use any longer."""
+        self.times_emptied += 1
+        self._old_weights_in_tree = False
+        self._forget_donors()
+
+    def weights_changed(self) -> None:
+        """The exact tree was not emptied: what it holds may be of the old weights, and so may what grows from it."""
+        if not self._old_weights_in_tree:
+            logger.warning("SGLang changed its weights without a flush: until it is flushed no prompt becomes a donor")
+        self._old_weights_in_tree = True
+        self._forget_donors()
+
+    def _forget_donors(self) -> None:
         self._namespaces.new_weights()
         self.finder.forget_all()
         for followed in self._followed.values():
@@ -217,12 +232,14 @@ class Side(Following):
         if followed is None or followed.wish.mode == "off" or followed.settled or followed.admitted:
             return None
         if asked.unsettled:
-            followed.claim, followed.asked = None, None
-            followed.found, followed.reason = False, DeclineReason.EXACT_PREFIX_COVERS
+            followed.claim, followed.coming, followed.asked = None, None, None
+            followed.looked_up = True  # So that it is counted.
+            followed.found, followed.reason = False, DeclineReason.EXACT_PREFIX_ELSEWHERE
             return None
         question = (self.finder.generation, asked.exact_tokens)
         if followed.claim is not None and followed.claim.start != asked.exact_tokens:
-            followed.claim, followed.asked = None, None  # The exact cache has grown or shrunk: plan again.
+            # The exact cache has grown or shrunk: plan again.
+            followed.claim, followed.coming, followed.asked = None, None, None
         if followed.claim is None and followed.asked != question and self._may_ask(followed):
             followed.asked = question
             followed.claim = self.finder.find(followed, asked.exact_tokens)
@@ -243,6 +260,8 @@ class Side(Following):
             return
         if asked.unsupported is not None:
             return  # Its KV may be of more than its tokens.
+        if self._old_weights_in_tree:
+            return
         followed.captured = True
         self.finder.remember(followed, read_slots)
 

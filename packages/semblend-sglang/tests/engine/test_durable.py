@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from semblend_sglang.presence import UnsupportedSglangError
+from semblend_sglang.support import resolved
 
 KEY = "0123456789abcdef" * 4
 
@@ -170,6 +172,52 @@ def test_a_model_at_a_hub_is_told_by_the_commit_that_was_fetched(
         storage = backend(config, pool)
         assert storage.exists(KEY) is there
         assert storage.set(KEY, a_page(pool))
+
+
+def test_other_adapters_in_the_same_place_have_pages_of_their_own(
+    new_pool: Any, config: Any, tmp_path: Path, model_folder: Path, request: pytest.FixtureRequest
+) -> None:
+    """As SGLang resolves its arguments."""
+    from sglang.srt.runtime_context import get_context
+    from sglang.srt.server_args import ServerArgs
+
+    adapter, pool, context = tmp_path / "adapter", new_pool(), get_context()
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_bytes(bytes(100))
+    wanted = ServerArgs(
+        model_path=str(model_folder),
+        device="cpu",
+        attention_backend="torch_native",
+        enable_lora=True,
+        lora_paths=[f"ad={adapter}"],
+        max_lora_rank=8,
+        lora_target_modules=["q_proj"],
+    )
+    wanted.resolve_once()
+    wanted.check_server_args()
+    before = {name: getattr(context.server_args, name) for name in ("enable_lora", "lora_paths")}
+    request.addfinalizer(lambda: context.override("test", **before))
+    context.override("test", enable_lora=True, lora_paths=resolved(wanted).lora_paths)
+    assert backend(config, pool).set(KEY, a_page(pool))
+    assert backend(config, pool).exists(KEY)
+    (adapter / "adapter_model.safetensors").write_bytes(bytes(101))
+    assert not backend(config, pool).exists(KEY)
+
+
+def test_when_the_weights_change_nothing_is_kept_or_found_before_a_restart(new_pool: Any, config: Any) -> None:
+    from semblend_sglang.hooks import update_weights
+
+    pool, other = new_pool(), KEY[::-1]
+    storage = backend(config, pool)
+    assert storage.set(KEY, a_page(pool))
+    cache = SimpleNamespace(cache_controller=SimpleNamespace(storage_backend=storage))
+    update_weights(lambda _: None, SimpleNamespace(scheduler=SimpleNamespace(tree_cache=cache)))
+    assert not storage.exists(KEY)
+    assert not storage.set(other, a_page(pool))
+    again = backend(config, pool)
+    assert again.exists(KEY), "of the weights that it was started with"
+    assert not again.exists(other)
 
 
 def test_tenants_and_adapters_are_in_the_key() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from toy_model import exact_numbers
 
-from semblend_core import OutcomeKind
+from semblend_core import DeclineReason
 from semblend_core.testing import passage
 from semblend_sglang.requests import TreeKey
 
@@ -98,6 +98,18 @@ def test_an_exact_prefix_in_host_memory_wins(make: Callable[..., Any], policy: s
     assert rig.side.open_requests == 0
 
 
+def test_reuse_that_an_exact_beginning_in_host_memory_forbids_is_counted(make: Callable[..., Any]) -> None:
+    rig = make()
+    pushed_to_host(rig, HEAD, "exact")
+    rig.serve([*passage(9, 32), *DOCUMENT], "donor")
+    request = rig.submit([*EXACT, *TAIL], "asked")
+    rig.step()
+    assert request.cached_tokens == request.host_loaded_length == len(HEAD)
+    check(rig, request, exact=True)
+    finish(rig, request)
+    assert rig.side.provider.stats().declines[DeclineReason.EXACT_PREFIX_ELSEWHERE] == 1
+
+
 def test_a_claim_is_given_up_when_host_memory_has_the_exact_tokens_after_all(make: Callable[..., Any]) -> None:
     rig = make()
     donor = [*passage(9, 32), *DOCUMENT]
@@ -114,7 +126,7 @@ def test_a_claim_is_given_up_when_host_memory_has_the_exact_tokens_after_all(mak
     check(rig, request, exact=True)
     finish(rig, request)
     assert (confirmed(rig), rig.side.provider.stats().pinned_requests) == (0, 0)
-    assert rig.side.provider.stats().outcomes[OutcomeKind.EXACT_PREFIX] >= 1
+    assert rig.side.provider.stats().declines[DeclineReason.EXACT_PREFIX_ELSEWHERE] == 2, "the donor came back too"
 
 
 def test_a_donor_in_host_memory_alone_is_not_there_until_an_exact_request_brings_it_back(

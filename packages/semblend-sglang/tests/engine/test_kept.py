@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,6 +52,12 @@ def keep(rig: Any, prompt: list[int] = DONOR, rid: str = "donor", **options: Any
     rig.serve(prompt, rid, **options)
     rig.side.finder.kept.flush()
     rig.evict(rig.slots)
+
+
+def flush(rig: Any) -> None:
+    """As SGLang's ``flush_cache``, which does it with nothing running."""
+    rig.tree.reset()
+    rig.allocator.clear()
 
 
 def serve_checked(rig: Any, prompt: list[int], rid: str = "asked", **options: Any) -> int:
@@ -102,13 +109,14 @@ def test_with_the_weights_the_donors_go_for_good(start: Start, tmp_path: Path, c
     keep(rig)
     keep(rig, [*passage(7, 300)], "other")
     if change == "flush":
-        rig.tree.reset()
-        rig.allocator.clear()
+        flush(rig)
     else:  # SGLang keeps its tree where it was told to.
         rig.update_weights()
     rig.side.finder.kept.flush()
     assert files(tmp_path) == []
     assert serve_checked(rig, asked(), wish={"capture": False}) == 0
+    if change == "update":
+        flush(rig)
     keep(rig, rid="of the new weights")
     assert serve_checked(rig, asked(1), "reuses them", wish={"capture": False}) > 350
     assert serve_checked(start(), asked(2), "after a restart, with the old ones again") == 0
@@ -131,7 +139,7 @@ def test_a_request_that_waited_for_the_new_weights_is_theirs(start: Start) -> No
     rig = start()
     waiting = rig.submit(DONOR, "waiting")
     waiting.init_next_round_input(rig.tree)
-    rig.update_weights()
+    rig.update_weights(lambda: flush(rig))
     rig.step()
     rig.finish(waiting)
     rig.side.finder.kept.flush()
@@ -229,3 +237,64 @@ def test_a_damaged_file_costs_a_prefill(start: Start, tmp_path: Path) -> None:
     assert serve_checked(rig, asked(), wish={"capture": False}) == 0
     assert rig.side.provider.stats().declines == {DeclineReason.DONOR_CORRUPT: 1}
     assert serve_checked(rig, asked(1), "again", wish={"capture": False}) == 0
+
+
+def test_what_grows_from_old_weights_is_no_donor_until_the_tree_is_emptied(start: Start) -> None:
+    rig = start()
+    rig.serve(DONOR, "of the old weights")
+    rig.update_weights()
+    after = rig.serve([*DONOR, *passage(8, 40)], "of both")
+    assert after.cached_tokens == len(DONOR), "SGLang was told to keep its tree"
+    assert rig.side.provider.stats().donors == 0
+    flush(rig)
+    rig.serve(DONOR, "of the new weights")
+    assert rig.side.provider.stats().donors == 1
+    rig.update_weights(lambda: flush(rig))
+    rig.serve(DONOR, "after an update with a flush")
+    assert rig.side.provider.stats().donors == 1
+
+
+def test_who_waited_for_others_fetches_has_time_for_its_own(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(start())
+    now = [0.0]
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    rig, disk = start(), SlowDisk(monkeypatch)
+    requests = [rig.submit(asked(number), f"asked-{number}") for number in range(MOST_AT_ONCE + 2)]
+    rig.step()
+    now[0] = 0.7 * fetching.LONGEST_WAIT_S
+    rig.abort(requests[0])
+    rig.step()
+    assert disk.loads == MOST_AT_ONCE + 1
+    now[0] = 1.4 * fetching.LONGEST_WAIT_S
+    rig.step()
+    assert rig.side.provider.stats().declines == {
+        DeclineReason.LOAD_FAILED: MOST_AT_ONCE - 1,  # These were sent for at once.
+        DeclineReason.ABORTED: 1,
+    }
+    assert [rig.side.donors_of(f"asked-{MOST_AT_ONCE + n}") for n in (0, 1)] == ["coming", "coming"]
+    assert disk.loads == MOST_AT_ONCE + 2
+
+
+def test_who_finds_no_place_to_be_fetched_is_not_the_disks_fault(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(start())
+    rig, disk = start(), SlowDisk(monkeypatch)
+    monkeypatch.setattr(rig.side.finder.kept, "may_fetch", lambda coming: False)
+    request = rig.submit(asked(), "asked")
+    assert rig.step() == []
+    monkeypatch.setattr(fetching, "LONGEST_WAIT_S", -1.0)
+    assert rig.step() == [request]
+    assert rig.side.provider.stats().declines == {DeclineReason.ALLOCATION_FAILED: 1}
+    assert disk.loads == 0
+
+
+def test_a_claim_that_is_dropped_takes_its_fetch_along(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(start())
+    rig, _ = start(), SlowDisk(monkeypatch)
+    request = rig.submit(asked(), "asked")
+    rig.step()
+    followed = rig.side.of(request)
+    assert followed.coming is not None
+    rig.serve(asked()[:70], "its beginning", wish="off")
+    request.init_next_round_input(rig.tree)
+    assert followed.claim is None or followed.claim.start > 0
+    assert followed.coming is None

@@ -21,6 +21,8 @@ class DeclineReason(StrEnum):
     """Nothing has proved yet that this model's keys can be moved; the first prompts will."""
     PROMPT_TOO_SHORT = "prompt_too_short"
     EXACT_PREFIX_COVERS = "exact_prefix_covers"
+    EXACT_PREFIX_ELSEWHERE = "exact_prefix_elsewhere"
+    """The engine has more of it outside its device's memory, or fetches more: that comes first."""
     # Found nothing, or not enough.
     NO_DONORS = "no_donors"
     NO_SPANS = "no_spans"

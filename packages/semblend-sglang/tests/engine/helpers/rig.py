@@ -169,9 +169,10 @@ class Rig(ToyModel):
         request.finished_reason = FINISH_ABORT()
         release_kv_cache(request, self.tree, checkpoint=False)
 
-    def update_weights(self) -> None:
-        """Without emptying the tree."""
-        hooks.update_weights(lambda updater: None, SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree)))
+    def update_weights(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Without emptying the tree, unless that happens ``meanwhile``."""
+        updater = SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree))
+        hooks.update_weights(lambda _: meanwhile(), updater)
 
     def settle(self) -> None:
         """Nothing runs beside it."""
