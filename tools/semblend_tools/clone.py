@@ -50,6 +50,10 @@ class Clone:
             "HATCH_PYTHON": "self",
             "PIP_CACHE_DIR": str(self.cache / "pip"),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            # Of the tens of thousands of files that an engine brings most are never imported: those that are, are
+            # compiled then, and kept even where a caller's environment says otherwise.
+            "PIP_COMPILE": "0",
+            "PYTHONDONTWRITEBYTECODE": "",
             "SEMBLEND_CACHE_DIR": str(self.cache),
             "SEMBLEND_MODEL_CACHE": str(self.cache / "models"),
         }
