@@ -77,6 +77,10 @@ class FollowedRequest:
     """The outcome was reported."""
     captured: bool = False
 
+    def drop_claim(self) -> None:
+        """What was claimed does not stand any longer: it may be looked up again."""
+        self.claim, self.coming, self.asked = None, None, None
+
     def forbid_insert(self) -> None:
         if self.saved_skip_insert is None:
             self.saved_skip_insert = bool(self.request.skip_radix_cache_insert)

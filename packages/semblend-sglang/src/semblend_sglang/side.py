@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -20,6 +20,8 @@ from semblend_sglang.loading import Load
 from semblend_sglang.requests import Asked, FollowedRequest, NamespaceBook
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 MOST_POSTPONEMENTS = 8
 """Rounds that a request waits for room for its rows before it is served cold: who stands behind it waits too."""
@@ -64,15 +66,7 @@ class Side(Following):
         followed = self._followed.get(request_id)
         if followed is None or followed.claim is None:
             return "there"
-        try:
-            state = self.finder.bring(followed, followed.claim)
-        except Exception:
-            logger.exception("no reuse for %s", request_id)
-            state = DeclineReason.INTERNAL_ERROR
-        if isinstance(state, DeclineReason):
-            self.give_up(request_id, state)
-            return "given up"
-        return state
+        return self._or_give_up(self.finder.bring, followed, followed.claim) or "given up"
 
     def may_wait(self, request_id: str) -> bool:
         """Whether a request whose rows find no room in this batch is worth another round."""
@@ -100,13 +94,8 @@ class Side(Following):
         followed = self._followed.get(request_id)
         if followed is None or followed.claim is None:
             return None
-        try:
-            loaded = self.finder.load(followed, followed.claim)
-        except Exception:
-            logger.exception("no reuse for %s", request_id)
-            loaded = DeclineReason.INTERNAL_ERROR
-        if isinstance(loaded, DeclineReason):
-            self.give_up(request_id, loaded)
+        loaded = self._or_give_up(self.finder.load, followed, followed.claim)
+        if loaded is None:
             return None
         self.loads[request_id] = loaded
         followed.approximate = True
@@ -210,7 +199,7 @@ class Side(Following):
                 followed.captured = True  # A part of its KV may be of the old weights.
             else:
                 followed.namespace = self._namespaces.of(followed.key)
-                followed.claim, followed.coming, followed.asked = None, None, None
+                followed.drop_claim()
 
     def close(self) -> None:
         self.finder.close()
@@ -232,18 +221,34 @@ class Side(Following):
         if followed is None or followed.wish.mode == "off" or followed.settled or followed.admitted:
             return None
         if asked.unsettled:
-            followed.claim, followed.coming, followed.asked = None, None, None
+            followed.drop_claim()
             followed.looked_up = True  # So that it is counted.
             followed.found, followed.reason = False, DeclineReason.EXACT_PREFIX_ELSEWHERE
             return None
         question = (self.finder.generation, asked.exact_tokens)
         if followed.claim is not None and followed.claim.start != asked.exact_tokens:
-            # The exact cache has grown or shrunk: plan again.
-            followed.claim, followed.coming, followed.asked = None, None, None
+            followed.drop_claim()  # The exact cache has grown or shrunk: plan again.
         if followed.claim is None and followed.asked != question and self._may_ask(followed):
             followed.asked = question
             followed.claim = self.finder.find(followed, asked.exact_tokens)
         return followed.claim
+
+    def _or_give_up(
+        self,
+        attempt: Callable[[FollowedRequest, Claim], Result | DeclineReason],
+        followed: FollowedRequest,
+        claim: Claim,
+    ) -> Result | None:
+        """What ``attempt`` gives; None where it declines or raises, and the request is served cold."""
+        try:
+            result = attempt(followed, claim)
+        except Exception:
+            logger.exception("no reuse for %s", followed.request_id)
+            result = DeclineReason.INTERNAL_ERROR
+        if isinstance(result, DeclineReason):
+            self.give_up(followed.request_id, result)
+            return None
+        return result
 
     def _may_ask(self, followed: FollowedRequest) -> bool:
         """The first time always. With a long queue not everybody again for every new donor: those in front first."""

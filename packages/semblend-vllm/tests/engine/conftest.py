@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -166,22 +165,12 @@ def _answer(output: Any) -> Answer:
     )
 
 
-def _divergence(cold: Any, other: Any) -> float:
-    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
-    total, steps = 0.0, 0
-    for ours, theirs in zip(cold.logprobs, other.logprobs, strict=True):
-        floor = min(theirs.values())
-        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
-        steps += 1
-        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
-            break
-    return total / steps
-
-
 @pytest.fixture(scope="session")
 def divergence() -> Callable[[Any, Any], float]:
     """Of two answers with ``logprobs``."""
-    return _divergence
+    from semblend_core.testing import divergence as by_top_tokens
+
+    return lambda cold, other: by_top_tokens(cold.logprobs, other.logprobs)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 import time
 from pathlib import Path
 from typing import Any
 
 from semblend_core import read_audit
+from semblend_core.testing import divergence as by_top_tokens
 
 
 class RunningEngine:
@@ -88,13 +88,9 @@ def cached(answer: Any) -> int:
 
 
 def divergence(cold: Any, other: Any) -> float:
-    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, by the top 20 of each."""
-    total, steps = 0.0, 0
-    for ours, theirs in zip(*(answer["meta_info"]["output_top_logprobs"] for answer in (cold, other)), strict=True):
-        ours, theirs = ({token: value for value, token, _ in step} for step in (ours, theirs))
-        floor = min(theirs.values())
-        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
-        steps += 1
-        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
-            break
-    return total / steps
+    """Of two answers."""
+    return by_top_tokens(*map(_top_tokens, (cold, other)))
+
+
+def _top_tokens(answer: Any) -> list[dict[int, float]]:
+    return [{token: value for value, token, _ in step} for step in answer["meta_info"]["output_top_logprobs"]]

@@ -1,0 +1,24 @@
+"""How far an answer is from the cold one, where all that an engine tells is its most likely tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Token = TypeVar("Token", int, str)
+
+
+def divergence(cold: Sequence[Mapping[Token, float]], other: Sequence[Mapping[Token, float]]) -> float:
+    """Mean KL(cold || other) in nats over the steps up to the first that answers differently, that one included.
+
+    Each step holds log-probabilities of its top tokens. What ``other`` does not name is at most as likely as its last.
+    """
+    total, steps = 0.0, 0
+    for ours, theirs in zip(cold, other, strict=True):
+        floor = min(theirs.values())
+        total += sum(math.exp(value) * (value - theirs.get(token, floor)) for token, value in ours.items())
+        steps += 1
+        if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
+            break
+    return total / steps
