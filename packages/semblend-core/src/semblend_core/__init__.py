@@ -32,7 +32,6 @@ from semblend_core.contract import (
     identity_of_weights,
     joined_runs,
 )
-from semblend_core.donors import EarlierDonors
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel, LayerProfile, LayerProfileError
 from semblend_core.provider import SemBlend, create_provider
@@ -46,10 +45,10 @@ from semblend_core.telemetry import (
     DonorCaptured,
     ErrorSeen,
     LoadAdvertised,
+    growth_of,
     open_audit,
     read_audit,
 )
-from semblend_core.wishes import Wish
 
 __all__ = [
     "ENGINE_COUNTERS",
@@ -62,7 +61,6 @@ __all__ = [
     "DeclineReason",
     "DonorCaptured",
     "DonorOffer",
-    "EarlierDonors",
     "ErrorSeen",
     "Evidence",
     "InvalidPlanError",
@@ -89,12 +87,12 @@ __all__ = [
     "Settings",
     "Span",
     "TokenIds",
-    "Wish",
     "__version__",
     "as_token_ids",
     "create_provider",
     "donor_id_of",
     "gap_rows",
+    "growth_of",
     "identity_of_weights",
     "joined_runs",
     "open_audit",

@@ -1,6 +1,5 @@
 """Donors: the registry with its budgets and pins, eviction policies and snapshots."""
 
-from semblend_core.donors.earlier import EarlierDonors
 from semblend_core.donors.eviction import POLICIES, EvictionPolicy, LeastFrequentlyUsed, LeastRecentlyUsed
 from semblend_core.donors.registry import DonorRecord, DonorRegistry
 from semblend_core.donors.snapshot import SnapshotError, restore_snapshot, save_snapshot
@@ -9,7 +8,6 @@ __all__ = [
     "POLICIES",
     "DonorRecord",
     "DonorRegistry",
-    "EarlierDonors",
     "EvictionPolicy",
     "LeastFrequentlyUsed",
     "LeastRecentlyUsed",

@@ -2,12 +2,15 @@
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.equal_tokens import pairs_of_equal_tokens, why_pairs_disagree
+from semblend_core.kv.fetching import DonorFetch, RequestFetch, fetch_donor, load_failure
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
+from semblend_core.kv.pool import KvPool
+from semblend_core.kv.recovery import recover_in_background
 from semblend_core.kv.relocation import relocate, relocate_uploaded
-from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
+from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
 from semblend_core.kv.self_test import SelfTestSubject, run_self_test
 from semblend_core.kv.self_test_cache import SelfTestCache
 from semblend_core.kv.self_test_report import SelfTestIdentity, SelfTestReport
@@ -34,11 +37,13 @@ from semblend_core.kv.store import (
 )
 
 __all__ = [
+    "DonorFetch",
     "DonorKey",
     "DonorKv",
     "DonorStore",
     "Gone",
     "InvalidKvError",
+    "KvPool",
     "MeanShiftCorrection",
     "Miss",
     "Moves",
@@ -47,6 +52,7 @@ __all__ = [
     "PutResult",
     "Quarantine",
     "RecoveredDonor",
+    "RequestFetch",
     "Rotation",
     "SelfTestCache",
     "SelfTestIdentity",
@@ -66,10 +72,14 @@ __all__ = [
     "TransferPendingError",
     "UnsupportedRotationError",
     "UploadedMoves",
+    "fetch_donor",
+    "load_failure",
     "pairs_of_equal_tokens",
+    "recover_in_background",
     "relocate",
     "relocate_spans",
     "relocate_uploaded",
     "run_self_test",
+    "why_keys_do_not_move",
     "why_pairs_disagree",
 ]

@@ -90,6 +90,15 @@ class Rotation:
         return moved
 
 
+def why_keys_do_not_move(config: object) -> str | None:
+    """Why the keys of the model with this ``config`` cannot be moved; None where they can."""
+    try:
+        Rotation.from_config(config)
+    except UnsupportedRotationError as error:
+        return str(error)
+    return None
+
+
 def turn_pairs(components: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
     """Float32 ``components`` [..., size], each pair turned by the angle of ``cos`` and ``sin`` [..., size / 2].
 

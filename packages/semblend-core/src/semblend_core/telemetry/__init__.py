@@ -6,7 +6,7 @@
 from semblend_core.telemetry.audit import AuditLog, AuditSink, NoAudit, open_audit
 from semblend_core.telemetry.audit_counters import AuditCounters
 from semblend_core.telemetry.counters import LatencyHistogram, LatencySnapshot, ProviderCounters
-from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS
+from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, growth_of
 from semblend_core.telemetry.events import (
     AUDIT_SCHEMA,
     EVENTS,
@@ -51,6 +51,7 @@ __all__ = [
     "Stage",
     "TornLine",
     "audit_files",
+    "growth_of",
     "iter_audit",
     "open_audit",
     "read_audit",

@@ -1,0 +1,63 @@
+"""An engine's KV pool behind the few operations that SemBlend needs. All run on the current stream, none waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from semblend_core.contract import Span
+from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.moves import Indices, Moves, SlotTable
+from semblend_core.kv.paged_mean_shift import PagedMeanShift
+from semblend_core.kv.relocation import relocate
+from semblend_core.kv.rotation import Rotation
+from semblend_core.kv.span_relocation import relocate_spans
+from semblend_core.recompute import MeanShift
+
+
+class KvPool:
+    """A pool whose blocks are plain strided memory, as on GPUs."""
+
+    def __init__(self, views: PagedKv, rotation: Rotation) -> None:
+        self.views, self.rotation = views, rotation
+        self.device, self.layers = views.device, views.layers
+        per_token = sum(view[0, 0].numel() for view in (*views.keys, *views.values))
+        self.token_bytes = per_token * views.dtype.itemsize
+        """Bytes of one token, all layers, K and V."""
+
+    def take(self, table: SlotTable, tokens: int) -> DonorKv:
+        """A copy of the first ``tokens`` of a sequence."""
+        views = self.views
+        keys, values = (
+            torch.empty((self.layers, tokens, *parts[0].shape[2:]), dtype=views.dtype, device=self.device)
+            for parts in (views.keys, views.values)
+        )
+        donor = DonorKv(keys, values)
+        whole = [Span(0, "engine", 0, tokens)]
+        moves = Moves.build(whole, sources={"engine": table}, target=SlotTable.of_donor(donor))
+        relocate(views, PagedKv.from_donor(donor), moves, self.rotation)
+        return donor
+
+    def bring(self, moves: Sequence[tuple[DonorKv, Span]], table: SlotTable) -> None:
+        """Write spans into a sequence's slots, keys turned to their places. Each comes with the KV that holds it."""
+        # A donor may come in several parts, each a source of its own.
+        sources = {f"{span.donor_id}#{id(donor)}": donor for donor, span in moves}
+        spans = [replace(span, donor_id=f"{span.donor_id}#{id(donor)}") for donor, span in moves]
+        relocate_spans(sources, spans, self.views, table, self.rotation)
+
+    def move(self, moves: Moves) -> None:
+        """The same for donors that lie in the pool."""
+        relocate(self.views, self.views, moves, self.rotation)
+
+    def correction(self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable) -> PagedMeanShift:
+        """Made after the spans were written, and before the forward computes ``rows``."""
+        return PagedMeanShift(shift, spans, rows, self.views, table, self.rotation)
+
+    def first_layer(self, slots: Tensor) -> tuple[Tensor, Tensor | None]:
+        """K and V of layer 0 [tokens, heads, dim]."""
+        keys, values = self.views.keys, self.views.values
+        return keys[0].flatten(0, 1)[slots], values[0].flatten(0, 1)[slots] if values else None

@@ -1,0 +1,47 @@
+"""The life of a request as engines see it, written once for all adapters.
+
+``RequestLife`` and ``RequestBook`` know where every request stands and report its outcome, once. ``Seeker`` turns a
+waiting request into a ``Claim``. ``DonorBook`` and ``Captures`` know which donors exist. What only one engine knows
+(its hooks, its blocks or slots, its batch) stays in that engine's adapter.
+"""
+
+from semblend_core.serving.claims import Claim, Rows, Run, claim_by_tier, claim_of
+from semblend_core.serving.containment import contain, contained
+from semblend_core.serving.disk_waits import Arrival, DiskWaits
+from semblend_core.serving.donors import Capture, Captures, Donor, DonorBook, DonorName, tokens_to_keep
+from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.life import TRANSITIONS, Finding, RequestLife, Stage, token_ids_of
+from semblend_core.serving.namespaces import Namespaces
+from semblend_core.serving.requests import RequestBook
+from semblend_core.serving.seeking import Seeker
+from semblend_core.serving.self_test import SelfTest
+from semblend_core.serving.wishes import Wish
+
+__all__ = [
+    "TRANSITIONS",
+    "Arrival",
+    "Capture",
+    "Captures",
+    "Claim",
+    "DiskWaits",
+    "Donor",
+    "DonorBook",
+    "DonorName",
+    "EarlierDonors",
+    "Finding",
+    "Namespaces",
+    "RequestBook",
+    "RequestLife",
+    "Rows",
+    "Run",
+    "Seeker",
+    "SelfTest",
+    "Stage",
+    "Wish",
+    "claim_by_tier",
+    "claim_of",
+    "contain",
+    "contained",
+    "token_ids_of",
+    "tokens_to_keep",
+]

@@ -1,0 +1,147 @@
+"""From a plan to what engines understand: a claimed range, what is loaded into it, and the rows that fill the rest.
+
+An engine counts on a claim as on a longer prefix. It takes it in whole pages from the exact prefix on, and computes the
+prompt behind it in one piece. Inside the claim, spans and rows may begin and end anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from semblend_core.contract import DeclineReason, Plan, Span, joined_runs
+from semblend_core.recompute import MeanShift, choose_policy
+from semblend_core.settings import QualityTier
+
+Run: TypeAlias = tuple[int, int]
+"""[start, end) in the prompt."""
+Rows: TypeAlias = tuple[Run, ...]
+"""Runs of tokens that are computed, in order and apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one request gets in front of what it computes itself."""
+
+    start: int
+    """The exact prefix, which is the engine's own."""
+    end: int
+    """A multiple of the page size. The engine computes the prompt from here on."""
+    spans: tuple[Span, ...]
+    """Relocated before the forward. Rows inside them are written over by it."""
+    rows: Rows
+    """What the forward computes inside the claim."""
+    correction: MeanShift | None = None
+    """How the forward corrects what it does not compute."""
+    steps: tuple[Rows, ...] = ()
+    """The rows by steps, where one step cannot hold them. Empty: all are in the step that admits the request."""
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def row_tokens(self) -> int:
+        return sum(end - start for start, end in self.rows)
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens of the claim that are loaded and not computed."""
+        return self.length - self.row_tokens
+
+    @property
+    def first_approximate(self) -> int:
+        return self.spans[0].target_start
+
+    @property
+    def donor_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(span.donor_id for span in self.spans))
+
+    def spans_of(self, donor_id: str) -> list[Span]:
+        return [span for span in self.spans if span.donor_id == donor_id]
+
+    def within(self, most_tokens: int, most_rows: int, page_size: int) -> Claim | None:
+        """As much of the claim as can be had with so many row tokens and rows in one step. The rest is computed."""
+        tokens = 0
+        for number, (start, end) in enumerate(self.rows):
+            tokens += end - start
+            if tokens > most_tokens or number >= most_rows:
+                return self._ending_at(start // page_size * page_size)
+        return self
+
+    def over_steps(self, most_tokens: int, most_rows: int) -> Claim:
+        """The same claim. Where one step cannot hold its rows, each step gets as many as it can hold."""
+        if self.row_tokens <= most_tokens and len(self.rows) <= most_rows:
+            return self
+        steps: list[list[Run]] = [[]]
+        left = most_tokens
+        for start, end in self.rows:
+            while start < end:
+                if not left or len(steps[-1]) == most_rows:
+                    steps.append([])
+                    left = most_tokens
+                taken = min(left, end - start)
+                steps[-1].append((start, start + taken))
+                start, left = start + taken, left - taken
+        return replace(self, steps=tuple(map(tuple, steps)))
+
+    def moved_only(self) -> Claim:
+        """The same claim with spans cut to what no row computes, for engines that correct nothing."""
+        return replace(self, spans=tuple(piece for span in self.spans for piece in _without(span, self.rows)))
+
+    def _ending_at(self, end: int) -> Claim | None:
+        spans = tuple(_clipped(span, end) for span in self.spans if span.target_start < end)
+        rows = tuple((row_start, min(row_end, end)) for row_start, row_end in self.rows if row_start < end)
+        cut = replace(self, end=end, spans=spans, rows=rows)
+        return cut if end > self.start and spans and cut.reused_tokens > 0 else None
+
+
+def claim_of(plan: Plan, page_size: int, correction: MeanShift | None = None) -> Claim | None:
+    """The longest claim that saves anything; None where the plan saves nothing in whole pages."""
+    # Whole pages before the last stretch of computed tokens, which the engine computes in one piece anyway.
+    end = plan.computed_tail // page_size * page_size
+    spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
+    if not spans:
+        return None
+    # Rows that touch become one: each costs a place in the batch.
+    rows = tuple(joined_runs((row.start, min(row.end, end)) for row in plan.rows if row.start < end))
+    claim = Claim(plan.exact_prefix_tokens, end, spans, rows, correction)
+    return claim if claim.reused_tokens > 0 else None
+
+
+def claim_by_tier(
+    plan: Plan, tier: QualityTier, page_size: int, *, limit: float | None, correcting: bool | None
+) -> Claim | DeclineReason:
+    """What a quality tier makes of a plan; or why it declines.
+
+    ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
+    taken without their correction.
+    """
+    choice = choose_policy(tier, plan, probing=False, limit=limit)
+    if choice is None:
+        return DeclineReason.QUALITY_TIER
+    decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
+    if decided.correction is not None and correcting is False:
+        return DeclineReason.QUALITY_TIER
+    claim = claim_of(decided.plan, page_size, decided.correction if correcting else None)
+    return DeclineReason.TOO_FEW_TOKENS_SAVED if claim is None else claim
+
+
+def _clipped(span: Span, end: int) -> Span:
+    return span if span.target_end <= end else replace(span, length=end - span.target_start)
+
+
+def _without(span: Span, rows: Iterable[Run]) -> list[Span]:
+    """The parts of ``span`` that no row computes."""
+    pieces, position, limit = [], span.target_start, span.target_end
+    for row_start, row_end in (*rows, (limit, limit)):
+        if row_end <= position and row_start < limit:
+            continue
+        stop = min(row_start, limit)
+        if stop > position:
+            pieces.append(Span(position, span.donor_id, position - span.shift, stop - position))
+        position = max(position, row_end)
+        if position >= limit:
+            break
+    return pieces

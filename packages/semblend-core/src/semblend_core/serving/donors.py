@@ -1,0 +1,178 @@
+"""Which donors exist: on their way, findable, or lost."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from semblend_core.contract import (
+    DeclineReason,
+    DonorOffer,
+    Namespace,
+    SemanticLookupProvider,
+    TokenIds,
+    donor_id_of,
+)
+from semblend_core.serving.containment import contain
+from semblend_core.serving.life import RequestLife
+from semblend_core.settings import Settings
+
+DonorName: TypeAlias = tuple[str, str]
+"""Digest of the namespace, and donor id."""
+Note = TypeVar("Note")
+
+_FOR_NOW = (DeclineReason.DISABLED, DeclineReason.SHUT_DOWN)
+"""Reasons that say nothing of the donor: its bytes may be of use to a later process."""
+MOST_LOST = 4096
+LONGEST_CAPTURE_S = 10.0
+"""A copy that takes longer is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Donor(Generic[Note]):
+    namespace: Namespace
+    donor_id: str
+    note: Note
+    """What the adapter needs to find its KV again."""
+
+    @property
+    def name(self) -> DonorName:
+        return (self.namespace.digest, self.donor_id)
+
+
+class DonorBook(Generic[Note]):
+    """The donors that can be found, least recently used first."""
+
+    def __init__(self, provider: SemanticLookupProvider, most: int, gone: Callable[[Donor[Note]], None]) -> None:
+        """``gone`` is told of each that can be found no more: its bytes would only be in the way."""
+        self._provider, self._most, self._gone = provider, most, gone
+        self._donors: OrderedDict[DonorName, Donor[Note]] = OrderedDict()
+        self._lost: OrderedDict[DonorName, DeclineReason] = OrderedDict()
+        """The last that went, and why."""
+        self.generation = 0
+        """Grows with every donor that can be found: a lookup that found nothing is not repeated while it stands."""
+
+    def __len__(self) -> int:
+        return len(self._donors)
+
+    def __contains__(self, name: DonorName) -> bool:
+        return name in self._donors
+
+    def get(self, namespace: Namespace, donor_id: str) -> Donor[Note] | None:
+        """Counts as a use."""
+        name = (namespace.digest, donor_id)
+        donor = self._donors.get(name)
+        if donor is not None:
+            self._donors.move_to_end(name)
+        return donor
+
+    def offer(
+        self, namespace: Namespace, token_ids: TokenIds, note: Note, donor_id: str | None = None
+    ) -> Donor[Note] | None:
+        """Let a donor be found whose KV is durable. None where it is known already, or not wanted.
+
+        ``donor_id``: its name, if that is known already; it is made of the tokens.
+        """
+        donor = Donor(namespace, donor_id or donor_id_of(token_ids), note)
+        if donor.name in self._donors:
+            return None
+        result = self._provider.offer_donor(DonorOffer(donor.donor_id, namespace, token_ids))
+        for name in result.evicted:
+            self._remove(name)
+        if result.reason is not None:
+            if result.reason not in _FOR_NOW:
+                self._gone(donor)
+            return None
+        self.generation += 1
+        self._donors[donor.name] = donor
+        while len(self._donors) > self._most:
+            self.drop(next(iter(self._donors)))
+        return donor
+
+    def drop(self, name: DonorName, why: DeclineReason = DeclineReason.DONOR_EVICTED) -> None:
+        """Its KV is not, or no longer, kept."""
+        self._lost[name] = why
+        while len(self._lost) > MOST_LOST:
+            self._lost.popitem(last=False)
+        donor = self._remove(name)
+        if donor is not None:
+            contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
+
+    def why_lost(self, namespace: Namespace, donor_id: str) -> DeclineReason | None:
+        """Why a donor that was known is no more; None where it is known."""
+        name = (namespace.digest, donor_id)
+        return None if name in self._donors else self._lost.get(name, DeclineReason.DONOR_EVICTED)
+
+    def clear(self) -> None:
+        """Every donor of every tier: what they were computed with has changed."""
+        for name in list(self._donors):
+            self.drop(name)
+        self.generation += 1
+
+    def _remove(self, name: DonorName) -> Donor[Note] | None:
+        donor = self._donors.pop(name, None)
+        if donor is not None:
+            self._gone(donor)
+        return donor
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A prompt whose KV is being copied."""
+
+    request_id: str
+    namespace: Namespace
+    token_ids: TokenIds
+
+
+class Captures:
+    """Copies under way. A donor is durable when every rank holds its part."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = frozenset(range(ranks))
+        self._coming: dict[DonorName, Capture] = {}
+        self._holders: dict[DonorName, frozenset[int]] = {}
+        self._began = 0.0
+
+    def __contains__(self, name: DonorName) -> bool:
+        return name in self._coming
+
+    @property
+    def any_coming(self) -> bool:
+        """Whether a copy is under way, and began to be not long ago."""
+        return bool(self._coming) and time.monotonic() - self._began < LONGEST_CAPTURE_S
+
+    def begin(self, name: DonorName, capture: Capture) -> None:
+        self._coming[name] = capture
+        self._began = time.monotonic()
+
+    def durable(self, name: DonorName, ranks: frozenset[int]) -> Capture | None:
+        """These ranks hold it now. The capture, if with them all do."""
+        if name not in self._coming:
+            return None  # Another rank has lost it meanwhile.
+        self._holders[name] = self._holders.get(name, frozenset()) | ranks
+        return self.stop(name) if self._holders[name] >= self._ranks else None
+
+    def stop(self, name: DonorName) -> Capture | None:
+        self._holders.pop(name, None)
+        return self._coming.pop(name, None)
+
+    def clear(self) -> list[Donor[None]]:
+        """Those that were under way."""
+        stopped = [Donor(capture.namespace, donor_id, None) for (_, donor_id), capture in self._coming.items()]
+        self._coming.clear()
+        self._holders.clear()
+        return stopped
+
+    def check_integrity(self) -> None:
+        assert self._holders.keys() <= self._coming.keys(), "a donor is durable in part that nobody waits for"
+
+
+def tokens_to_keep(life: RequestLife, settings: Settings, page_size: int = 1) -> TokenIds | None:
+    """What of a computed prompt may become a donor: whole pages of its untouched exact part, if they are enough."""
+    exact = life.token_ids.size if life.approximate_from is None else life.approximate_from
+    whole_pages = exact // page_size * page_size
+    return None if whole_pages < settings.min_span_tokens else life.token_ids[:whole_pages]

@@ -1,0 +1,71 @@
+"""From a waiting request to its claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic
+
+from semblend_core.contract import DeclineReason, LookupRequest, Plan, SemanticLookupProvider
+from semblend_core.serving.claims import Claim
+from semblend_core.serving.donors import DonorBook
+from semblend_core.serving.life import Finding, Stage
+from semblend_core.serving.requests import Life, RequestBook
+from semblend_core.serving.self_test import SelfTest
+
+MOST_ATTEMPTS = 4
+"""Lookups for one request in one round: each finds some donor gone, and the next does without it."""
+
+
+class Seeker(Generic[Life]):
+    """Asks the provider, and the adapter what its engine can make of the answer."""
+
+    def __init__(
+        self,
+        provider: SemanticLookupProvider,
+        requests: RequestBook[Life],
+        donors: DonorBook[Any],
+        self_test: SelfTest,
+        claim_for: Callable[[Life, Plan], Claim | DeclineReason],
+        drop_missing: Callable[[Life, Plan], bool] = lambda life, plan: False,
+    ) -> None:
+        """``claim_for``: what this engine makes of a plan, or why nothing.
+
+        ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
+        donors go without a word.
+        """
+        self.provider, self._requests, self._donors, self._self_test = provider, requests, donors, self_test
+        self._claim_for, self._drop_missing = claim_for, drop_missing
+
+    def seek(self, life: Life, exact_tokens: int, may_ask: Callable[[Life], bool] = lambda life: True) -> Claim | None:
+        """The claim of a request that is open, behind ``exact_tokens`` of the engine's own; made when there is none.
+
+        The question is asked once for as long as neither the donors nor the exact prefix change. ``may_ask``: asked
+        before a lookup, for engines that limit them.
+        """
+        if life.claim is not None and life.claim.start != exact_tokens:
+            self._requests.withdraw(life)
+        question = (self._donors.generation, exact_tokens)
+        if life.stage is Stage.WAITING and life.question != question and may_ask(life):
+            life.question = question
+            claim = self._find(life, exact_tokens)
+            if claim is not None:
+                self._requests.claim(life, claim)
+        return life.claim
+
+    def _find(self, life: Life, exact_tokens: int) -> Claim | None:
+        life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
+        for _ in range(MOST_ATTEMPTS):
+            result = self.provider.lookup(LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens))
+            life.finding = Finding(result.plan is not None, result.reason)
+            plan = result.loadable_plan
+            if plan is None or not self._self_test.passed or life.wish.mode != "on":
+                return None
+            if self._drop_missing(life, plan):
+                continue
+            claim = self._claim_for(life, plan)
+            if isinstance(claim, Claim):
+                return claim
+            life.finding = Finding(False, claim)
+            return None
+        life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
+        return None
