@@ -17,7 +17,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from semblend_core.serving import Claim, WorkerNews
 from semblend_vllm.compat import scheduling as compat
-from semblend_vllm.connector import SemBlendConnectorV1
 from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import InVain, RowRoom
 from semblend_vllm.scheduler.side import SchedulerSide
@@ -31,15 +30,14 @@ class _WithRows:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        connector = self.connector  # type: ignore[attr-defined]
-        self._side: SchedulerSide | None = (
-            connector.scheduler_side if isinstance(connector, SemBlendConnectorV1) else None
-        )
+        # Another connector, or one around ours, has no such half.
+        side = getattr(self.connector, "scheduler_side", None)  # type: ignore[attr-defined]
+        self._side: SchedulerSide | None = side if isinstance(side, SchedulerSide) else None
         self._in_vain = InVain()
         # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.
         self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
-            connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
+            self.connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
             self._side.admission.room = RowRoom(
                 self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
                 self.max_num_running_reqs,  # type: ignore[attr-defined]
