@@ -35,16 +35,21 @@ def call_or_fail(
         raise ToolError(f"{failure} (exit code {code}; its output is above)", code)
 
 
+def answer_of(clone: Clone, command: Sequence[object]) -> tuple[int, str]:
+    """Run a command; return its exit code and what it printed, which stays off the terminal."""
+    done = _captured(clone, command, clone.root)
+    return done.returncode, done.stdout
+
+
 def output_of(clone: Clone, command: Sequence[object], *, cwd: Path | None = None) -> str:
     """Run a command that must succeed and return what it printed."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd or clone.root,
-        env=clone.child_environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = _captured(clone, command, cwd or clone.root)
     if done.returncode:
         words = " ".join(str(part) for part in command)
         raise ToolError(f"`{words}` failed with exit code {done.returncode}:\n{done.stderr.strip()}", done.returncode)
     return done.stdout
+
+
+def _captured(clone: Clone, command: Sequence[object], cwd: Path) -> subprocess.CompletedProcess[str]:
+    words = [str(part) for part in command]
+    return subprocess.run(words, cwd=cwd, env=clone.child_environment(), capture_output=True, text=True)
