@@ -14,7 +14,7 @@ from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
 from semblend_tools.locking import environments_locked
 from semblend_tools.packages import Package, discover, refuse_leftover_folders
-from semblend_tools.processes import call, call_or_fail, output_of
+from semblend_tools.processes import call, call_keeping_tail, call_or_fail, output_of
 from semblend_tools.progress import step
 
 
@@ -73,6 +73,11 @@ class Environment:
         """
         ensure(self)
         return call(self.clone, [self.python, *arguments], cwd=cwd, extra_environment=self.variables())
+
+    def run_keeping_tail(self, arguments: Sequence[object]) -> tuple[int, list[str]]:
+        """The same; returns the last lines of its output too."""
+        ensure(self)
+        return call_keeping_tail(self.clone, [self.python, *arguments], extra_environment=self.variables())
 
     def run_program(self, name: str, arguments: Sequence[object]) -> int:
         """Run a console script that some package installs into the environment."""

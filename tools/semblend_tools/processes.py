@@ -1,12 +1,18 @@
 """Starting child processes with the clone's environment."""
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
+
+_LEFT_BEHIND_S = 5.0
+_KEPT_BYTES = 64 * 1024
 
 
 def call(
@@ -20,6 +26,45 @@ def call(
     sys.stdout.flush()
     environment = clone.child_environment() | dict(extra_environment or {})
     return subprocess.run([str(part) for part in command], cwd=cwd or clone.root, env=environment).returncode
+
+
+def call_keeping_tail(
+    clone: Clone, command: Sequence[object], *, extra_environment: Mapping[str, str] | None = None, lines: int = 300
+) -> tuple[int, list[str]]:
+    """Run a command with its output going to the terminal; return its exit code and its last lines."""
+    sys.stdout.flush()
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=clone.root,
+        env=clone.child_environment() | dict(extra_environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    tail = _Tail(lines)
+    assert process.stdout is not None
+    copying = threading.Thread(target=tail.copy, args=(process.stdout,), daemon=True)
+    copying.start()
+    code = process.wait()
+    # A process that the command left behind may hold its output open for ever.
+    copying.join(_LEFT_BEHIND_S)
+    return code, tail.lines
+
+
+class _Tail:
+    """Copies to the terminal what it reads, in the pieces in which it comes, and keeps the end of it."""
+
+    def __init__(self, lines: int) -> None:
+        self._most, self._end = lines, b""
+
+    @property
+    def lines(self) -> list[str]:
+        return self._end.decode("utf-8", "replace").splitlines()[-self._most :]
+
+    def copy(self, source: IO[bytes]) -> None:
+        while piece := os.read(source.fileno(), 65536):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            self._end = (self._end + piece)[-_KEPT_BYTES:]
 
 
 def call_or_fail(
