@@ -4,15 +4,30 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
 
 _LEFT_BEHIND_S = 5.0
 _KEPT_BYTES = 64 * 1024
+
+# Where the commands of this thread print; None for the terminal.
+_output: ContextVar[BinaryIO | None] = ContextVar("output", default=None)
+
+
+@contextmanager
+def printing_into(file: BinaryIO) -> Iterator[None]:
+    """Commands that this thread starts print into the file: what runs side by side does not mix on the terminal."""
+    token = _output.set(file)
+    try:
+        yield
+    finally:
+        _output.reset(token)
 
 
 def call(
@@ -22,16 +37,20 @@ def call(
     cwd: Path | None = None,
     extra_environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command with its output going straight to the terminal; return its exit code."""
+    """Run a command with its output going straight to where we print; return its exit code."""
     sys.stdout.flush()
     environment = clone.child_environment() | dict(extra_environment or {})
-    return subprocess.run([str(part) for part in command], cwd=cwd or clone.root, env=environment).returncode
+    output = _output.get()
+    words = [str(part) for part in command]
+    return subprocess.run(
+        words, cwd=cwd or clone.root, env=environment, stdout=output, stderr=output and subprocess.STDOUT
+    ).returncode
 
 
 def call_keeping_tail(
     clone: Clone, command: Sequence[object], *, extra_environment: Mapping[str, str] | None = None, lines: int = 300
 ) -> tuple[int, list[str]]:
-    """Run a command with its output going to the terminal; return its exit code and its last lines."""
+    """Run a command with its output going to where we print; return its exit code and its last lines."""
     sys.stdout.flush()
     process = subprocess.Popen(
         [str(part) for part in command],
@@ -40,7 +59,7 @@ def call_keeping_tail(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    tail = _Tail(lines)
+    tail = _Tail(lines, _output.get() or sys.stdout.buffer)
     assert process.stdout is not None
     copying = threading.Thread(target=tail.copy, args=(process.stdout,), daemon=True)
     copying.start()
@@ -51,10 +70,10 @@ def call_keeping_tail(
 
 
 class _Tail:
-    """Copies to the terminal what it reads, in the pieces in which it comes, and keeps the end of it."""
+    """Passes on what it reads, in the pieces in which it comes, and keeps the end of it."""
 
-    def __init__(self, lines: int) -> None:
-        self._most, self._end = lines, b""
+    def __init__(self, lines: int, onward: BinaryIO) -> None:
+        self._most, self._onward, self._end = lines, onward, b""
 
     @property
     def lines(self) -> list[str]:
@@ -62,8 +81,8 @@ class _Tail:
 
     def copy(self, source: IO[bytes]) -> None:
         while piece := os.read(source.fileno(), 65536):
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+            self._onward.write(piece)
+            self._onward.flush()
             self._end = (self._end + piece)[-_KEPT_BYTES:]
 
 
