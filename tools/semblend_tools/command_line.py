@@ -107,7 +107,11 @@ class _Parser:
         command.add_argument(
             "--all", action="store_true", help="add older releases of the engines, long state machines and soaks"
         )
-        command.add_argument("--engine-release", metavar="VERSION", help="only engine tests, in this release")
+        command.add_argument(
+            "--engine-release",
+            metavar="VERSION",
+            help="only engine tests, in this release of the engine; `own`: the environment's",
+        )
         command.add_argument(
             "--lanes",
             type=int,

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
 from semblend_tools.packages import Package, select
+
+# Stands for the release that the environment holds, where a package does not tell which it is.
+OWN = "own"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def releases_of(package: Package) -> list[Release]:
     return [own, *older]
 
 
-def environment_owner(clone: Clone, package: Package, packages: Sequence[Package]) -> Package | None:
+def environment_owner(package: Package, packages: Sequence[Package]) -> Package | None:
     """The package that declares the environment of this one's engine tests; None where there are no such tests."""
     if package.has_engine_environment:
         return package
@@ -64,9 +66,8 @@ def environment_owner(clone: Clone, package: Package, packages: Sequence[Package
         return owner
     if owner or package.engine_tests.is_dir():
         raise ToolError(
-            f"{clone.relative(package.engine_tests)} needs an environment to run in: declare "
-            f"[tool.hatch.envs.engine] in {clone.relative(package.path)}/pyproject.toml, or name a package that does "
-            "as `environment-of` in its [tool.semblend.engine]"
+            f"the engine tests of {package.name} need an environment to run in: declare [tool.hatch.envs.engine] in "
+            "its pyproject.toml, or name a package that does as `environment-of` in its [tool.semblend.engine]"
         )
     return None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semblend_tools.clone import Clone
-from semblend_tools.engines import environment_owner, releases_of
+from semblend_tools.engines import OWN, environment_owner, releases_of
 from semblend_tools.environments import Environment, engine_of, shared
 from semblend_tools.errors import ToolError
 from semblend_tools.lint_command import lint
@@ -117,7 +117,7 @@ def _suites(clone: Clone, choice: Choice) -> list[Suite]:
 
 
 def _engine_suites(clone: Clone, package: Package, packages: Sequence[Package], choice: Choice) -> list[Suite]:
-    owner = environment_owner(clone, package, packages)
+    owner = environment_owner(package, packages)
     if owner is None:
         return []
     releases = releases_of(owner)
@@ -125,10 +125,10 @@ def _engine_suites(clone: Clone, package: Package, packages: Sequence[Package], 
         # Another package's environment is tested in its own release only.
         own = releases[0] if releases else None
         suite = Suite(package.name, engine_of(clone, owner, own), (package.engine_tests,))
-        return [suite] if choice.release in (None, own and own.version) else []
-    if choice.release is not None:
+        return [suite] if choice.release in (None, OWN, own and own.version) else []
+    if choice.release not in (None, OWN):
         releases = [release for release in releases if release.version == choice.release]
-    elif not choice.everything:
+    elif choice.release == OWN or not choice.everything:
         releases = releases[:1]
     return [Suite(package.name, engine_of(clone, owner, release), release.tests) for release in releases]
 

@@ -153,7 +153,9 @@ def test_a_run_that_stops_at_the_first_failure_tells_how_many_it_left_out(ready:
 def test_engine_tests_never_run_in_the_shared_environment(ready: Any, capfd: Any) -> None:
     ready.write("packages/semblend-core/tests/engine/test_engine.py", "raise RuntimeError\n")
     assert run_tests(ready.clone, ["semblend-core"], engines=False) == 0
-    with pytest.raises(ToolError, match=r"declare \[tool.hatch.envs.engine\] in packages/semblend-core/pyproject.toml"):
+    with pytest.raises(
+        ToolError, match=r"of semblend-core need an environment .* declare \[tool\.hatch\.envs\.engine\]"
+    ):
         run_tests(ready.clone, ["semblend-core"])
 
 
@@ -211,7 +213,7 @@ def test_older_releases_are_tested_with_all_or_when_they_are_named(with_engine: 
     assert table(capfd.readouterr().out) == [["semblend-alpha", "test"], own, older]
     assert run_tests(with_engine.clone, [], release="1.0") == 0
     assert table(capfd.readouterr().out) == [older]
-    with pytest.raises(ToolError, match="no package that was asked for is tested with release 3.0"):
+    with pytest.raises(ToolError, match=r"no package that was asked for is tested with release 3\.0"):
         run_tests(with_engine.clone, [], release="3.0")
 
 

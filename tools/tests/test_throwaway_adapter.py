@@ -187,8 +187,9 @@ def test_it_is_in_the_matrix(run: Callable[..., str], copy: Path) -> None:
     assert json.loads(run("changed", "--since", "HEAD", "--json"))["packages"] == [NAME]
     run("ci-workflow")
     jobs = yaml.safe_load((copy / "ci" / "github-workflow.yml").read_text())["jobs"]
-    for job in ("test", "minimum-core"):
+    for job in ("test", "minimum-core", "nightly"):
         assert NAME in jobs[job]["strategy"]["matrix"]["package"]
+    assert {"package": NAME, "release": "own"} in jobs["engine"]["strategy"]["matrix"]["include"]
 
 
 def test_nothing_else_had_to_change(run: Callable[..., str], copy: Path) -> None:
