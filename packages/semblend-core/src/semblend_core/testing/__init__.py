@@ -10,6 +10,7 @@ from semblend_core.testing.passages import passage
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
+from semblend_core.testing.waiting import wait_until
 
 __all__ = [
     "Fault",
@@ -20,4 +21,5 @@ __all__ = [
     "divergence",
     "forbid_io_on_this_thread",
     "passage",
+    "wait_until",
 ]
