@@ -18,15 +18,12 @@ from semblend_tools.progress import complain, say
 from semblend_tools.side_by_side import Job, run_side_by_side
 from semblend_tools.system_packages import provide
 from semblend_tools.tables import print_table
-from semblend_tools.test_record import NO_TESTS_COLLECTED, Counts, Death, read_record
+from semblend_tools.test_record import LEFT_OUT, NO_TESTS_COLLECTED, Counts, Death, read_record
 
 TOOLS = "tools"
 
 # A script of its own, because the tests' environments do not hold this tooling.
 RECORDED_PYTEST = Path(__file__).resolve().parents[1] / "recorded_pytest.py"
-
-# Long state machines and soaks: `test --all` runs them too.
-LEFT_OUT = "not exhaustive"
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,9 @@ def take_over_environments(ours: Clone, copy: Clone) -> None:
     (copy.tools / "stamps").mkdir()
     (copy.tools / "stamps" / "test.json").write_text(stamp.read_text().replace(str(ours.root), str(copy.root)))
     environment = Path(json.loads(stamp.read_text())["path"])
-    shutil.copytree(environment, copy.root / environment.relative_to(ours.root), symlinks=True)
+    # Packages that are tested at the same time write compiled files there, and rename them.
+    without_compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(environment, copy.root / environment.relative_to(ours.root), symlinks=True, ignore=without_compiled)
 
 
 def git(root: Path, *arguments: str) -> str:
