@@ -24,11 +24,7 @@ GIB = 1024**3
 def test_without_variables_the_defaults_hold() -> None:
     settings = Settings.from_env({})
     assert settings == Settings()
-    assert (settings.enabled, settings.discovery_only, settings.exact_materialization_only) == (
-        True,
-        False,
-        True,
-    )
+    assert (settings.enabled, settings.discovery_only) == (True, False)
     assert (settings.min_similarity, settings.embedder, settings.quality_tier) == (0.60, "minilm", "balanced")
     assert (settings.min_span_tokens, settings.max_spans, settings.donor_index_bytes) == (64, 512, 4 * GIB)
     assert settings.prefill_us_per_token is None
@@ -113,13 +109,6 @@ def test_all_wrong_values_are_named_at_once() -> None:
     assert {each.variable for each in caught.value.wrong} == set(wrong)
     for variable, value in wrong.items():
         assert f"{variable}={value!r}" in str(caught.value)
-
-
-def test_approximate_materialisation_cannot_be_switched_on() -> None:
-    with pytest.raises(SettingError, match="SemBlend materialises token-exact spans only"):
-        Settings.from_env({"SEMBLEND_EXACT_MATERIALIZATION_ONLY": "0"})
-    with pytest.raises(SettingError, match="SemBlend materialises token-exact spans only"):
-        Settings(exact_materialization_only=False)
 
 
 @pytest.mark.parametrize(

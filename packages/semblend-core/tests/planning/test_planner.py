@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from semblend_core.contract import DeclineReason, LookupRequest, Namespace, Plan, TokenIds, as_token_ids
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
 from semblend_core.donors import DonorRegistry
-from semblend_core.planning import CostModel, LayerProfile, Planner
+from semblend_core.planning import CostModel, Planner
 from semblend_core.settings import Settings
 
 NAMESPACE = Namespace(
@@ -28,10 +28,10 @@ def text(seed: int, size: int) -> TokenIds:
 class Bench:
     """A planner over a registry, asked as the provider asks it."""
 
-    def __init__(self, cost: CostModel | None = None, profile: LayerProfile | None = None, **changed: Any) -> None:
+    def __init__(self, cost: CostModel | None = None, **changed: Any) -> None:
         self.settings = Settings(**changed)
         self.registry = DonorRegistry(geometry=Geometry.for_min_span(self.settings.min_span_tokens))
-        self.planner = Planner(self.settings, self.registry, cost, profile)
+        self.planner = Planner(self.settings, self.registry, cost)
         self.donors: dict[str, TokenIds] = {}
 
     def offer(self, name: str, tokens: TokenIds) -> int:
@@ -113,20 +113,6 @@ def test_a_plan_must_gain_what_the_settings_ask() -> None:
     bench = Bench(prefill_us_per_token=10.0, copy_us_per_token=1.0, min_gain_us=4_000.0)
     bench.offer("d", text(1, 400))
     assert bench.plan(np.concatenate([text(2, 50), text(1, 400)])) is DeclineReason.DOES_NOT_PAY
-
-
-def test_a_layer_profile_makes_recomputing_cheaper() -> None:
-    cost = CostModel(10.0, 1.0, recompute_share=0.95)
-    prompt = np.concatenate([text(2, 50), text(1, 400), text(3, 50)])
-    for profile, expected in (
-        (None, DeclineReason.DOES_NOT_PAY),
-        (LayerProfile("m", (0.5, 0.01, 0.01, 0.01), "test"), None),
-        (LayerProfile("m", (0.5, 0.5, 0.5, 0.5), "test"), DeclineReason.DOES_NOT_PAY),
-    ):
-        bench = Bench(cost=cost, profile=profile)
-        bench.offer("d", text(1, 400))
-        answer = bench.plan(prompt)
-        assert answer is expected if expected else isinstance(answer, Plan)
 
 
 def test_spans_come_from_several_donors_in_any_order() -> None:

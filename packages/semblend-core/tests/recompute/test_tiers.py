@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
-from semblend_core.recompute import choose_policy, context_likeness, from_one_place, most_alike
+from semblend_core.recompute import choose_policy, most_alike
+from semblend_core.recompute.donor_choice import context_likeness
+from semblend_core.recompute.reuse import from_one_place
 
 DOCUMENT = [Span(40, "a", 12, 500)]
 EDITED = [Span(40, "a", 12, 200), Span(245, "a", 215, 300)]

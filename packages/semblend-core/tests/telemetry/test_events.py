@@ -21,19 +21,8 @@ from semblend_core.contract import (
     Plan,
     Span,
 )
-from semblend_core.telemetry import (
-    AUDIT_SCHEMA,
-    EVENTS,
-    AuditEvent,
-    Declined,
-    DonorRegistered,
-    ErrorSeen,
-    Evicted,
-    LookupDone,
-    Materialized,
-    PlanMade,
-)
-from semblend_core.telemetry.events import as_record
+from semblend_core.telemetry import Declined, DonorRegistered, ErrorSeen, Evicted, LookupDone, Materialized, PlanMade
+from semblend_core.telemetry.events import AUDIT_SCHEMA, EVENTS, AuditEvent, as_record
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "telemetry.md"
 SALT = "tenant-secret-4711"

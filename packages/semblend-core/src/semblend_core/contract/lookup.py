@@ -171,9 +171,6 @@ class SemanticLookupProvider(ABC):
     def restrict_to_discovery(self, reason: str) -> None:
         """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
 
-    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:  # noqa: B027 - optional
-        """Tell whether a donor's KV is in the engine's fastest tier, to be preferred there. May be ignored."""
-
     @abstractmethod
     def stats(self) -> ProviderStats:
         """A consistent snapshot of the counters."""

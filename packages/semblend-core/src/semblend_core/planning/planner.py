@@ -13,7 +13,6 @@ from semblend_core.contract import DeclineReason, LookupRequest, Plan, Span
 from semblend_core.discovery import ISLAND_GRAM, Run, best_cover
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning.cost import CostModel
-from semblend_core.planning.layer_profile import LayerProfile
 from semblend_core.recompute import choose_policy
 from semblend_core.settings import Settings
 
@@ -21,22 +20,13 @@ ISLAND_DONORS = 4
 """Donors searched for what is left between edits; each costs about as much as the first search."""
 ISLAND_REACH = 256
 """How far before and after a donor's known part of the prompt more of it is looked for."""
-LAYER_TOLERANCE = 0.05
-"""Relative deviation of relocated KV that a layer may keep."""
 
 
 class Planner:
-    def __init__(
-        self,
-        settings: Settings,
-        registry: DonorRegistry,
-        cost: CostModel | None = None,
-        profile: LayerProfile | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, registry: DonorRegistry, cost: CostModel | None = None) -> None:
         self._settings = settings
         self._registry = registry
         self.cost = cost if cost is not None else CostModel.from_settings(settings)
-        self.profile = profile
 
     def choose_runs(
         self,
@@ -78,9 +68,9 @@ class Planner:
             request.exact_prefix_tokens,
             [Span(run.start, names[run.donor], run.donor_start, run.length) for run in chosen],
         )
-        return self._refuse(plan, request.namespace.model) or plan
+        return self._refuse(plan) or plan
 
-    def _refuse(self, plan: Plan, model: str) -> DeclineReason | None:
+    def _refuse(self, plan: Plan) -> DeclineReason | None:
         settings = self._settings
         if plan.reused_tokens < settings.min_saved_tokens:
             return DeclineReason.TOO_FEW_TOKENS_SAVED
@@ -88,11 +78,8 @@ class Planner:
             return DeclineReason.REUSE_RATIO_TOO_LOW
         if settings.quality_tier == "strict" and choose_policy("strict", plan) is None:
             return DeclineReason.QUALITY_TIER
-        if settings.cost_gate and self.cost is not None:
-            profile = self.profile if self.profile is not None and self.profile.model == model else None
-            layers = 1.0 if profile is None else profile.recomputed_layers(LAYER_TOLERANCE)
-            if self.cost.gain_us(plan, layers) <= settings.min_gain_us:
-                return DeclineReason.DOES_NOT_PAY
+        if settings.cost_gate and self.cost is not None and self.cost.gain_us(plan) <= settings.min_gain_us:
+            return DeclineReason.DOES_NOT_PAY
         return None
 
     def _cover(self, request: LookupRequest, runs: list[Run], min_span: int) -> list[Run]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from semblend_core.contract import Namespace, TokenIds
 from semblend_core.evidence import EvidenceWorker, embedder_builder
-from semblend_core.planning import CostModel, LayerProfile
+from semblend_core.planning import CostModel
 from semblend_core.provider.semblend import SemBlend
 from semblend_core.settings import Settings
 from semblend_core.telemetry import AuditSink, open_audit
@@ -20,7 +20,6 @@ def create_provider(
     detokenize: Callable[[TokenIds], str] | None = None,
     audit: AuditSink | None = None,
     cost: CostModel | None = None,
-    profile: LayerProfile | None = None,
 ) -> SemBlend:
     """The provider as the settings (by default the environment's) describe it.
 
@@ -36,7 +35,6 @@ def create_provider(
         evidence=_evidence_worker(settings, detokenize),
         detokenize=detokenize,
         cost=cost,
-        profile=profile,
     )
 
 

@@ -29,7 +29,7 @@ from semblend_core.contract import (
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.evidence import Document, EvidenceWorker
-from semblend_core.planning import CostModel, LayerProfile, Planner
+from semblend_core.planning import CostModel, Planner
 from semblend_core.provider.open_requests import OpenRequests
 from semblend_core.settings import Settings
 from semblend_core.telemetry import (
@@ -38,7 +38,6 @@ from semblend_core.telemetry import (
     DonorRegistered,
     ErrorSeen,
     Evicted,
-    LatencyHistogram,
     LookupDone,
     Materialized,
     NoAudit,
@@ -65,7 +64,6 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         evidence: EvidenceWorker | None = None,
         detokenize: Callable[[TokenIds], str] | None = None,
         cost: CostModel | None = None,
-        profile: LayerProfile | None = None,
     ) -> None:
         self.settings = settings
         self.registry = DonorRegistry(
@@ -74,8 +72,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             max_donors=settings.max_donors,
             eviction=settings.eviction,
         )
-        self.lookup_latency = LatencyHistogram()
-        self._planner = Planner(settings, self.registry, cost, profile)
+        self._planner = Planner(settings, self.registry, cost)
         self._namespace = namespace
         self._namespaces: dict[str, Namespace] = {}
         self._audit = audit or NoAudit()
@@ -99,7 +96,6 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             result = LookupResult(None, self._contained(error, "lookup", request.request_id, request.namespace))
         elapsed = time.perf_counter() - started
         result = replace(result, elapsed_us=elapsed * 1e6)
-        self.lookup_latency.observe(elapsed)
         self._counters.count_lookup(result)
         if self._auditing:
             self._audit_lookup(request, result)
@@ -156,9 +152,6 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
     def restrict_to_discovery(self, reason: str) -> None:
         logger.warning("SemBlend finds but no longer loads, for good: %s", reason)
         self._discovery_only = True
-
-    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:
-        self.registry.set_resident(namespace.digest, donor_id, resident)
 
     def stats(self) -> ProviderStats:
         return self._counters.snapshot(

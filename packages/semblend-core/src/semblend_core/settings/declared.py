@@ -35,10 +35,6 @@ def _setting(group: str, default: Any, kind: Kind, doc: str, *, unit: str = "") 
     return field(default=default, metadata={"group": group, "kind": kind, "doc": doc, "unit": unit})
 
 
-_NO_HOLES = "SemBlend never skips a position; remove the variable or set it to 1"
-_EXACT_ONLY = "SemBlend materialises token-exact spans only; remove the variable or set it to 1"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """All settings, checked. Build it with ``from_env`` at start-up, or with keywords: both refuse alike.
@@ -53,19 +49,6 @@ class Settings:
         "Look for reusable spans at all; off, every request is served as if SemBlend were absent.",
     )
     discovery_only: bool = _setting("switches", False, Flag(), "Find and report reusable spans, load none of them.")
-    strict_prefix_boundary: bool = _setting(
-        "switches",
-        True,
-        Flag(refuse_off=_NO_HOLES),
-        "Use a result only if every position before its end is exact, relocated or computed in that request; "
-        "every plan keeps this promise and it cannot be switched off.",
-    )
-    exact_materialization_only: bool = _setting(
-        "switches",
-        True,
-        Flag(refuse_off=_EXACT_ONLY),
-        "Load token-exact spans only; this states a promise and cannot be switched off.",
-    )
 
     min_similarity: float = _setting(
         "similarity",

@@ -5,7 +5,6 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.divergence import divergence
-from semblend_core.testing.io_guard import forbid_io_on_this_thread
 from semblend_core.testing.passages import passage
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.subject import Fault, Served, Subject
@@ -19,7 +18,6 @@ __all__ = [
     "Subject",
     "TokenEngine",
     "divergence",
-    "forbid_io_on_this_thread",
     "passage",
     "wait_until",
 ]
