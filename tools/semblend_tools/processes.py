@@ -1,11 +1,13 @@
 """Starting child processes with the clone's environment."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -15,6 +17,7 @@ from semblend_tools.errors import ToolError
 
 _LEFT_BEHIND_S = 5.0
 _KEPT_BYTES = 64 * 1024
+_MARK = "RUN_PY_COMMAND"
 
 # Where the commands of this thread print; None for the terminal.
 _output: ContextVar[BinaryIO | None] = ContextVar("output", default=None)
@@ -50,12 +53,16 @@ def call(
 def call_keeping_tail(
     clone: Clone, command: Sequence[object], *, extra_environment: Mapping[str, str] | None = None, lines: int = 300
 ) -> tuple[int, list[str]]:
-    """Run a command with its output going to where we print; return its exit code and its last lines."""
+    """Run a command with its output going to where we print; return its exit code and its last lines.
+
+    What the command leaves running is ended: an engine whose pytest has died would take a core from all that follows.
+    """
     sys.stdout.flush()
+    mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=clone.root,
-        env=clone.child_environment() | dict(extra_environment or {}),
+        env=clone.child_environment() | dict(extra_environment or {}) | {_MARK: mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
@@ -64,9 +71,20 @@ def call_keeping_tail(
     copying = threading.Thread(target=tail.copy, args=(process.stdout,), daemon=True)
     copying.start()
     code = process.wait()
-    # A process that the command left behind may hold its output open for ever.
+    end_leftovers(mark)
+    # Where they cannot be found, one may hold the command's output open for ever.
     copying.join(_LEFT_BEHIND_S)
     return code, tail.lines
+
+
+def end_leftovers(mark: str) -> None:
+    """End the processes that have the mark in their environment; only Linux shows it."""
+    wanted = f"{_MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        # A process may end meanwhile, or belong to somebody else.
+        with suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 class _Tail:

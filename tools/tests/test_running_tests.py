@@ -1,10 +1,12 @@
 """`run.py test` on a small workspace, with this very environment standing in for the shared one."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from semblend_core.testing import wait_until
 from semblend_tools import environments
 from semblend_tools.errors import ToolError
 from semblend_tools.test_command import Choice
@@ -132,6 +134,20 @@ def test_a_pytest_that_dies_after_its_last_test_has_failed(ready: Any, capfd: An
     captured = capfd.readouterr()
     assert captured.out.splitlines()[-1] == "1 passed, 1 failed"
     assert "it was killed by SIGABRT, after its last test" in captured.err
+
+
+def test_what_a_pytest_that_dies_leaves_running_is_ended(ready: Any, tmp_path: Any) -> None:
+    leaves = f"""\
+import os, subprocess
+def test_it():
+    engine = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    open({str(tmp_path / "engine")!r}, "w").write(str(engine.pid))
+    os._exit(1)
+"""
+    ready.write("packages/semblend-core/tests/test_it.py", leaves)
+    assert run_tests(ready.clone, ["semblend-core"]) == 1
+    engine = Path("/proc") / (tmp_path / "engine").read_text()
+    wait_until(lambda: not engine.exists() or "State:\tZ" in (engine / "status").read_text(), "the engine ended")
 
 
 def test_a_test_that_hangs_ends_the_run_and_says_where(ready: Any, capfd: Any) -> None:
