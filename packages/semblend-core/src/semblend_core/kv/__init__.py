@@ -7,6 +7,7 @@ from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
+from semblend_core.kv.pages import PageFolder
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.recovery import recover_in_background
 from semblend_core.kv.relocation import relocate, relocate_uploaded
@@ -47,6 +48,7 @@ __all__ = [
     "MeanShiftCorrection",
     "Miss",
     "Moves",
+    "PageFolder",
     "PagedKv",
     "PagedMeanShift",
     "PutResult",
