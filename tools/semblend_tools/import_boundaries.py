@@ -4,7 +4,8 @@
 2. What a package imports while it is itself imported is the standard library, itself, core, or a required
    dependency. Engines and the packages of extras are imported inside functions, or in a module that
    `[tool.semblend] optional-import-modules` names.
-3. The modules of a package do not import each other in a circle.
+3. The modules of a package do not import each other in a circle, inside functions neither.
+4. They import along the arrows that docs/architecture.md draws.
 """
 
 import ast
@@ -15,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from semblend_tools.import_cycles import find_cycle
+from semblend_tools.import_layers import layers_in
 from semblend_tools.imports_of_file import Import, imports_of
 from semblend_tools.packages import CORE, Package
 from semblend_tools.requirements import normalized
@@ -25,6 +27,7 @@ PUBLIC_CORE_MODULES = (
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
     "semblend_core.recompute",
     "semblend_core.serving",
+    "semblend_core.serving.worker",  # needs torch
     "semblend_core.kv",  # needs torch
     "semblend_core.reference",
 )
@@ -56,7 +59,9 @@ def violations_of(packages: Sequence[Package]) -> list[Violation]:
         for file in files:
             for imported in file.imports:
                 found += _check(file, imported, packages)
-        found += _cycles([file for file in files if file.in_source])
+        in_source = [file for file in files if file.in_source]
+        found += _cycles(in_source)
+        found += _against_layers(package, in_source)
     return sorted(set(found))
 
 
@@ -139,15 +144,40 @@ def _import_time_fault(file: SourceFile, imported: Import, sibling: Package | No
     )
 
 
-def _cycles(files: Sequence[SourceFile]) -> Iterator[Violation]:
-    by_module = {file.module: file for file in files}
-    edges: dict[str, set[str]] = {file.module: set() for file in files}
+def _imports_within(files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Import, str]]:
+    """Which file imports which module of the same package, also inside functions, but not for types alone."""
+    modules = {file.module for file in files}
     for file in files:
         for imported in file.imports:
             named = f"{imported.module}.{imported.name}"
-            target = named if named in by_module else imported.module
-            if imported.at_import_time and target in by_module and target != file.module:
-                edges[file.module].add(target)
+            target = named if named in modules else imported.module
+            if not imported.for_types and target in modules and target != file.module:
+                yield file, imported, target
+
+
+def _cycles(files: Sequence[SourceFile]) -> Iterator[Violation]:
+    edges: dict[str, set[str]] = {file.module: set() for file in files}
+    for file, _, target in _imports_within(files):
+        edges[file.module].add(target)
     cycle = find_cycle(edges)
     if cycle:
-        yield Violation(by_module[cycle[0]].path, 1, f"import cycle: {' -> '.join([*cycle, cycle[0]])}")
+        path = next(file.path for file in files if file.module == cycle[0])
+        yield Violation(path, 1, f"import cycle: {' -> '.join([*cycle, cycle[0]])}")
+
+
+def _against_layers(package: Package, files: Sequence[SourceFile]) -> Iterator[Violation]:
+    layers = layers_in(package.path.parents[1]).get(package.module)
+    if layers is None:
+        return
+    for file, imported, target in _imports_within(files):
+        why = layers.why_not(file.module, target)
+        if why is not None:
+            yield Violation(file.path, imported.line, why)
+    for file in files:
+        if file.module != package.module and layers.part_of(file.module) is None and not _is_plain(file):
+            yield Violation(file.path, 1, f"{file.module} is in no layer of docs/architecture.md")
+
+
+def _is_plain(file: SourceFile) -> bool:
+    """A module that anybody may import, because it imports nothing of its package."""
+    return not any(imported.top == file.package.module for imported in file.imports)

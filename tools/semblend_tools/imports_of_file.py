@@ -10,13 +10,14 @@ from pathlib import Path
 class Import:
     """`import module` or, with a name, `from module import name`.
 
-    `at_import_time` is False inside a function and under TYPE_CHECKING.
+    `at_import_time` is False inside a function and under TYPE_CHECKING, `for_types` is True in the latter.
     """
 
     module: str
     name: str | None
     line: int
     at_import_time: bool
+    for_types: bool = False
 
     @property
     def top(self) -> str:
@@ -30,21 +31,22 @@ def imports_of(path: Path, module: str, *, is_package: bool) -> list[Import]:
     return list(_walk(tree.body, package, at_import_time=True))
 
 
-def _walk(nodes: list[ast.stmt], package: str, *, at_import_time: bool) -> Iterator[Import]:
+def _walk(nodes: list[ast.stmt], package: str, *, at_import_time: bool, for_types: bool = False) -> Iterator[Import]:
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, None, node.lineno, at_import_time)
+                yield Import(alias.name, None, node.lineno, at_import_time, for_types)
         elif isinstance(node, ast.ImportFrom):
             source = _absolute(node, package)
             for alias in node.names:
-                yield Import(source, alias.name, node.lineno, at_import_time)
+                yield Import(source, alias.name, node.lineno, at_import_time, for_types)
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            yield from _walk(node.body, package, at_import_time=False)
+            yield from _walk(node.body, package, at_import_time=False, for_types=True)
             yield from _walk(node.orelse, package, at_import_time=at_import_time)
         else:
             runs_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from _walk(_statements_in(node), package, at_import_time=at_import_time and not runs_later)
+            now = at_import_time and not runs_later
+            yield from _walk(_statements_in(node), package, at_import_time=now, for_types=for_types)
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:

@@ -134,6 +134,59 @@ def test_a_cycle_is_found_and_spelled_out(adapter: Any) -> None:
     assert message.count(" -> ") == 3
 
 
-def test_a_late_import_closes_no_cycle(adapter: Any) -> None:
-    adapter("semblend-alpha/src/semblend_alpha/a.py", "from semblend_alpha import b")
-    assert adapter("semblend-alpha/src/semblend_alpha/b.py", "def f():\n    from semblend_alpha import a") == []
+LAYERS = """
+```layers semblend_alpha
+contract
+index, kernels
+adapter
+beside: testing
+```
+"""
+
+
+@pytest.fixture
+def layered(workspace: Any, adapter: Any) -> Any:
+    workspace.write("docs/architecture.md", LAYERS)
+    for part in ("contract", "index", "kernels/rotate", "testing"):
+        workspace.write(f"packages/semblend-alpha/src/semblend_alpha/{part}.py", "")
+    workspace.write("packages/semblend-alpha/src/semblend_alpha/kernels/__init__.py", "")
+    return lambda module, text: adapter(f"semblend-alpha/src/semblend_alpha/{module}.py", text)
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("contract", "from semblend_alpha import index"),
+        ("index", "def late():\n    from semblend_alpha.kernels import rotate"),
+        ("contract", "from semblend_alpha import testing"),
+    ],
+)
+def test_an_import_against_the_layers_is_refused(layered: Any, module: str, text: str) -> None:
+    [message] = layered(module, text)
+    assert "against the layers of docs/architecture.md" in message
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("index", "from semblend_alpha import contract"),
+        ("adapter", "from semblend_alpha import contract, index"),
+        ("testing", "from semblend_alpha import adapter, contract"),
+        ("contract", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from semblend_alpha import index"),
+    ],
+)
+def test_an_import_along_the_layers_is_none_of_its_business(layered: Any, module: str, text: str) -> None:
+    layered("adapter", "")
+    assert layered(module, text) == []
+
+
+def test_a_module_that_the_page_does_not_name_is_refused_if_it_imports_others(layered: Any) -> None:
+    assert layered("names", "import re") == []
+    [message] = layered("forgotten", "from semblend_alpha import index")
+    assert "semblend_alpha.forgotten is in no layer" in message
+
+
+def test_a_circle_through_a_function_is_a_circle(adapter: Any) -> None:
+    adapter("semblend-alpha/src/semblend_alpha/one.py", "from semblend_alpha import two\n")
+    [message] = adapter("semblend-alpha/src/semblend_alpha/two.py", "def late():\n    from semblend_alpha import one\n")
+    assert "import cycle" in message

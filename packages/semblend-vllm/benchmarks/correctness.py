@@ -54,7 +54,7 @@ class Checks:
             for arm, wish in (("reuse", "on"), ("cold", "off")):
                 output = self.ask(recipient, name if arm == "reuse" else f"{name}, cold", wish)
                 blocks = self.blocks[output.request_id.split("-")[0]]
-                keys[arm] = self.worker._cache.gather(blocks, SIZE).keys[0].float()
+                keys[arm] = self.worker._memory.gather(blocks, SIZE).keys[0].float()
                 self.found[f"{name} {arm} cached"] = output.num_cached_tokens
             error = ((keys["reuse"] - keys["cold"]).norm() / keys["cold"].norm()).item()
             self.hold(f"{name}: layer-0 K differs by {error:.5f}", error < ROUNDING)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from semblend_core import Span
-from semblend_vllm.claims import Claim
-from semblend_vllm.rows import LONGEST_PAUSE, InVain, RowRoom
+from semblend_core.serving import Claim
+from semblend_vllm.scheduler.rows import LONGEST_PAUSE, InVain, RowRoom
 
 
 def claim(*rows: tuple[int, int]) -> Claim:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semblend_vllm.connector import SemBlendConnectorV1
-    from semblend_vllm.scheduler import SemBlendScheduler
+    from semblend_vllm.scheduler.batches import SemBlendScheduler
 
 __all__ = ["SemBlendConnectorV1", "SemBlendScheduler"]
 
 _HOMES = {
     "SemBlendConnectorV1": "semblend_vllm.connector",
-    "SemBlendScheduler": "semblend_vllm.scheduler",
+    "SemBlendScheduler": "semblend_vllm.scheduler.batches",
 }
 
 

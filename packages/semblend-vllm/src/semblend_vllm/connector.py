@@ -15,14 +15,18 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from semblend_core import DeclineReason, ProviderStats, create_provider, open_audit
 from semblend_core.kv import Rotation, StoreOptions
-from semblend_vllm import compat, same_process
-from semblend_vllm.announcements import ExactAnnouncements
-from semblend_vllm.configuration import configure, why_unsupported
-from semblend_vllm.following import Follower
-from semblend_vllm.messages import StepWork, WorkerNews
-from semblend_vllm.scheduler_side import SchedulerSide
-from semblend_vllm.statistics import ReusePrometheus, ReuseStats
-from semblend_vllm.worker_side import WorkerSide
+from semblend_core.serving import StepWork, WorkerNews
+from semblend_core.serving.worker import WorkerSide
+from semblend_vllm import neighbour
+from semblend_vllm.compat import kv_memory
+from semblend_vllm.compat.announcements import ExactAnnouncements
+from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
+from semblend_vllm.compat.scheduling import block_ids_in
+from semblend_vllm.compat.support import configure, why_unsupported
+from semblend_vllm.compat.versions import check_version
+from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
+from semblend_vllm.scheduler.requests import Follower
+from semblend_vllm.scheduler.side import SchedulerSide
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -45,7 +49,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         super().__init__(vllm_config, role, kv_cache_config)
         self._config, self._manager = vllm_config, None
         self.settings, forced = configure(vllm_config)
-        compat.check_version(forced)
+        check_version(forced)
         self.scheduler_side: SchedulerSide | None = None
         self.worker_side: WorkerSide | None = None
         self._layers: dict[str, int] = {}
@@ -71,9 +75,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self._config.cache_config.block_size,
             Follower(self._config, self.settings),
             ranks=self._config.parallel_config.tensor_parallel_size,
-            neighbour=same_process.Neighbour(self._config.kv_transfer_config.engine_id),
+            neighbour=neighbour.Neighbour(self._config.kv_transfer_config.engine_id),
             audit=audit,
-            correcting=compat.why_no_steps_between_layers(self._config) is None,
+            correcting=kv_memory.why_no_steps_between_layers(self._config) is None,
         )
 
     # --- The scheduler's half ------------------------------------------------------------------------------------
@@ -93,13 +97,14 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self.scheduler_side.allocated(request, list(blocks.get_block_ids()[0]), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
-        side = self.scheduler_side
-        if side is None:
-            return StepWork()
-        return side.step_work(
-            scheduler_output.num_scheduled_tokens,
-            lambda request_id: compat.block_ids_in(scheduler_output, self._manager, request_id),
-        )
+        work = VllmStepWork()
+        if self.scheduler_side is not None:
+            self.scheduler_side.put_into(
+                work,
+                scheduler_output.num_scheduled_tokens,
+                lambda request_id: block_ids_in(scheduler_output, self._manager, request_id),
+            )
+        return work
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         news = connector_output.kv_connector_worker_meta
@@ -148,17 +153,17 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         except Exception as error:
             # The other half goes on looking up: without a self-test nothing is ever loaded.
             logger.exception("SemBlend is off: this worker's KV cannot be moved")
-            self._refusal = WorkerNews(self_test={compat.tensor_parallel_rank(): str(error) or type(error).__name__})
+            self._refusal = WorkerNews(self_test={kv_memory.tensor_parallel_rank(): str(error) or type(error).__name__})
             return
-        self._layers = {name: number for number, name in enumerate(compat.in_order(kv_caches))}
-        same_process.announce(self._config, self.worker_side)
+        self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
+        neighbour.announce(self._config, self.worker_side)
 
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
-        rank = compat.tensor_parallel_rank()
+        rank = kv_memory.tensor_parallel_rank()
         rotation = Rotation.from_config(self._config.model_config.hf_text_config)
-        cache = compat.engine_cache(self._config, kv_caches, rotation)
-        worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), cache, rotation, rank)
-        reason = compat.why_no_correction(self._config, kv_caches)
+        memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
+        worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), memory, rotation, rank)
+        reason = kv_memory.why_no_correction(self._config, kv_caches)
         if reason is not None:
             worker.no_correction(reason)
         return worker
@@ -187,17 +192,17 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         elif work.captures:
             self._refusal = self._refusal or WorkerNews()
             for capture in work.captures:
-                donor = (capture.namespace.digest, str(capture.donor_id))
-                self._refusal.lost[donor] = DeclineReason.CAPTURE_FAILED
+                self._refusal.lost[capture.name] = DeclineReason.CAPTURE_FAILED
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set() if self.worker_side is None else self.worker_side.take_invalid_blocks()
 
-    def build_connector_worker_meta(self) -> WorkerNews | None:
+    def build_connector_worker_meta(self) -> VllmWorkerNews | None:
         if self.worker_side is not None:
-            return self.worker_side.take_news()
-        refusal, self._refusal = self._refusal, None
-        return refusal
+            news = self.worker_side.take_news()
+        else:
+            news, self._refusal = self._refusal, None
+        return None if news is None else VllmWorkerNews.of(news)
 
     def reset_cache(self) -> bool:
         if self.scheduler_side is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semblend_vllm.presence import installed_version
+from semblend_vllm.compat.versions import installed_version
 
 BLOCK = 32
 """What vLLM's attention on CPU wants a multiple of."""
@@ -115,7 +115,7 @@ class Engine:
         self.settle()
         self.side.check_integrity()
         self.worker.check_integrity()
-        assert self.side.open_requests == 0
+        assert len(self.side.requests) == 0
         assert self.stats().pinned_requests == 0
         assert not self.scheduler.requests
 

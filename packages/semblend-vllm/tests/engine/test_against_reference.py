@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from semblend_core import LookupRequest, Outcome, OutcomeKind, Plan, Row, RowKind
-from semblend_vllm.claims import Claim
+from semblend_core.serving import Claim
 
 SIDES = ("north", "east")
 PARTS = [
@@ -34,10 +36,10 @@ def tokens_of(engine: Any, prompt: str) -> np.ndarray:
 def claim_for(engine: Any, tokens: np.ndarray, salt: str) -> Claim:
     """What the adapter is about to claim for this prompt."""
     follower = engine.side._follow
-    request = type("Request", (), {"lora_request": None, "cache_salt": salt})
+    request = SimpleNamespace(lora_request=None, cache_salt=salt)
     result = engine.side.provider.lookup(LookupRequest("ask ahead", follower.namespace(request), tokens))
     engine.side.provider.report_outcome(Outcome("ask ahead", OutcomeKind.COLD))
-    claim, _ = engine.side._claiming.claim_for(result.plan, may_wait=False)
+    claim = engine.side.admission._claim_for(SimpleNamespace(request=request), result.plan)
     assert isinstance(claim, Claim)
     return claim
 
@@ -48,7 +50,8 @@ def test_rows_and_spans_give_the_reference_engines_logits(
     donor, recipient = tokens_of(engine, DONOR), tokens_of(engine, RECIPIENT)
     engine.ask(DONOR, salt="reference", tokens=1, reuse={"mode": "on"})
     engine.settle()
-    monkeypatch.setattr(engine.side._claiming, "_tier", "fast")
+    fast = replace(engine.side.admission._settings, quality_tier="fast")
+    monkeypatch.setattr(engine.side.admission, "_settings", fast)
     claim = claim_for(engine, recipient, "reference")
     answer = engine.ask(RECIPIENT, salt="reference", tokens=1)
     assert len(claim.spans) >= 3

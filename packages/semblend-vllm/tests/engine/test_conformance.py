@@ -46,12 +46,11 @@ class VllmSubject(Subject):
         engine.scheduler.connector.reset_cache()
         engine.ask("Now.", reuse="off", tokens=1)  # The workers hear of it with a step.
         engine.llm.reset_prefix_cache()
-        self._side._tested = {0: ""}
+        prove(self._side)
         given = {f"SEMBLEND_{name.upper()}": str(value) for name, value in settings.items()}
         self._provider = create_provider(Settings.from_env({**PATIENT, **given}), engine="vllm")
         self._listen()
-        for holder in (self._side, self._side.donors, self._side._ledger):
-            setattr(holder, "provider" if holder is self._side else "_provider", self._provider)
+        use_provider(self._side, self._provider)
 
     def _listen(self) -> None:
         look_up, report = self._provider.lookup, self._provider.report_outcome
@@ -126,7 +125,7 @@ class VllmSubject(Subject):
         import torch
 
         (blocks,) = self._engine.scheduler.kv_cache_manager.get_block_ids(request_id)
-        cache = self._engine.worker._cache
+        cache = self._engine.worker._memory
         kept = type(cache).gather(cache, blocks, len(prompt)).values[0]  # Whatever the cache itself is made to suffer.
         errors = (kept - self._engine.first_values(prompt)).abs().amax((1, 2))
         right = errors < 1e-3 * kept.abs().max()
@@ -136,7 +135,7 @@ class VllmSubject(Subject):
     def _suffering(self, fault: Fault) -> Iterator[None]:
         """Real objects with one call that goes wrong."""
         worker = self._engine.worker
-        store, cache = worker._store, worker._cache
+        store, cache = worker._store, worker._memory
         broken = RuntimeError(f"injected: {fault}")
         patch: Any
         if fault is Fault.LOOKUP_ERROR:
@@ -156,10 +155,10 @@ class VllmSubject(Subject):
         """The copy is made when it should be; that it ends comes later."""
 
         def stalled(order: Any) -> None:
-            donor = self._engine.worker._cache.gather(order.block_ids, len(order.token_ids))
+            donor = self._engine.worker._memory.gather(order.block_ids, len(order.token_ids))
 
             def go_on() -> None:
-                with mock.patch.object(self._engine.worker._cache, "gather", return_value=donor):
+                with mock.patch.object(self._engine.worker._memory, "gather", return_value=donor):
                     capture(order)
 
             self._stalled.append(go_on)
@@ -184,7 +183,7 @@ class VllmSubject(Subject):
         self._engine.settle()
 
     def fail_self_test(self) -> None:
-        from semblend_vllm.messages import WorkerNews
+        from semblend_core.serving import WorkerNews
 
         self._side.hear(WorkerNews(self_test={0: "relocated K of layer 0 differs from computed K"}))
 
@@ -194,6 +193,16 @@ class VllmSubject(Subject):
 
     def check_integrity(self) -> None:
         self._engine.check_integrity()
+
+
+def use_provider(side: Any, provider: Any) -> None:
+    side.provider = side.admission.seeker.provider = side.keeper.donors._provider = provider
+
+
+def prove(side: Any) -> None:
+    """As if the first prompt had just shown that K can be moved."""
+    side.self_test.failed = False
+    side.self_test.hear([(0, "")])
 
 
 def _unasked(cached: int) -> Outcome:
@@ -206,12 +215,12 @@ def proved(engine: Any) -> Iterator[Any]:
     """The engine, with what these tests take from it given back."""
     engine.ask(WORDS, tokens=1)  # Nothing is loaded before a prompt has proved that K can be moved.
     engine.settle()
-    assert engine.side.proved
-    provider, tested = engine.side.provider, engine.side._tested
+    assert engine.side.self_test.passed
+    provider = engine.side.provider
     yield engine
     engine.scheduler.connector.reset_cache()
-    engine.side.provider = engine.side.donors._provider = engine.side._ledger._provider = provider
-    engine.side._tested = tested
+    use_provider(engine.side, provider)
+    prove(engine.side)
 
 
 class TestVllm(ProviderConformance):

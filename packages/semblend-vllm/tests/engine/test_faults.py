@@ -44,7 +44,7 @@ def test_a_load_that_fails(engine: Any, cold: Any, monkeypatch: pytest.MonkeyPat
         raise OSError("the store is unreadable")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine.worker._cache, "scatter", fail)
+        patched.setattr(engine.worker._memory, "scatter", fail)
         answer = engine.ask(RECIPIENT, salt="broken load")
     assert answer.text == cold.text
     assert declined(engine, "load_failed") == before + 1
@@ -57,7 +57,7 @@ def test_a_capture_that_fails(engine: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     donors = engine.stats().donors
     with monkeypatch.context() as patched:
-        patched.setattr(engine.worker._cache, "gather", fail)
+        patched.setattr(engine.worker._memory, "gather", fail)
         answer = engine.ask(DONOR, salt="broken capture", tokens=2)
         engine.settle()
     assert len(answer.tokens) == 2

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from semblend_vllm.claims import Claim
-from semblend_vllm.rows import RowRoom
+from semblend_core.serving import Claim
+from semblend_vllm.scheduler.rows import RowRoom
 
 STEP = 128
 PASSAGES = [
@@ -21,7 +21,7 @@ RECIPIENT = "Four logs.\n\n" + "\n\n".join(PASSAGES) + "\n\nQuestion: which ship
 @pytest.fixture
 def narrow(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The engine, with little room for rows in a step."""
-    monkeypatch.setattr(engine.side, "room", RowRoom(STEP, 8))
+    monkeypatch.setattr(engine.side.admission, "room", RowRoom(STEP, 8))
     return engine
 
 
@@ -31,9 +31,9 @@ def long_claims(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
     seen: list[Claim] = []
     begin = narrow.side.long_claims.begin
 
-    def noted(followed: Any, claim: Claim, load: Any) -> None:
+    def noted(life: Any, claim: Claim, load: Any) -> None:
         seen.append(claim)
-        begin(followed, claim, load)
+        begin(life, claim, load)
 
     monkeypatch.setattr(narrow.side.long_claims, "begin", noted)
     return seen

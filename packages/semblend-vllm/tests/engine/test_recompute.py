@@ -63,12 +63,12 @@ def worst(cold: Any, other: Any) -> float:
 def everything_behind_the_head(claim_for: Callable[..., Any]) -> Callable[..., Any]:
     """The head stands where it stood, behind nothing: its KV is exact. All else is computed over what was loaded."""
 
-    def changed(plan: Any, **how: Any) -> Any:
-        claim, reason = claim_for(plan, **how)
+    def changed(life: Any, plan: Any) -> Any:
+        claim = claim_for(life, plan)
         head = claim.spans[0]
         assert (head.target_start, head.donor_start) == (0, 0)
         assert len(claim.spans) > 1
-        return replace(claim, rows=((head.target_end, claim.end),), correction=None, steps=()), reason
+        return replace(claim, rows=((head.target_end, claim.end),), correction=None, steps=())
 
     return changed
 
@@ -80,8 +80,8 @@ def test_with_everything_recomputed_the_answer_is_the_cold_one(
     donors, recipient = CASES[name]
     cold = engine.ask(recipient, salt="all of it, cold", reuse="off")
     serve_donors(engine, donors, f"all of it, {name}")
-    claiming = engine.side._claiming
-    monkeypatch.setattr(claiming, "claim_for", everything_behind_the_head(claiming.claim_for))
+    seeker = engine.side.admission.seeker
+    monkeypatch.setattr(seeker, "_claim_for", everything_behind_the_head(seeker._claim_for))
     before = engine.stats().confirmed_tokens
     answer = engine.ask(recipient, salt=f"all of it, {name}")
     assert engine.stats().confirmed_tokens > before

@@ -9,7 +9,7 @@ from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.pages import PageFolder
 from semblend_core.kv.pool import KvPool
-from semblend_core.kv.recovery import recover_in_background
+from semblend_core.kv.recovery import LeftDonor, recover_in_background
 from semblend_core.kv.relocation import relocate, relocate_uploaded
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
 from semblend_core.kv.self_test import SelfTestSubject, run_self_test
@@ -45,6 +45,7 @@ __all__ = [
     "Gone",
     "InvalidKvError",
     "KvPool",
+    "LeftDonor",
     "MeanShiftCorrection",
     "Miss",
     "Moves",

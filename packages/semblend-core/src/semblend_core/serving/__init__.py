@@ -1,8 +1,10 @@
 """The life of a request as engines see it, written once for all adapters.
 
 ``RequestLife`` and ``RequestBook`` know where every request stands and report its outcome, once. ``Seeker`` turns a
-waiting request into a ``Claim``. ``DonorBook`` and ``Captures`` know which donors exist. What only one engine knows
-(its hooks, its blocks or slots, its batch) stays in that engine's adapter.
+waiting request into a ``Claim``. ``DonorBook`` knows which donors exist. Where the engine's workers are apart from its
+scheduler, ``DonorKeeper`` decides what they keep, ``StepWork`` tells them, ``WorkerNews`` is their answer, and
+``semblend_core.serving.worker`` carries it out. What only one engine knows (its hooks, its blocks or slots, its batch)
+stays in that engine's adapter.
 """
 
 from semblend_core.serving.claims import Claim, Rows, Run, claim_by_tier, claim_of
@@ -10,7 +12,18 @@ from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.disk_waits import Arrival, DiskWaits
 from semblend_core.serving.donors import Capture, Captures, Donor, DonorBook, DonorName, tokens_to_keep
 from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.fetch_orders import FetchOrders
+from semblend_core.serving.keeping import DonorKeeper, Kept
 from semblend_core.serving.life import TRANSITIONS, Finding, RequestLife, Stage, token_ids_of
+from semblend_core.serving.messages import (
+    CaptureOrder,
+    CorrectionOrder,
+    FetchOrder,
+    Landed,
+    LoadOrder,
+    StepWork,
+    WorkerNews,
+)
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.seeking import Seeker
@@ -21,14 +34,22 @@ __all__ = [
     "TRANSITIONS",
     "Arrival",
     "Capture",
+    "CaptureOrder",
     "Captures",
     "Claim",
+    "CorrectionOrder",
     "DiskWaits",
     "Donor",
     "DonorBook",
+    "DonorKeeper",
     "DonorName",
     "EarlierDonors",
+    "FetchOrder",
+    "FetchOrders",
     "Finding",
+    "Kept",
+    "Landed",
+    "LoadOrder",
     "Namespaces",
     "RequestBook",
     "RequestLife",
@@ -37,7 +58,9 @@ __all__ = [
     "Seeker",
     "SelfTest",
     "Stage",
+    "StepWork",
     "Wish",
+    "WorkerNews",
     "claim_by_tier",
     "claim_of",
     "contain",

@@ -123,7 +123,7 @@ class Overlapping:
         assert self.scheduler.sched_step_seq == self.scheduler.processed_step_seq
         assert self.pool.get_num_free_blocks() == self._free
         self.side.check_integrity()
-        assert self.side.open_requests == 0
+        assert len(self.side.requests) == 0
         assert not self.side.take_failed()
         assert not self.side.long_claims.unfinished()
         assert self.side.provider.stats().pinned_requests == 0

@@ -13,7 +13,8 @@ import numpy as np
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from semblend_core import DeclineReason
-from semblend_vllm.messages import Landed, WorkerNews
+from semblend_core.serving import Landed
+from semblend_vllm.messages import VllmWorkerNews
 
 BLOCK, BLOCKS = 16, 96
 VOCABULARY = 40_000
@@ -66,7 +67,7 @@ class PaperWorker:
 
     def run(self, output: Any) -> Any:
         self._take_over(output)
-        news = WorkerNews(self_test=self._self_test, lost=self._lost)
+        news = VllmWorkerNews(self_test=self._self_test, lost=self._lost)
         self._self_test, self._lost = {}, {}
         work = output.kv_connector_metadata
         for namespace, donor_id in work.forget:

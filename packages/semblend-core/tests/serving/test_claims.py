@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
-from semblend_vllm.claims import claim_of, over_steps, within_rows, without_rows
+from semblend_core.serving import claim_of
 
 BLOCK = 16
 
@@ -63,8 +63,10 @@ def test_spans_keep_their_shift_and_end_inside_the_claim(plan: Plan) -> None:
 @given(plans(), st.integers(1, 120), st.integers(0, 4))
 def test_a_claim_can_be_cut_to_what_a_step_holds(plan: Plan, tokens: int, rows: int) -> None:
     whole = claim_of(plan, BLOCK)
-    cut = within_rows(whole, tokens, rows, BLOCK)
-    if cut is None or whole is None:
+    if whole is None:
+        return
+    cut = whole.within(tokens, rows, BLOCK)
+    if cut is None:
         return
     assert cut.row_tokens <= tokens
     assert len(cut.rows) <= rows
@@ -81,7 +83,7 @@ def test_rows_over_several_steps_are_the_same_rows(plan: Plan, tokens: int, rows
     whole = claim_of(plan, BLOCK)
     if whole is None:
         return
-    claim = over_steps(whole, tokens, rows)
+    claim = whole.over_steps(tokens, rows)
     if not claim.steps:
         assert claim is whole
         assert whole.row_tokens <= tokens
@@ -94,8 +96,23 @@ def test_rows_over_several_steps_are_the_same_rows(plan: Plan, tokens: int, rows
 
 
 @given(plans())
+def test_cut_to_what_no_row_computes_spans_hold_what_is_reused_and_nothing_else(plan: Plan) -> None:
+    whole = claim_of(plan, BLOCK)
+    if whole is None:
+        return
+    moved = whole.moved_only()
+    loaded = [at for span in moved.spans for at in range(span.target_start, span.target_end)]
+    computed = {at for start, end in moved.rows for at in range(start, end)}
+    assert len(loaded) == len(set(loaded)) == whole.reused_tokens
+    assert not computed & set(loaded)
+    shift_of = {at: span.shift for span in whole.spans for at in range(span.target_start, span.target_end)}
+    assert all(shift_of[at] == span.shift for span in moved.spans for at in range(span.target_start, span.target_end))
+
+
+@given(plans())
 def test_without_rows_only_what_continues_the_exact_prefix_is_claimed(plan: Plan) -> None:
-    claim = without_rows(claim_of(plan, BLOCK), BLOCK)
+    whole = claim_of(plan, BLOCK)
+    claim = None if whole is None else whole.within(0, 0, BLOCK)
     if claim is None:
         return
     assert claim.rows == ()
@@ -104,8 +121,9 @@ def test_without_rows_only_what_continues_the_exact_prefix_is_claimed(plan: Plan
 
 def test_a_claim_that_fits_is_left_as_it_is() -> None:
     claim = claim_of(Plan.over("r", 1000, 0, [Span(61, "d", 48, 875)]), BLOCK)
-    assert within_rows(claim, 61, 1, BLOCK) is claim
-    assert within_rows(claim, 60, 1, BLOCK) is None
+    assert claim is not None
+    assert claim.within(61, 1, BLOCK) is claim
+    assert claim.within(60, 1, BLOCK) is None
 
 
 def test_a_document_behind_a_new_instruction() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import prometheus_client
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-from semblend_core import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, ProviderStats
+from semblend_core import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, ProviderStats, growth_of
 
 
 @dataclass
@@ -18,13 +18,9 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
 
     @classmethod
     def between(cls, before: ProviderStats, after: ProviderStats) -> ReuseStats:
-        data: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in ENGINE_COUNTERS}
-        for name in ENGINE_LABELLED_COUNTERS:
-            grown = Tally({str(key): count for key, count in getattr(after, name).items()})
-            grown.subtract({str(key): count for key, count in getattr(before, name).items()})
-            data[name] = {key: count for key, count in grown.items() if count}
         moved = any(getattr(after, name) != getattr(before, name) for name in ENGINE_GAUGES)
-        return cls(data | {name: getattr(after, name) for name in ENGINE_GAUGES} | {"gauges_moved": moved})
+        gauges = {name: getattr(after, name) for name in ENGINE_GAUGES}
+        return cls(growth_of(before, after) | gauges | {"gauges_moved": moved})
 
     def aggregate(self, other: KVConnectorStats) -> ReuseStats:
         if not other.data:

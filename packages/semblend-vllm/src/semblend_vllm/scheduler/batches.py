@@ -15,12 +15,11 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from semblend_vllm import compat
-from semblend_vllm.claims import Claim
-from semblend_vllm.messages import WorkerNews
-from semblend_vllm.requests import FollowedRequest
-from semblend_vllm.rows import InVain, RowRoom
-from semblend_vllm.scheduler_side import SchedulerSide
+from semblend_core.serving import Claim, WorkerNews
+from semblend_vllm.compat import scheduling as compat
+from semblend_vllm.scheduler.requests import VllmRequest
+from semblend_vllm.scheduler.rows import InVain, RowRoom
+from semblend_vllm.scheduler.side import SchedulerSide
 
 LOOK_AHEAD = 8
 """Waiting requests that are planned before a step; more are rarely admitted in one."""
@@ -31,13 +30,15 @@ class _WithRows:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._side: SchedulerSide | None = compat.scheduler_side_of(self)
+        # Another connector, or one around ours, has no such half.
+        side = getattr(self.connector, "scheduler_side", None)  # type: ignore[attr-defined]
+        self._side: SchedulerSide | None = side if isinstance(side, SchedulerSide) else None
         self._in_vain = InVain()
         # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.
         self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
             self.connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
-            self._side.room = RowRoom(
+            self._side.admission.room = RowRoom(
                 self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
                 self.max_num_running_reqs,  # type: ignore[attr-defined]
                 chunked=compat.is_chunked(self),
@@ -68,18 +69,18 @@ class _WithRows:
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
-        for followed in side.take_failed():
-            claim = followed.claim
-            side.long_claims.drop(followed.request_id)
-            compat.start_over(self, followed.request, output)
-            followed.start_over()
+        for life in side.take_failed():
+            claim = life.claim
+            side.long_claims.drop(life.request_id)
+            compat.start_over(self, life.request, output)
+            side.requests.start_over(life)
             if claim is not None:
-                compat.count_as_found(self, followed.request, claim.reused_tokens, 0)
+                compat.count_as_found(self, life.request, claim.reused_tokens, 0)
 
     @contextmanager
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
         """Whether room is kept for requests that may be admitted."""
-        room = side.room
+        room = side.admission.room
         assert room is not None
         running = compat.held_sequences(self)
         held_tokens, held_sequences = self._needed_by_long_claims(side, room, running)
@@ -123,31 +124,31 @@ class _WithRows:
 
     def _end_long_claims(self, side: SchedulerSide) -> None:
         for ready in side.long_claims.take_ready():
-            compat.end_waiting(self, [ready.followed.request_id])
+            compat.end_waiting(self, [ready.life.request_id])
             compat.count_as_found(
-                self, ready.followed.request, ready.claim.end - ready.claim.start, ready.claim.reused_tokens
+                self, ready.life.request, ready.claim.end - ready.claim.start, ready.claim.reused_tokens
             )
         compat.end_waiting(self, side.long_claims.take_dropped())
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
         """Whether a request was admitted with rows."""
-        for followed, rows in side.long_claims.take_chosen():
-            row_ids = compat.add_rows(self, output, followed.request, rows)
+        for life, rows in side.long_claims.take_chosen():
+            row_ids = compat.add_rows(self, output, life.request, rows)
             self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
         work = output.kv_connector_metadata
         if work is None or not work.loads:
             return False
         claims = side.claims_in(work)
-        for followed, claim in claims:
-            self._add_rows_of(output, followed, claim)
+        for life, claim in claims:
+            self._add_rows_of(output, life, claim)
         return any(claim.rows for _, claim in claims)
 
-    def _add_rows_of(self, output: SchedulerOutput, followed: FollowedRequest, claim: Claim) -> None:
-        row_ids = compat.add_rows(self, output, followed.request, claim.rows)
+    def _add_rows_of(self, output: SchedulerOutput, life: VllmRequest, claim: Claim) -> None:
+        row_ids = compat.add_rows(self, output, life.request, claim.rows)
         # Workers drop finished requests at the beginning of the step that names them, which is the next one.
         self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
         # Rows are computed, not found.
-        compat.count_as_found(self, followed.request, claim.end - claim.start, claim.reused_tokens)
+        compat.count_as_found(self, life.request, claim.end - claim.start, claim.reused_tokens)
 
 
 class SyncScheduler(_WithRows, Scheduler):  # type: ignore[misc]

@@ -1,8 +1,7 @@
-"""What this adapter knows of vLLM's insides, and of which versions. Nothing else here depends on a version."""
+"""vLLM's scheduler: its batch, its waiting requests, and how rows get into a step of it."""
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,47 +9,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
-
-from semblend_core.kv import PagedKv, Rotation
-from semblend_vllm.cpu_cache import PackedCpuCache
-from semblend_vllm.engine_cache import EngineCache, PagedCache
-from semblend_vllm.presence import installed_version
-
-logger = logging.getLogger(__name__)
-
-TESTED_VERSIONS = ("0.26.0", "0.32.0")
-FORCE_SETTING = "SEMBLEND_VLLM_FORCE_VERSION"
-
-
-class UnsupportedVllmError(RuntimeError):
-    """This vLLM, or this way of running it, is not one the adapter was tested with."""
-
-
-def check_version(forced: bool) -> None:
-    version = installed_version()
-    if version in TESTED_VERSIONS:
-        return
-    tested = " and ".join(TESTED_VERSIONS)
-    if not forced:
-        raise UnsupportedVllmError(
-            f"semblend-vllm is tested with vLLM {tested}, this is {version}: install one of them, "
-            f"or set {FORCE_SETTING}=1 to try it at your own risk"
-        )
-    logger.warning("vLLM %s was never tested with semblend-vllm (tested: %s)", version, tested)
-
-
-def has_official_contract() -> bool:
-    """Whether this vLLM tells a connector enough to do without our scheduler."""
-    return not (installed_version() or "").startswith("0.26.")
-
-
-# --- The scheduler -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,13 +23,6 @@ class BatchLimits:
 
     def less(self, tokens: int, sequences: int) -> BatchLimits:
         return BatchLimits(self.tokens - tokens, self.sequences - sequences)
-
-
-def scheduler_side_of(scheduler: Any) -> Any:
-    from semblend_vllm.connector import SemBlendConnectorV1
-
-    connector = scheduler.connector
-    return connector.scheduler_side if isinstance(connector, SemBlendConnectorV1) else None
 
 
 def batch_limits(scheduler: Any) -> BatchLimits:
@@ -221,69 +177,3 @@ def block_ids_in(output: SchedulerOutput, manager: Any, request_id: str) -> list
     state = getattr(output, "kv_connector_block_state", None)
     groups = state.get_block_ids(request_id) if state is not None else manager.get_block_ids(request_id)
     return list(groups[0])
-
-
-# --- The worker --------------------------------------------------------------------------------------------------
-
-
-def engine_cache(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Rotation) -> EngineCache:
-    """The registered KV tensors, in the order of the layers."""
-    layers = [kv_caches[name] for name in in_order(kv_caches)]
-    if layers[0].dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise UnsupportedVllmError(f"a KV cache of {layers[0].dtype} is not supported yet")
-    first, head_size = layers[0], vllm_config.model_config.get_head_size()
-    if first.device.type == "cpu":
-        return PackedCpuCache(layers, _cpu_writer(vllm_config, first), rotation)
-    if first.dim() == 4 and first.shape[3] == 2 * head_size:
-        return PagedCache(PagedKv.from_joined(layers, head_size), rotation)
-    if first.dim() == 5 and 2 in first.shape[:2]:
-        return PagedCache(PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1), rotation)
-    raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
-
-
-def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
-    """Why nothing can be done between a layer's KV update and its attention; None where it can."""
-    context = vllm_config.compilation_config.static_forward_context
-    for name in names:
-        backend = getattr(context.get(name), "attn_backend", None)
-        if getattr(backend, "forward_includes_kv_cache_update", False):
-            return f"{backend.__name__} updates KV and attends to it in one operation"
-    return None
-
-
-def why_no_steps_between_layers(vllm_config: Any) -> str | None:
-    """The same, as far as the configuration tells: a graph of the whole forward has no place for Python."""
-    mode = vllm_config.compilation_config.cudagraph_mode
-    if mode is None or vllm_config.model_config.enforce_eager:
-        return None
-    if mode.mixed_mode().name == "FULL":
-        return "cudagraph_mode=FULL also captures prefills; use FULL_AND_PIECEWISE, which is vLLM's default"
-    return None
-
-
-def tensor_parallel_rank() -> int:
-    from vllm.distributed import get_tensor_model_parallel_rank
-
-    return int(get_tensor_model_parallel_rank())
-
-
-def _cpu_writer(vllm_config: Any, cache: torch.Tensor) -> Any:
-    from vllm import _custom_ops as operators
-    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
-
-    _, _, block_size, both = cache.shape
-    isa = _get_attn_isa(vllm_config.model_config.dtype, block_size, both // 2, vllm_config.cache_config.cache_dtype)
-
-    def write(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
-        operators.cpu_attn_reshape_and_cache(keys, values, key_cache, value_cache, slots, isa)
-
-    return write
-
-
-def in_order(kv_caches: dict[str, torch.Tensor]) -> list[str]:
-    """Layers' names, the first layer first."""
-    return sorted(kv_caches, key=_layer_number)
-
-
-def _layer_number(name: str) -> list[int]:
-    return [int(part) for part in name.split(".") if part.isdigit()]

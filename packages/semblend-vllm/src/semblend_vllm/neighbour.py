@@ -6,16 +6,20 @@ step late; in one process the scheduler's half can ask at any time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from semblend_vllm.messages import WorkerNews
-from semblend_vllm.worker_side import WorkerSide
-
-_workers: WeakValueDictionary[str, WorkerSide] = WeakValueDictionary()
+from semblend_core.serving import WorkerNews
 
 
-def announce(vllm_config: Any, worker: WorkerSide) -> None:
+class TellsNews(Protocol):
+    def take_news(self) -> WorkerNews | None: ...
+
+
+_workers: WeakValueDictionary[str, TellsNews] = WeakValueDictionary()
+
+
+def announce(vllm_config: Any, worker: TellsNews) -> None:
     if vllm_config.parallel_config.world_size == 1:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
 

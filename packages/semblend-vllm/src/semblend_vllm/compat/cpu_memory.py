@@ -16,8 +16,8 @@ from torch import Tensor
 from semblend_core import Span
 from semblend_core.kv import DonorKv, Rotation
 from semblend_core.recompute import MeanShift
-from semblend_vllm.correcting import CopiedCorrection
-from semblend_vllm.engine_cache import Move
+from semblend_core.serving.worker import Move
+from semblend_vllm.compat.correcting import CopiedCorrection
 
 Write = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 """(keys, values, key cache, value cache, slots): vLLM's operator that stores freshly computed KV."""
@@ -25,7 +25,7 @@ _DIGIT = 128
 """Codes are written in digits small enough to be exact in every type."""
 
 
-class PackedCpuCache:
+class PackedCpuMemory:
     """Layers of [blocks, kv_heads, block_size, key and value components], packed."""
 
     def __init__(self, layers: Sequence[Tensor], write: Write, rotation: Rotation) -> None:

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from semblend_core import Settings
-from semblend_core.kv import Rotation, UnsupportedRotationError
-from semblend_vllm.compat import FORCE_SETTING, has_official_contract
+from semblend_core.kv import why_keys_do_not_move
+from semblend_vllm.compat.versions import FORCE_SETTING, has_official_contract
 
 SCHEDULER = "SemBlendScheduler"
 
@@ -46,12 +46,4 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
-    return found or _why_keys_do_not_move(model.hf_text_config)
-
-
-def _why_keys_do_not_move(config: Any) -> str | None:
-    try:
-        Rotation.from_config(config)
-    except UnsupportedRotationError as error:
-        return str(error)
-    return None
+    return found or why_keys_do_not_move(model.hf_text_config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semblend_vllm.claims import Claim
+from semblend_core.serving import Claim
 
 LONGEST_PAUSE = 15
 """Steps."""

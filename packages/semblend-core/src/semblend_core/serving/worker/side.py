@@ -7,32 +7,31 @@ import threading
 from collections import OrderedDict
 
 import numpy as np
-import torch
 
-from semblend_core import DeclineReason, Namespace, TokenIds
+from semblend_core.contract import DeclineReason, Namespace, TokenIds
 from semblend_core.kv import (
     DonorKey,
     DonorKv,
     DonorStore,
     Gone,
+    LeftDonor,
     Rotation,
     StoreDecline,
     StoreOptions,
-    Transfer,
     TransferFailedError,
     TransferPendingError,
+    load_failure,
+    recover_in_background,
 )
-from semblend_vllm import proof
-from semblend_vllm.engine_cache import EngineCache, LayerCorrection
-from semblend_vllm.fetching import Fetched, Parts, part_with
-from semblend_vllm.messages import Capture, Correct, Landed, Load, StepWork, WorkerNews
+from semblend_core.serving.messages import CaptureOrder, CorrectionOrder, Landed, LoadOrder, StepWork, WorkerNews
+from semblend_core.serving.worker import proof
+from semblend_core.serving.worker.fetched import FetchedAhead
+from semblend_core.serving.worker.memory import KvMemory, LayerCorrection
 
 logger = logging.getLogger(__name__)
 
 MOST_NAMESPACES = 65536
 """Remembered to translate what a rank's store loses; only ranks other than the first need it."""
-LONGEST_COPY_S = 5.0
-"""Without a device, copies from memory are made by a thread; this is for the largest."""
 
 
 class WorkerSide:
@@ -41,8 +40,11 @@ class WorkerSide:
     Nothing raises into the engine: what fails is told to the scheduler's half, which serves the request cold.
     """
 
-    def __init__(self, options: StoreOptions, cache: EngineCache, rotation: Rotation, rank: int) -> None:
-        self._cache, self._rotation, self._rank = cache, rotation, rank
+    def __init__(
+        self, options: StoreOptions, memory: KvMemory, rotation: Rotation, rank: int, unused_block: int = 0
+    ) -> None:
+        """``unused_block``: one whose content the engine never reads."""
+        self._memory, self._rotation, self._rank = memory, rotation, rank
         self._lock = threading.Lock()
         self._news = WorkerNews()
         self._invalid_blocks: set[int] = set()
@@ -51,14 +53,14 @@ class WorkerSide:
         self._shared_digest: OrderedDict[str, str] = OrderedDict()
         """This rank's namespace to the one that discovery knows, where they differ."""
         # Compiles what a first load would otherwise wait for, too.
-        refused = proof.of_the_way_in(cache, rotation)
+        refused = proof.of_the_way_in(memory, rotation, unused_block)
         self._judged = bool(refused)
         if refused:
             self._news.self_test[rank] = refused
         self._store = DonorStore(options, on_gone=self._donor_gone)
-        self._fetched = Fetched(self._store)
+        self._fetched = FetchedAhead(self._store)
         if options.disk_path is not None:
-            threading.Thread(target=self._recover, name="semblend-recovery", daemon=True).start()
+            recover_in_background(self._store, self._recovered)
 
     def no_correction(self, reason: str) -> None:
         """KV cannot be corrected inside the forward."""
@@ -72,12 +74,12 @@ class WorkerSide:
             reason = self._load(load)
             with self._lock:
                 if reason is None:
-                    moved = sum(span.length for span in load.spans) * self._cache.token_bytes
+                    moved = sum(span.length for span in load.spans) * self._memory.token_bytes
                     self._news.landed[load.request_id] = Landed(load.reused_tokens, moved)
                     continue
                 self._news.failed[load.request_id] = reason
-            if load.official:
-                first = load.spans[0].target_start // self._cache.block_size
+            if load.tell_engine:
+                first = load.spans[0].target_start // self._memory.block_size
                 self._invalid_blocks.update(load.block_ids[first:])
         for correct in work.corrections:
             if correct.request_id not in self._news.failed:
@@ -124,32 +126,26 @@ class WorkerSide:
     def check_integrity(self) -> None:
         self._store.check_integrity()
 
-    def _load(self, load: Load) -> DeclineReason | None:
-        parts: Parts | None = None
+    def _load(self, load: LoadOrder) -> DeclineReason | None:
         try:
-            parts = self._fetched.take(load.request_id)
-            parts = parts or self._fetched.begin(load.namespace.for_rank(self._rank), load.spans)
-            if parts is None:
+            fetched = self._fetched.take(load.request_id)
+            fetched = fetched or self._fetched.begin(load.namespace.for_rank(self._rank), load.spans)
+            if fetched is None:
                 return DeclineReason.DONOR_EVICTED
-            brought = {donor_id: (part.ranges, _brought(part.transfer)) for donor_id, part in parts.donors.items()}
-            moves = [(part_with(span, *brought[span.donor_id]), span) for span in load.spans]
-            self._cache.scatter(load.block_ids, moves)
+            parts = [part for fetch in fetched.donors.values() for part in fetch.parts()]
+            self._memory.scatter(load.block_ids, [(donor, span) for donor, spans in parts for span in spans])
         except (TransferFailedError, TransferPendingError, TimeoutError) as error:
             logger.warning("the KV for %s did not come: %s", load.request_id, error)
-            corrupt = getattr(error, "reason", None) is StoreDecline.CORRUPT
-            return DeclineReason.DONOR_CORRUPT if corrupt else DeclineReason.LOAD_FAILED
+            return load_failure([getattr(error, "reason", None)]) or DeclineReason.LOAD_FAILED
         except Exception:
             logger.exception("the KV for %s could not be loaded", load.request_id)
             return DeclineReason.LOAD_FAILED
-        finally:
-            if parts is not None:
-                parts.release()
         return None
 
-    def _prepare_correction(self, correct: Correct) -> None:
+    def _prepare_correction(self, correct: CorrectionOrder) -> None:
         try:
             rows = np.concatenate([np.arange(start, end) for start, end in correct.rows])
-            made = self._cache.correction(correct.block_ids, correct.spans, rows, correct.shift)
+            made = self._memory.correction(correct.block_ids, correct.spans, rows, correct.shift)
             self._corrections[correct.request_id] = made
         except Exception:
             # What the tier promises cannot be held: the same as a load that failed.
@@ -171,16 +167,16 @@ class WorkerSide:
         except Exception:
             logger.exception("donors could not be fetched or forgotten")
 
-    def _capture(self, capture: Capture) -> None:
+    def _capture(self, capture: CaptureOrder) -> None:
         if capture.donor_id is None:
             if not self._judged:
-                self._prove(self._cache.gather(capture.block_ids, len(capture.token_ids)), capture.token_ids)
+                self._prove(self._memory.gather(capture.block_ids, len(capture.token_ids)), capture.token_ids)
             return
         donor_id = capture.donor_id
-        if not self._store.has_room_for(len(capture.token_ids) * self._cache.token_bytes):
+        if not self._store.has_room_for(len(capture.token_ids) * self._memory.token_bytes):
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
             return
-        donor = self._cache.gather(capture.block_ids, len(capture.token_ids))
+        donor = self._memory.gather(capture.block_ids, len(capture.token_ids))
         if not self._judged:
             self._prove(donor, capture.token_ids)
         own = capture.namespace.for_rank(self._rank)
@@ -210,23 +206,18 @@ class WorkerSide:
         with self._lock:
             self._news.self_test[self._rank] = failed
 
-    def _recover(self) -> None:
-        found = self._store.recover()
+    def _recovered(self, donors: list[LeftDonor]) -> None:
         with self._lock:
-            self._news.recovered += [
-                (donor.namespace_digest, donor.donor_id, donor.token_ids)
-                for donor in found
-                if donor.token_ids is not None
-            ]
+            self._news.recovered += donors
 
-    def _durable(self, capture: Capture) -> None:
+    def _durable(self, capture: CaptureOrder) -> None:
         with self._lock:
-            self._news.durable[(capture.namespace.digest, str(capture.donor_id))] = frozenset((self._rank,))
+            self._news.durable[capture.name] = frozenset((self._rank,))
 
-    def _not_kept(self, capture: Capture, reason: DeclineReason) -> None:
+    def _not_kept(self, capture: CaptureOrder, reason: DeclineReason) -> None:
         if capture.donor_id is not None:
             with self._lock:
-                self._news.lost[(capture.namespace.digest, capture.donor_id)] = reason
+                self._news.lost[capture.name] = reason
 
     def _remember(self, own: Namespace, shared: Namespace) -> None:
         if own.digest == shared.digest:
@@ -240,11 +231,3 @@ class WorkerSide:
         why = DeclineReason.DONOR_CORRUPT if reason is Gone.CORRUPT else DeclineReason.DONOR_EVICTED
         with self._lock:
             self._news.lost[(self._shared_digest.get(key.namespace, key.namespace), key.donor_id)] = why
-
-
-def _brought(transfer: Transfer) -> tuple[DonorKv, ...]:
-    """The parts, in order on the engine's stream. Nobody waits for what is still on disk: that is an error."""
-    if torch.cuda.is_available():
-        transfer.wait_on_stream()
-        return transfer.parts
-    return transfer.result(LONGEST_COPY_S)

@@ -1,8 +1,8 @@
 """The self-test that needs no forward of its own.
 
-The way in is proved at start, on vLLM's own placeholder block: what is written there must be read back bit by bit in
-every layer, and what is moved by one position must be what the rotation says. Then the KV of a captured prompt must
-agree with itself wherever it holds a token twice.
+The way in is proved at start, on a block that the engine never reads: what is written there must be read back bit by
+bit in every layer, and what is moved by one position must be what the rotation says. Then the KV of a captured prompt
+must agree with itself wherever it holds a token twice.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from semblend_core import Span
+from semblend_core.contract import Span
 from semblend_core.kv import DonorKv, Rotation, pairs_of_equal_tokens, why_pairs_disagree
 from semblend_core.recompute import MeanShift
-from semblend_vllm.engine_cache import EngineCache
-
-PLACEHOLDER_BLOCK = 0
-"""vLLM keeps it for itself and never reads what is in it."""
+from semblend_core.serving.worker.memory import KvMemory
 
 
-def of_the_way_in(cache: EngineCache, rotation: Rotation) -> str:
-    """Why KV cannot be written into the engine's pool as it is read; empty where it can."""
-    tokens = cache.block_size
-    before = cache.gather([PLACEHOLDER_BLOCK], tokens)
+def of_the_way_in(memory: KvMemory, rotation: Rotation, unused_block: int) -> str:
+    """Why KV cannot be written into the engine's pool as it is read; empty where it can.
+
+    ``unused_block``: one that the engine keeps for itself, and whose content it never reads.
+    """
+    tokens = memory.block_size
+    before = memory.gather([unused_block], tokens)
     assert before.values is not None
     try:
         keys, values = (torch.randn(each.shape).to(each) for each in (before.keys, before.values))
         noise = DonorKv(keys, values)
-        cache.scatter([PLACEHOLDER_BLOCK], [(noise, Span(0, "noise", 0, tokens))])
-        if not _same(cache.gather([PLACEHOLDER_BLOCK], tokens), keys, values):
+        memory.scatter([unused_block], [(noise, Span(0, "noise", 0, tokens))])
+        if not _same(memory.gather([unused_block], tokens), keys, values):
             return "KV that was written to the engine's pool is not what is read back"
         if tokens > 1:
-            cache.scatter([PLACEHOLDER_BLOCK], [(noise, Span(1, "noise", 0, tokens - 1))])
+            memory.scatter([unused_block], [(noise, Span(1, "noise", 0, tokens - 1))])
             turned = torch.stack([rotation.rotate(layer[:-1], 1) for layer in keys])
-            if not _same(cache.gather([PLACEHOLDER_BLOCK], tokens), turned, values[:, :-1], skipped=1):
+            if not _same(memory.gather([unused_block], tokens), turned, values[:, :-1], skipped=1):
                 return "K that was moved by one position is not K turned by one position"
-            _compile_correction(cache)
+            _compile_correction(memory, unused_block)
     finally:
-        cache.scatter([PLACEHOLDER_BLOCK], [(before, Span(0, "before", 0, tokens))])
+        memory.scatter([unused_block], [(before, Span(0, "before", 0, tokens))])
     return ""
 
 
-def _compile_correction(cache: EngineCache) -> None:
+def _compile_correction(memory: KvMemory, unused_block: int) -> None:
     """Its first use would otherwise hold up a step."""
-    correction = cache.correction(
-        [PLACEHOLDER_BLOCK], [Span(0, "noise", 0, 2)], np.zeros(1, np.int64), MeanShift(1.0, min_rows=1)
+    correction = memory.correction(
+        [unused_block], [Span(0, "noise", 0, 2)], np.zeros(1, np.int64), MeanShift(1.0, min_rows=1)
     )
-    for layer in range(cache.layers):
+    for layer in range(memory.layers):
         correction.apply(layer)
 
 

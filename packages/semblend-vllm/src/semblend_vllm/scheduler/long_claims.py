@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semblend_vllm.claims import Claim, Rows
-from semblend_vllm.messages import Correct, Load, StepWork
-from semblend_vllm.requests import FollowedRequest
+from semblend_core.serving import Claim, CorrectionOrder, LoadOrder, Rows, StepWork
+from semblend_vllm.scheduler.requests import VllmRequest
 
 
 @dataclass
 class LongClaim:
-    followed: FollowedRequest
+    life: VllmRequest
     claim: Claim
-    load: Load
+    load: LoadOrder
     next_step: int = 0
     """Of ``claim.steps``."""
     chosen: bool = False
@@ -31,7 +30,7 @@ class LongClaim:
     def done(self) -> bool:
         return self.next_step == len(self.claim.steps)
 
-    def work(self) -> tuple[list[Load], list[Correct]]:
+    def work(self) -> tuple[list[LoadOrder], list[CorrectionOrder]]:
         """What the workers do before the chosen rows."""
         loads = [] if self.next_step else [self.load]
         correction = corrected(self.load, self.claim, self.rows)
@@ -48,8 +47,8 @@ class LongClaims:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._claims
 
-    def begin(self, followed: FollowedRequest, claim: Claim, load: Load) -> None:
-        self._claims[followed.request_id] = LongClaim(followed, claim, load)
+    def begin(self, life: VllmRequest, claim: Claim, load: LoadOrder) -> None:
+        self._claims[life.request_id] = LongClaim(life, claim, load)
 
     def unfinished(self) -> list[LongClaim]:
         return [claim for claim in self._claims.values() if not claim.done]
@@ -61,12 +60,12 @@ class LongClaims:
                 work.loads += loads
                 work.corrections += corrections
 
-    def take_chosen(self) -> list[tuple[FollowedRequest, Rows]]:
+    def take_chosen(self) -> list[tuple[VllmRequest, Rows]]:
         """The rows to put into the step that was made; each is taken once."""
         taken = []
         for claim in self._claims.values():
             if claim.chosen:
-                taken.append((claim.followed, claim.rows))
+                taken.append((claim.life, claim.rows))
                 claim.chosen, claim.next_step = False, claim.next_step + 1
         return taken
 
@@ -74,7 +73,7 @@ class LongClaims:
         """Those whose rows are all in steps that were made: the next may compute the rest of the prompt."""
         ready = [claim for claim in self._claims.values() if claim.done]
         for claim in ready:
-            del self._claims[claim.followed.request_id]
+            del self._claims[claim.life.request_id]
         return ready
 
     def never_sent(self, request_id: str) -> bool:
@@ -93,9 +92,9 @@ class LongClaims:
         return dropped
 
 
-def corrected(load: Load, claim: Claim, rows: Rows) -> Correct | None:
+def corrected(load: LoadOrder, claim: Claim, rows: Rows) -> CorrectionOrder | None:
     """The correction that ``rows`` allow: of the spans that they begin."""
     if claim.correction is None:
         return None
     spans = tuple(span for span in claim.spans if any(start <= span.target_start < end for start, end in rows))
-    return Correct(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None
+    return CorrectionOrder(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from semblend_core.kv import DonorKv, Rotation
-from semblend_vllm import proof
+from semblend_core.serving.worker import proof
 
 CONFIG = {
     "model_type": "llama",

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from semblend_core import Settings, Wish
+from semblend_core import Settings
+from semblend_core.serving import Wish
 
 OFF = Wish("off", capture=False)
 

@@ -1,0 +1,110 @@
+"""Which prompts become donors, for engines whose workers copy their KV; and what becomes of those donors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from semblend_core.contract import DeclineReason, Namespace, SemanticLookupProvider, TokenIds, donor_id_of
+from semblend_core.serving.donors import Capture, Captures, Donor, DonorBook, DonorName, tokens_to_keep
+from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.life import RequestLife
+from semblend_core.serving.self_test import SelfTest
+from semblend_core.settings import Settings
+from semblend_core.telemetry import AuditSink, DonorCaptured
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What to read of a prompt that is complete."""
+
+    donor_id: str | None
+    """None: for the self-test only."""
+    token_ids: TokenIds
+
+
+class DonorKeeper:
+    """Called on the scheduler's thread only. What it decides, workers carry out and confirm."""
+
+    def __init__(
+        self,
+        provider: SemanticLookupProvider,
+        settings: Settings,
+        self_test: SelfTest,
+        ranks: int = 1,
+        audit: AuditSink | None = None,
+    ) -> None:
+        self._settings, self._self_test, self._ranks, self._audit = settings, self_test, ranks, audit
+        self.donors: DonorBook[None] = DonorBook(provider, settings.max_donors, self._donor_gone)
+        self.captures = Captures(ranks)
+        self._earlier: EarlierDonors[Namespace] = EarlierDonors()
+        self._to_forget: list[tuple[Namespace, str]] = []
+
+    def decide(self, life: RequestLife) -> Kept | None:
+        """What to keep of a request whose prompt is complete. Asked once: until the self-test is over, prompts are
+        read for it that nobody wants to keep."""
+        if life.captured:
+            return None
+        life.captured = True
+        kept = tokens_to_keep(life, self._settings)
+        if kept is None:
+            return None
+        donor_id = None
+        if life.wish.makes_donor(self._settings):
+            name = (life.namespace.digest, donor_id_of(kept))
+            if name not in self.donors and name not in self.captures:
+                donor_id = name[1]
+                self.captures.begin(name, Capture(life.request_id, life.namespace, kept))
+        return None if donor_id is None and not self._self_test.wants_prompts else Kept(donor_id, kept)
+
+    def durable(self, name: DonorName, ranks: frozenset[int]) -> None:
+        """These ranks hold the donor. It can be found when all do."""
+        capture = self.captures.durable(name, ranks)
+        if capture is None:
+            return
+        if self._audit is not None:
+            captured = DonorCaptured(
+                request_id=capture.request_id,
+                namespace=capture.namespace,
+                donor_id=name[1],
+                tokens=capture.token_ids.size,
+            )
+            self._audit.emit(captured)
+        self.donors.offer(capture.namespace, capture.token_ids, None, name[1])
+
+    def lost(self, name: DonorName, why: DeclineReason) -> None:
+        """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
+        self.captures.stop(name)
+        self.donors.drop(name, why)
+
+    def recovered(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
+        """An earlier process left these on disk."""
+        if self._ranks == 1:  # Otherwise each has files of its own, and which are whole at every rank is not known.
+            self._earlier.found(donors)
+
+    def meet(self, namespace: Namespace) -> None:
+        """A request of this namespace is here: donors that were left for it can be named now."""
+        self._offer_again(self._earlier.seen(namespace.digest, namespace))
+
+    def offer_some(self) -> None:
+        """Of what an earlier process left, a few at a time."""
+        self._offer_again(self._earlier.some())
+
+    def forget_all(self) -> None:
+        """Every donor of every tier: what they were computed with has changed."""
+        self.donors.clear()
+        self._earlier.clear()
+        for donor in self.captures.clear():
+            self._donor_gone(donor)
+
+    def take_forgotten(self) -> list[tuple[Namespace, str]]:
+        """What the workers need not keep any longer."""
+        forgotten, self._to_forget = self._to_forget, []
+        return forgotten
+
+    def _offer_again(self, donors: Iterable[tuple[Namespace, str, TokenIds]]) -> None:
+        for namespace, donor_id, tokens in donors:
+            self.donors.offer(namespace, tokens, None, donor_id)
+
+    def _donor_gone(self, donor: Donor[None]) -> None:
+        self._to_forget.append((donor.namespace, donor.donor_id))

@@ -1,0 +1,130 @@
+"""What a scheduler's half asks of its workers in a step, and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from semblend_core.contract import DeclineReason, Namespace, Span, TokenIds
+from semblend_core.recompute import MeanShift
+from semblend_core.serving.claims import Rows
+from semblend_core.serving.donors import DonorName
+
+Key = TypeVar("Key")
+
+
+@dataclass
+class LoadOrder:
+    """Bring donors' KV into a request's blocks before the forward."""
+
+    request_id: str
+    namespace: Namespace
+    block_ids: list[int]
+    spans: tuple[Span, ...]
+    reused_tokens: int
+    tell_engine: bool
+    """A failure must also be told to the engine, as blocks that hold nothing of use."""
+
+
+@dataclass
+class CorrectionOrder:
+    """Correct spans inside the forward by what it computes of them."""
+
+    request_id: str
+    block_ids: list[int]
+    spans: tuple[Span, ...]
+    rows: Rows
+    """What the same step computes inside the spans and between them."""
+    shift: MeanShift
+
+
+@dataclass
+class CaptureOrder:
+    """Keep a prompt's KV after the forward that completes it."""
+
+    donor_id: str | None
+    """None: read it for the self-test and let it go."""
+    namespace: Namespace
+    block_ids: list[int]
+    token_ids: TokenIds
+
+    @property
+    def name(self) -> DonorName:
+        return (self.namespace.digest, str(self.donor_id))
+
+
+@dataclass
+class FetchOrder:
+    """Bring donors' KV out of the disk's reach: a request that waits will want it."""
+
+    request_id: str
+    namespace: Namespace
+    spans: tuple[Span, ...]
+
+
+@dataclass
+class StepWork:
+    """One step's orders."""
+
+    loads: list[LoadOrder] = field(default_factory=list)
+    corrections: list[CorrectionOrder] = field(default_factory=list)
+    captures: list[CaptureOrder] = field(default_factory=list)
+    fetches: list[FetchOrder] = field(default_factory=list)
+    unwanted: list[str] = field(default_factory=list)
+    """Requests for which nothing need be fetched any more."""
+    forget: list[tuple[Namespace, str]] = field(default_factory=list)
+
+
+@dataclass
+class Landed:
+    tokens: int
+    bytes: int
+
+
+@dataclass
+class WorkerNews:
+    """What has happened in a worker since it last told."""
+
+    durable: dict[DonorName, frozenset[int]] = field(default_factory=dict)
+    """The ranks that hold the donor; it may be used when all do."""
+    recovered: list[tuple[str, str, TokenIds]] = field(default_factory=list)
+    """Donors that an earlier process left on disk: namespace digest, id, tokens."""
+    fetched: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By request: the ranks at which its donors can be loaded from without waiting, or will never come."""
+    lost: dict[DonorName, DeclineReason] = field(default_factory=dict)
+    """Donors that are not, or no longer, kept."""
+    landed: dict[str, Landed] = field(default_factory=dict)
+    failed: dict[str, DeclineReason] = field(default_factory=dict)
+    self_test: dict[int, str] = field(default_factory=dict)
+    """By rank: empty where it passed, or why it failed."""
+    no_correction: str | None = None
+    """Why KV cannot be corrected inside the forward."""
+
+    def __bool__(self) -> bool:
+        donors = (self.durable, self.recovered, self.fetched, self.lost)
+        return any((*donors, self.landed, self.failed, self.self_test, self.no_correction))
+
+    def joined(self, other: WorkerNews) -> WorkerNews:
+        """The news of several ranks as one. A load has landed where it has at every rank."""
+        landed = {
+            request: Landed(
+                min(self.landed[request].tokens, other.landed[request].tokens),
+                self.landed[request].bytes + other.landed[request].bytes,
+            )
+            for request in self.landed.keys() & other.landed.keys()
+        }
+        return WorkerNews(
+            durable=_united(self.durable, other.durable),
+            recovered=self.recovered + other.recovered,
+            fetched=_united(self.fetched, other.fetched),
+            lost=self.lost | other.lost,
+            landed=landed,
+            failed=self.failed | other.failed,
+            self_test=self.self_test | other.self_test,
+            no_correction=self.no_correction or other.no_correction,
+        )
+
+
+def _united(ours: dict[Key, frozenset[int]], theirs: dict[Key, frozenset[int]]) -> dict[Key, frozenset[int]]:
+    nobody: frozenset[int] = frozenset()
+    return {key: ours.get(key, nobody) | theirs.get(key, nobody) for key in ours | theirs}

@@ -1,0 +1,10 @@
+"""The worker's half, for engines whose scheduler and workers are apart (needs torch: extra ``gpu``).
+
+An adapter gives a :class:`KvMemory`, its engine's KV behind three operations, and calls :class:`WorkerSide` before,
+inside and after a forward.
+"""
+
+from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move, PagedMemory
+from semblend_core.serving.worker.side import WorkerSide
+
+__all__ = ["KvMemory", "LayerCorrection", "Move", "PagedMemory", "WorkerSide"]

@@ -1,0 +1,60 @@
+"""Loads that were begun before their step, while their request waited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from semblend_core.contract import Namespace, Span
+from semblend_core.kv import DonorStore, RequestFetch, fetch_donor
+
+LONGEST_KEPT_S = 30.0
+"""What was fetched for a request that never came is given up after this."""
+
+
+@dataclass
+class _Ahead:
+    fetch: RequestFetch
+    since: float = field(default_factory=time.monotonic)
+    told: bool = False
+
+
+class FetchedAhead:
+    def __init__(self, store: DonorStore) -> None:
+        self._store = store
+        self._requests: dict[str, _Ahead] = {}
+
+    def begin(self, namespace: Namespace, spans: Sequence[Span]) -> RequestFetch | None:
+        """Start to bring the spans' donors. None where one of them is gone."""
+        fetched = RequestFetch()
+        for donor_id in dict.fromkeys(span.donor_id for span in spans):
+            own = [span for span in spans if span.donor_id == donor_id]
+            fetch = fetch_donor(self._store, namespace, donor_id, own)
+            if fetch is None:
+                return None
+            fetched.donors[donor_id] = fetch
+        return fetched
+
+    def order(self, request_id: str, namespace: Namespace, spans: Sequence[Span]) -> None:
+        # One whose donor is gone has arrived as much as it ever will: the load will say so.
+        self._requests[request_id] = _Ahead(self.begin(namespace, spans) or RequestFetch())
+
+    def cancel(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+
+    def take(self, request_id: str) -> RequestFetch | None:
+        ahead = self._requests.pop(request_id, None)
+        return ahead.fetch if ahead is not None and ahead.fetch.donors else None
+
+    def newly_done(self) -> list[str]:
+        oldest = time.monotonic() - LONGEST_KEPT_S
+        for request_id in [each for each, ahead in self._requests.items() if ahead.since < oldest]:
+            self.cancel(request_id)
+        found = [request_id for request_id, ahead in self._requests.items() if not ahead.told and ahead.fetch.done]
+        for request_id in found:
+            self._requests[request_id].told = True
+        return found
+
+    def close(self) -> None:
+        self._requests.clear()

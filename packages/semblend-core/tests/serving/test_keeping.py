@@ -1,0 +1,177 @@
+"""A donor can be found when every rank holds it, and is forgotten everywhere when one does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from semblend_core import (
+    AuditSink,
+    DeclineReason,
+    LookupRequest,
+    Namespace,
+    SemanticLookupProvider,
+    Settings,
+    TokenIds,
+    create_provider,
+    donor_id_of,
+    open_audit,
+    read_audit,
+)
+from semblend_core.serving import DonorKeeper, EarlierDonors, RequestLife, SelfTest, Wish
+
+NAMESPACE = Namespace(
+    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt="a"
+)
+OTHER = Namespace(
+    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt="b"
+)
+
+
+def prompt(seed: int, tokens: int = 400) -> TokenIds:
+    ids = np.random.default_rng(seed).integers(0, 50_000, tokens).astype(np.int32)
+    ids.flags.writeable = False
+    return ids
+
+
+@pytest.fixture
+def provider() -> Iterator[SemanticLookupProvider]:
+    made = create_provider(Settings(embedder="none", lookup_budget_ms=10_000.0), engine="test")
+    yield made
+    made.close()
+
+
+def keeper_of(provider: SemanticLookupProvider, ranks: int = 1, audit: AuditSink | None = None) -> DonorKeeper:
+    self_test = SelfTest(ranks, provider.restrict_to_discovery)
+    self_test.hear((rank, "") for rank in range(ranks))
+    return DonorKeeper(provider, Settings(min_span_tokens=16, max_donors=100), self_test, ranks, audit)
+
+
+def captured(keeper: DonorKeeper, tokens: TokenIds, namespace: Namespace = NAMESPACE) -> str | None:
+    """The id of the donor that a request with this prompt leaves; None where it leaves none."""
+    kept = keeper.decide(RequestLife(None, "the request", namespace, tokens))
+    return None if kept is None else kept.donor_id
+
+
+def found(provider: SemanticLookupProvider, tokens: TokenIds, namespace: Namespace = NAMESPACE) -> bool:
+    asked = np.concatenate([prompt(999, 50), tokens])
+    return provider.lookup(LookupRequest("r", namespace, asked, 0)).plan is not None
+
+
+def test_a_donor_is_findable_when_the_last_rank_holds_it(provider: SemanticLookupProvider, tmp_path: Path) -> None:
+    audit = open_audit(Settings(audit_path=str(tmp_path / "audit.jsonl")), "test")
+    keeper, tokens = keeper_of(provider, 2, audit), prompt(1)
+    donor_id = captured(keeper, tokens)
+    assert donor_id is not None
+    donor = (NAMESPACE.digest, donor_id)
+    for ranks in ([0], [0]):
+        keeper.durable(donor, frozenset(ranks))
+        assert not found(provider, tokens)
+    generation = keeper.donors.generation
+    keeper.durable(donor, frozenset([1]))
+    assert found(provider, tokens)
+    assert keeper.donors.generation > generation
+    keeper.captures.check_integrity()
+    audit.close()
+    (record,) = read_audit(tmp_path / "audit.jsonl").records
+    assert (record["event"], record["request_id"], record["tokens"]) == ("donor_captured", "the request", 400)
+
+
+def test_a_prompt_is_captured_once(provider: SemanticLookupProvider) -> None:
+    keeper = keeper_of(provider, 1)
+    assert captured(keeper, prompt(1)) is not None
+    assert captured(keeper, prompt(1)) is None
+    assert captured(keeper, prompt(1), OTHER) is not None, "another tenant's donors are not this one's"
+
+
+def test_one_that_was_not_kept_may_be_captured_again(provider: SemanticLookupProvider) -> None:
+    keeper, tokens = keeper_of(provider, 1), prompt(1)
+    donor_id = captured(keeper, tokens)
+    keeper.lost((NAMESPACE.digest, str(donor_id)), DeclineReason.CAPTURE_FAILED)
+    assert captured(keeper, tokens) == donor_id
+    keeper.captures.check_integrity()
+
+
+def test_what_one_rank_lost_the_others_forget(provider: SemanticLookupProvider) -> None:
+    keeper, tokens = keeper_of(provider, 2), prompt(1)
+    donor_id = str(captured(keeper, tokens))
+    keeper.durable((NAMESPACE.digest, donor_id), frozenset([0, 1]))
+    assert keeper.donors.why_lost(NAMESPACE, donor_id) is None
+    keeper.lost((NAMESPACE.digest, donor_id), DeclineReason.DONOR_CORRUPT)
+    assert not found(provider, tokens)
+    assert keeper.donors.why_lost(NAMESPACE, donor_id) is DeclineReason.DONOR_CORRUPT
+    assert keeper.take_forgotten() == [(NAMESPACE, donor_id)]
+    assert keeper.take_forgotten() == []
+
+
+def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLookupProvider) -> None:
+    keeper, short = keeper_of(provider, 1), prompt(1, tokens=20)
+    donor_id = str(captured(keeper, short))
+    keeper.durable((NAMESPACE.digest, donor_id), frozenset([0]))
+    assert keeper.take_forgotten() == [(NAMESPACE, donor_id)]
+    assert (NAMESPACE.digest, donor_id) not in keeper.donors
+
+
+def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None:
+    provider = create_provider(Settings(embedder="none", max_donors=1, lookup_budget_ms=10_000.0), engine="test")
+    keeper, first, second = keeper_of(provider, 1), prompt(1), prompt(2)
+    names = []
+    for tokens in (first, second):
+        names.append(str(captured(keeper, tokens)))
+        keeper.durable((NAMESPACE.digest, names[-1]), frozenset([0]))
+    assert keeper.take_forgotten() == [(NAMESPACE, names[0])]
+    assert captured(keeper, second) is None
+    assert captured(keeper, first) == names[0]
+    provider.close()
+
+
+def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLookupProvider) -> None:
+    keeper = keeper_of(provider, 1)
+    left = [prompt(seed) for seed in range(EarlierDonors.AT_FIRST + EarlierDonors.AT_A_TIME)]
+    keeper.recovered((NAMESPACE.digest, donor_id_of(tokens), tokens) for tokens in left)
+    keeper.meet(OTHER)
+    keeper.offer_some()
+    assert not any(found(provider, tokens) for tokens in left)
+    keeper.meet(NAMESPACE)
+    assert sum(found(provider, tokens) for tokens in left) == EarlierDonors.AT_FIRST
+    assert found(provider, left[-1]), "the last used are named first"
+    keeper.offer_some()
+    assert all(found(provider, tokens) for tokens in left)
+    assert not found(provider, left[0], OTHER)
+
+
+def test_prompts_are_read_for_the_self_test_until_it_is_over(provider: SemanticLookupProvider) -> None:
+    self_test = SelfTest(1, provider.restrict_to_discovery)
+    keeper = DonorKeeper(provider, Settings(), self_test)
+    unwanted = Wish("on", capture=False)
+
+    kept = keeper.decide(RequestLife(None, "r", NAMESPACE, prompt(1), unwanted))
+    assert kept is not None
+    assert kept.donor_id is None
+    self_test.hear([(0, "")])
+    assert keeper.decide(RequestLife(None, "r", NAMESPACE, prompt(1), unwanted)) is None
+
+
+def test_of_a_prompt_served_approximately_the_exact_beginning_is_kept(provider: SemanticLookupProvider) -> None:
+    keeper, tokens = keeper_of(provider), prompt(1)
+    for exact, expected in ((200, 200), (10, None)):
+        life = RequestLife(None, "r", NAMESPACE, tokens, approximate_from=exact)
+        kept = keeper.decide(life)
+        assert (None if kept is None else kept.token_ids.size) == expected
+        assert keeper.decide(life) is None, "it is decided once"
+
+
+def test_a_reset_forgets_everything(provider: SemanticLookupProvider) -> None:
+    keeper, tokens = keeper_of(provider, 1), prompt(1)
+    donor_id = str(captured(keeper, tokens))
+    keeper.durable((NAMESPACE.digest, donor_id), frozenset([0]))
+    keeper.recovered([(OTHER.digest, "x", tokens)])
+    keeper.forget_all()
+    keeper.meet(OTHER)
+    keeper.offer_some()
+    assert not found(provider, tokens)
+    assert not found(provider, tokens, OTHER)
+    assert keeper.take_forgotten() == [(NAMESPACE, donor_id)]

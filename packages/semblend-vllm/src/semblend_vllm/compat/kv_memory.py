@@ -1,0 +1,76 @@
+"""vLLM's KV memory: how each kind of device keeps it, and whether it can be corrected between layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from semblend_core.kv import PagedKv, Rotation
+from semblend_core.serving.worker import KvMemory, PagedMemory
+from semblend_vllm.compat.cpu_memory import PackedCpuMemory
+from semblend_vllm.compat.versions import UnsupportedVllmError
+
+
+def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Rotation) -> KvMemory:
+    """The registered KV tensors, in the order of the layers."""
+    layers = [kv_caches[name] for name in in_order(kv_caches)]
+    if layers[0].dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise UnsupportedVllmError(f"a KV cache of {layers[0].dtype} is not supported yet")
+    first, head_size = layers[0], vllm_config.model_config.get_head_size()
+    if first.device.type == "cpu":
+        return PackedCpuMemory(layers, _cpu_writer(vllm_config, first), rotation)
+    if first.dim() == 4 and first.shape[3] == 2 * head_size:
+        return PagedMemory(PagedKv.from_joined(layers, head_size), rotation)
+    if first.dim() == 5 and 2 in first.shape[:2]:
+        return PagedMemory(PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1), rotation)
+    raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
+
+
+def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
+    """Why nothing can be done between a layer's KV update and its attention; None where it can."""
+    context = vllm_config.compilation_config.static_forward_context
+    for name in names:
+        backend: Any = getattr(context.get(name), "attn_backend", None)
+        if getattr(backend, "forward_includes_kv_cache_update", False):
+            return f"{backend.__name__} updates KV and attends to it in one operation"
+    return None
+
+
+def why_no_steps_between_layers(vllm_config: Any) -> str | None:
+    """The same, as far as the configuration tells: a graph of the whole forward has no place for Python."""
+    mode = vllm_config.compilation_config.cudagraph_mode
+    if mode is None or vllm_config.model_config.enforce_eager:
+        return None
+    if mode.mixed_mode().name == "FULL":
+        return "cudagraph_mode=FULL also captures prefills; use FULL_AND_PIECEWISE, which is vLLM's default"
+    return None
+
+
+def tensor_parallel_rank() -> int:
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return int(get_tensor_model_parallel_rank())
+
+
+def _cpu_writer(vllm_config: Any, cache: torch.Tensor) -> Any:
+    from vllm import _custom_ops as operators
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    _, _, block_size, both = cache.shape
+    isa = _get_attn_isa(vllm_config.model_config.dtype, block_size, both // 2, vllm_config.cache_config.cache_dtype)
+
+    def write(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
+        operators.cpu_attn_reshape_and_cache(keys, values, key_cache, value_cache, slots, isa)
+
+    return write
+
+
+def in_order(kv_caches: dict[str, torch.Tensor]) -> list[str]:
+    """Layers' names, the first layer first."""
+    return sorted(kv_caches, key=_layer_number)
+
+
+def _layer_number(name: str) -> list[int]:
+    return [int(part) for part in name.split(".") if part.isdigit()]

@@ -1,0 +1,236 @@
+"""The scheduler's half, at each of vLLM's calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from semblend_core import AuditSink, DeclineReason, LoadAdvertised, SemanticLookupProvider, Settings
+from semblend_core.serving import (
+    CaptureOrder,
+    Claim,
+    CorrectionOrder,
+    DonorKeeper,
+    LoadOrder,
+    RequestBook,
+    SelfTest,
+    Stage,
+    StepWork,
+    WorkerNews,
+    contained,
+)
+from semblend_vllm.neighbour import Neighbour
+from semblend_vllm.scheduler.admission import Admission
+from semblend_vllm.scheduler.long_claims import LongClaims, corrected
+from semblend_vllm.scheduler.requests import Follower, VllmRequest
+
+logger = logging.getLogger(__name__)
+
+
+class SchedulerSide:
+    """Called on the scheduler's thread only. Nothing raises into the engine: what fails is served cold, and counted."""
+
+    def __init__(
+        self,
+        provider: SemanticLookupProvider,
+        settings: Settings,
+        block_size: int,
+        follow: Follower,
+        ranks: int = 1,
+        neighbour: Neighbour | None = None,
+        correcting: bool = True,
+        audit: AuditSink | None = None,
+    ) -> None:
+        """``correcting``: whether KV can be corrected inside the forward."""
+        self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
+        self.self_test = SelfTest(ranks, lambda why: self.provider.restrict_to_discovery(why))
+        self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit)
+        self.requests: RequestBook[VllmRequest] = RequestBook(
+            lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
+        )
+        self.admission = Admission(
+            provider, settings, block_size, self.requests, self.keeper.donors, self.self_test, ranks, correcting
+        )
+        self.long_claims = LongClaims()
+        self._loads: dict[str, tuple[LoadOrder, CorrectionOrder | None]] = {}
+        """Of admitted requests that no step has computed yet."""
+        self._failed: list[VllmRequest] = []
+        """Requests whose load did not come: their blocks hold nothing of use."""
+
+    @contained
+    def catch_up(self) -> None:
+        """Before a step: hear what a worker in this process has not told yet."""
+        news = None if self._neighbour is None else self._neighbour.take_news()
+        if news is not None:
+            self.hear(news)
+        self.keeper.offer_some()
+
+    # --- vLLM's calls, in the order in which a request meets them ----------------------------------------------------
+
+    def may_plan(self, request: Any) -> bool:
+        """Whether it is still open what this request reuses."""
+        return self._open(request) is not None
+
+    def prepare(self, request: Any, computed_tokens: int) -> Claim | None:
+        """The claim of a request that may be admitted next, so that room can be kept for its rows."""
+        life = self._open(request)
+        return None if life is None else self.admission.prepare(life, computed_tokens)
+
+    def claim(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens behind the exact prefix that the engine may count on; None: ask again in the next step.
+
+        And whether the request must wait for them with its blocks in hand.
+        """
+        life = self._open(request)
+        return (0, False) if life is None else self.admission.claim(life, computed_tokens)
+
+    @contained
+    def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
+        life = self.requests.get(request.request_id)
+        if life is None:
+            return
+        if life.stage is Stage.CLAIMED and external_tokens <= 0:
+            # The engine found a use for its own cache, or none for ours.
+            self.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
+        if life.stage is not Stage.CLAIMED:  # vLLM also tells of requests that it resumes.
+            self.requests.serve_without(life, Stage.COLD, self.self_test.why_not)
+            self.requests.compute(life)
+            return
+        claim = self.requests.load(life)
+        self.admission.ordered(life)
+        tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come.
+        load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
+        if claim.steps:
+            self.long_claims.begin(life, claim, load)
+        else:
+            self._loads[life.request_id] = (load, corrected(load, claim, claim.rows))
+        if self._audit is not None:
+            tokens, spans = claim.reused_tokens, len(claim.spans)
+            self._audit.emit(
+                LoadAdvertised(request_id=life.request_id, namespace=life.namespace, tokens=tokens, spans=spans)
+            )
+
+    def put_into(self, work: StepWork, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> None:
+        """What the workers do in the step that computes ``scheduled`` tokens per request."""
+        work.forget = self.keeper.take_forgotten()
+        for request_id in [each for each in self._loads if each in scheduled]:
+            load, correction = self._loads.pop(request_id)
+            work.loads.append(load)
+            work.corrections += [] if correction is None else [correction]
+        self.long_claims.add_work(work)
+        if self.admission.fetch_orders is not None:
+            self.admission.fetch_orders.put_into(work)
+        self._add_captures(work, scheduled, block_ids_of)
+
+    def claims_in(self, work: StepWork) -> list[tuple[VllmRequest, Claim]]:
+        """The requests of this step whose rows must be computed in it."""
+        chosen = [self.requests.get(load.request_id) for load in work.loads]
+        found = [(each, each.claim) for each in chosen if each is not None and each.claim is not None]
+        return [(life, claim) for life, claim in found if not claim.steps]
+
+    def first_approximate(self, request: Any) -> int | None:
+        """The position from which on the request's KV is approximate, or is about to be; None: all is exact."""
+        life = self.requests.get(request.request_id)
+        return None if life is None else life.approximate_from
+
+    def take_failed(self) -> list[VllmRequest]:
+        """Requests that must be computed from their exact prefix on: what they count on never came."""
+        failed, self._failed = self._failed, []
+        return [life for life in failed if life.stage is not Stage.ENDED]
+
+    @contained
+    def finished(self, request_id: str) -> None:
+        """The request has ended, in whatever state it was."""
+        never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
+        self.long_claims.drop(request_id)
+        self.requests.end_refused(request_id)
+        life = self.requests.get(request_id)
+        if life is not None:
+            self.requests.end(life, loading=not never_sent)
+
+    @contained
+    def reset(self) -> None:
+        """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
+        self._follow.new_weights()
+        for life in self.requests:  # Its namespace is that of the old weights, and its KV is of new ones too.
+            life.wish = replace(life.wish, capture=False)
+        self.keeper.forget_all()
+
+    # --- What the workers say ----------------------------------------------------------------------------------------
+
+    @contained
+    def hear(self, news: WorkerNews) -> None:
+        for request_id, reason in news.failed.items():  # First: what follows may fail, and these must not be lost.
+            self._load_failed(request_id, reason)
+        for request_id, landed in news.landed.items():
+            life = self.requests.get(request_id)
+            if life is not None and request_id not in news.failed:
+                self.requests.confirm(life, landed.tokens, landed.bytes)
+        if self.self_test.hear(news.self_test.items()):
+            self.keeper.donors.generation += 1  # What was found and not loaded may be asked for again.
+        if news.no_correction:
+            self.admission.stop_correcting(news.no_correction)
+        self.keeper.recovered(news.recovered)
+        for name, ranks in news.durable.items():
+            self.keeper.durable(name, ranks)
+        for name, why in news.lost.items():
+            self.keeper.lost(name, why)
+        if self.admission.fetch_orders is not None:
+            self.admission.fetch_orders.arrived(news.fetched)
+
+    @property
+    def expects_news(self) -> bool:
+        """Whether a worker in another process will soon have something to tell that no request waits for."""
+        is_here = self._neighbour is not None and self._neighbour.is_here
+        return self.keeper.captures.any_coming and not is_here
+
+    def check_integrity(self) -> None:
+        self.provider.check_integrity()
+        self.keeper.captures.check_integrity()
+        for request_id in self._loads:
+            life = self.requests.get(request_id)
+            assert life is not None, "a load is ordered for a request that is gone"
+            assert life.stage is Stage.LOADING, f"a load is ordered for a request that is {life.stage}"
+
+    # --- Steps -------------------------------------------------------------------------------------------------------
+
+    @contained
+    def _open(self, request: Any) -> VllmRequest | None:
+        """The request, if it is still open what it reuses."""
+        life = self.requests.get(request.request_id)
+        if life is None:
+            answer = self._follow(request)
+            if isinstance(answer, DeclineReason):
+                self.requests.refuse(request.request_id, answer)
+                return None
+            life = answer
+            self.requests.add(life)
+            self.keeper.meet(life.namespace)
+        # One that was preempted is not: what it has, it finds under its own keys.
+        return life if life.is_open else None
+
+    def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
+        life = self.requests.get(request_id)
+        if life is not None:
+            if self.admission.room is not None:  # Otherwise vLLM itself computes what did not come.
+                self._failed.append(life)
+            self.requests.decline(life, reason)
+
+    @contained
+    def _add_captures(
+        self, work: StepWork, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]
+    ) -> None:
+        for request_id, tokens in scheduled.items():
+            life = self.requests.get(request_id)
+            if life is None or not _completes_prompt(life.request, tokens):
+                continue
+            kept = self.keeper.decide(life)
+            if kept is not None:
+                blocks = block_ids_of(request_id)
+                work.captures.append(CaptureOrder(kept.donor_id, life.namespace, blocks, kept.token_ids))
+
+
+def _completes_prompt(request: Any, tokens: int) -> bool:
+    return bool(request.num_computed_tokens + tokens >= request.num_prompt_tokens)
