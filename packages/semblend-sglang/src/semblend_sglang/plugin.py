@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from semblend_sglang.presence import installed_version, why_refused
+from semblend_sglang.compat.versions import installed_version, why_refused
 
 logger = logging.getLogger(__name__)
 

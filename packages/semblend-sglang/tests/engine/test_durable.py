@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from semblend_sglang.compat.support import resolved
-from semblend_sglang.presence import UnsupportedSglangError
+from semblend_sglang.compat.versions import UnsupportedSglangError
 
 KEY = "0123456789abcdef" * 4
 
