@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from semblend_core import Outcome, SemBlend, Settings, create_provider
-from semblend_sglang.requests import token_ids_of
-from semblend_sglang.side import Side
+from semblend_core.serving import token_ids_of
+from semblend_sglang.scheduler.side import Side
 
 _NOTES = Path(os.environ["SEMBLEND_BENCHMARK_INSPECTION"])
 _COMPARE = Path(f"{_NOTES}.compare")
@@ -66,8 +66,8 @@ def _timed(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _noting_relocated(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def noting(side: Side, request_id: str) -> Any:
-        load = method(side, request_id)
+    def noting(side: Side, request: Any) -> Any:
+        load = method(side, request)
         if load is not None and _COMPARE.exists():
             places = torch.cat([torch.arange(span.target_start, span.target_end) for span in load.claim.spans])
             keys, values = side.pool.first_layer(load.slots[(places - load.claim.start).to(load.slots.device)].long())
@@ -80,7 +80,7 @@ def _noting_relocated(method: Callable[..., Any]) -> Callable[..., Any]:
 def _comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def comparing(side: Side, asked: Any, read_slots: Callable[[], torch.Tensor]) -> Any:
-        kept = _relocated.pop(_name(token_ids_of(asked.prompt)), None) if _relocated else None
+        kept = _relocated.pop(_name(token_ids_of(asked.request.origin_input_ids)), None) if _relocated else None
         if kept is not None:
             places, keys, values = kept
             slots = read_slots()[places.to(side.pool.device)]

@@ -1,4 +1,4 @@
-"""From plans to claims."""
+"""From plans to what one of SGLang's batches can hold of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
-from semblend_sglang.claims import Claim, claim_of
+from semblend_core.serving import Claim
+from semblend_core.serving import claim_of as whole_claim_of
 
 NO_LIMIT = 10**6
+
+
+def claim_of(plan: Plan, page_size: int, most_tokens: int, most_rows: int) -> Claim | None:
+    whole = whole_claim_of(plan, page_size)
+    fitting = None if whole is None else whole.within(most_tokens, most_rows, page_size)
+    return None if fitting is None else fitting.moved_only()
 
 
 def plan(prompt: int, exact: int, spans: list[Span], recomputed: list[Row] | None = None) -> Plan:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from semblend_core.serving import Namespaces
 from semblend_sglang.factory import shared_fields
-from semblend_sglang.requests import NamespaceBook, TreeKey
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **cha
         params=SimpleNamespace(token_to_kv_pool_allocator=pool, page_size=page_size),
         model_config=SimpleNamespace(hf_config=SimpleNamespace(_commit_hash=commit)),
     )
-    return NamespaceBook(shared_fields(context)).of(TreeKey(None)).digest
+    return Namespaces(**shared_fields(context)).of(None, None).digest
 
 
 def test_the_same_start_has_the_same_donors(folders: Path) -> None:
@@ -82,13 +82,10 @@ def test_adapters_that_are_ignored_may_be_in_any_form(folders: Path) -> None:
 
 def test_new_weights_have_a_namespace_that_no_other_process_has() -> None:
     books = [
-        NamespaceBook(
-            {"model": "m", "revision": "r", "tokenizer": "t", "dtype": "d", "kv_layout": "l", "block_size": 1}
-        )
-        for _ in range(2)
+        Namespaces(model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=1) for _ in range(2)
     ]
-    start = {book.of(TreeKey(None)).digest for book in books}
+    start = {book.of(None, None).digest for book in books}
     for book in books:
         book.new_weights()
     assert len(start) == 1
-    assert len(start | {book.of(TreeKey(None)).digest for book in books}) == 3
+    assert len(start | {book.of(None, None).digest for book in books}) == 3

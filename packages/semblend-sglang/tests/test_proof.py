@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from semblend_core.kv import PagedKv, Rotation
-from semblend_sglang.pool import KvPool
-from semblend_sglang.proof import failure
+from semblend_core.kv import KvPool, PagedKv, Rotation
+from semblend_sglang.worker.proof import failure
 
 TOKENS = np.arange(200) % 50
 ROTATION = Rotation(16, 0, 16, False, 1.0 / 10_000 ** (np.arange(0, 16, 2) / 16))

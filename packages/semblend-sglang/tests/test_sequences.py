@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from semblend_sglang.sequences import as_sequences, for_sampling
+from semblend_sglang.worker.sequences import as_sequences, for_sampling
 
 PROMPTS = {0: list(range(100, 200)), 1: list(range(300, 350)), 2: list(range(500, 600))}
 OWN = {0: (90, 10), 1: (0, 50), 2: (80, 20)}

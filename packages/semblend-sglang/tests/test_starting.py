@@ -9,9 +9,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import semblend_sglang
-from semblend_sglang import legacy, presence
+from semblend_sglang import legacy
+from semblend_sglang.compat import versions
+from semblend_sglang.compat.versions import FORCE_SETTING, KNOWN_VERSIONS, why_refused
 from semblend_sglang.launcher import with_backend
-from semblend_sglang.presence import FORCE_SETTING, KNOWN_VERSIONS, why_refused
 
 
 @pytest.mark.parametrize("version", KNOWN_VERSIONS)
@@ -68,4 +69,4 @@ def test_the_old_call_says_loudly_what_it_does_not_do(
     monkeypatch.delenv(FORCE_SETTING, raising=False)
     monkeypatch.setattr(legacy, "installed_version", lambda: version)
     with pytest.warns(RuntimeWarning, match=says):
-        assert semblend_sglang.patch_radix_cache() is (version in presence.KNOWN_VERSIONS)
+        assert semblend_sglang.patch_radix_cache() is (version in versions.KNOWN_VERSIONS)

@@ -10,8 +10,8 @@ import torch
 
 from semblend_core.testing import ReferenceProvider
 from semblend_sglang import factory
+from semblend_sglang.compat.support import resolved, why_not_for, why_unsupported
 from semblend_sglang.factory import PROVIDER_SETTING, ProviderError
-from semblend_sglang.support import resolved, why_not_for, why_unsupported
 
 LLAMA = {"model_type": "llama", "rope_theta": 1e4, "head_dim": 64, "hidden_size": 128, "num_attention_heads": 2}
 

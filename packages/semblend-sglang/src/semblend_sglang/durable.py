@@ -22,8 +22,8 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageC
 from sglang.srt.runtime_context import get_context
 
 from semblend_core import identity_of_weights
-from semblend_sglang.pages import PageFolder
-from semblend_sglang.presence import UnsupportedSglangError
+from semblend_core.kv import PageFolder
+from semblend_sglang.compat.versions import UnsupportedSglangError
 
 logger = logging.getLogger(__name__)
 

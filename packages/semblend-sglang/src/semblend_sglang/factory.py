@@ -16,16 +16,15 @@ from semblend_core import (
     identity_of_weights,
 )
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
-from semblend_sglang.aliases import AliasPath
+from semblend_core.serving import Namespaces
 from semblend_sglang.compat import cache_class, stock_cache
-from semblend_sglang.finding import BatchLimits, Finder
-from semblend_sglang.kept import KeptDonors
-from semblend_sglang.metrics import EngineMetrics
-from semblend_sglang.plugin import why_not_hooked
-from semblend_sglang.pool import KvPool
-from semblend_sglang.requests import NamespaceBook
-from semblend_sglang.side import Side
-from semblend_sglang.support import resolved, why_unsupported
+from semblend_sglang.compat.hooks import why_not_hooked
+from semblend_sglang.compat.metrics import EngineMetrics
+from semblend_sglang.compat.support import resolved, why_unsupported
+from semblend_sglang.scheduler.aliases import AliasPath
+from semblend_sglang.scheduler.kept import KeptDonors
+from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.worker.pool import SlotPool
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def build_cache(ctx: Any) -> Any:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
         return stock_cache(ctx)
     cache = cache_class().build(ctx)
-    namespaces = NamespaceBook(shared_fields(ctx))
+    namespaces = Namespaces(**shared_fields(ctx))
     provider = _make_provider(settings)
     if isinstance(provider, SemanticLookupProvider):
         cache.semblend = _side(ctx, cache, provider, settings, namespaces)
@@ -61,19 +60,17 @@ def build_cache(ctx: Any) -> Any:
     return cache
 
 
-def _side(
-    ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Settings, namespaces: NamespaceBook
-) -> Side:
+def _side(ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Settings, namespaces: Namespaces) -> Side:
     rotation = Rotation.from_config(ctx.model_config.hf_text_config)
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
-    pool = KvPool.of_engine(engine_pool, rotation, getattr(runner, "forward_stream", None))
+    pool = SlotPool.of_engine(engine_pool, rotation, getattr(runner, "forward_stream", None))
     pool.warm_up()
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if os.environ.get(KEEP_SETTING) == "1" else None
     limits = BatchLimits(_most_row_tokens(resolved(ctx.server_args), cache.page_size), int(runner.max_running_requests))
-    side = Side(Finder(provider, settings, cache, pool, limits, kept), namespaces)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept)
     side.on_change = EngineMetrics(provider).update
     return side
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from semblend_sglang.compat.versions import installed_version, why_refused
 from semblend_sglang.plugin import BACKEND
-from semblend_sglang.presence import installed_version, why_refused
 
 FLAG = "--radix-cache-backend"
 

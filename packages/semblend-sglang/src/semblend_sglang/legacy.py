@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from semblend_sglang.presence import installed_version, why_refused
+from semblend_sglang.compat.versions import installed_version, why_refused
 
 PATCHABLE = ("0.5.17",)
 """Versions whose default cache is still the class that such a patch would change."""

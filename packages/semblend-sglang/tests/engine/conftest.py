@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semblend_sglang.presence import installed_version
+from semblend_sglang.compat.versions import installed_version
 
 SETTINGS = {
     "SGLANG_USE_CPU_ENGINE": "1",

@@ -12,8 +12,8 @@ from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.kv import StoreOptions
 from semblend_core.testing import passage
-from semblend_sglang.kept import KeptDonors
-from semblend_sglang.requests import TreeKey
+from semblend_sglang.scheduler.kept import KeptDonors
+from semblend_sglang.scheduler.requests import TreeKey
 
 DOCUMENT = passage(2, 400)
 LAYOUTS = [
@@ -119,7 +119,7 @@ def test_nothing_approximate_enters_the_tree_and_the_switch_is_put_back(rig: Any
     rig.finish(request)
     assert not request.skip_radix_cache_insert
     assert rig.exact_match(prompt, TreeKey(None)) == []
-    assert len(rig.side.finder.donors) == 1
+    assert len(rig.side.donors) == 1
 
 
 @pytest.mark.parametrize("when", ["waiting", "running"])
@@ -132,7 +132,7 @@ def test_an_abort_gives_everything_back(rig: Any, when: str) -> None:
         rig.step()
     rig.abort(request)
     rig.check_accounts()
-    assert rig.side.open_requests == 0
+    assert len(rig.side.requests) == 0
     assert rig.side.provider.stats().pinned_requests == 0
     assert declines(rig).get(DeclineReason.ABORTED, 0) == (when == "waiting")
 
@@ -165,7 +165,7 @@ def test_a_donor_that_is_used_may_be_evicted_at_once(rig: Any) -> None:
     rig.finish(request)
     again = rig.serve([*passage(6, 80), *DOCUMENT, *passage(7, 40)], "again")
     assert again.cached_tokens == 0
-    assert len(rig.side.finder.donors) == 1, "the donor that is gone is forgotten, the new one known"
+    assert len(rig.side.donors) == 1, "the donor that is gone is forgotten, the new one known"
 
 
 def test_a_full_pool_evicts_for_reuse_as_it_does_for_prefill(new_rig: Callable[..., Any]) -> None:
@@ -224,13 +224,13 @@ def test_a_new_donor_is_found_by_those_who_wait_in_front(rig: Any) -> None:
     before = rig.side.provider.stats().lookups
     for request in waiting:
         request.init_next_round_input(rig.tree)
-    assert [rig.side.claim_of(request.rid) is not None for request in waiting] == [True] * 8 + [False] * 12
+    assert [rig.side.claimed(request) is not None for request in waiting] == [True] * 8 + [False] * 12
     assert rig.side.provider.stats().lookups == before + 8
     rig.waiting.append(waiting[0])
     rig.step()
     for request in waiting[1:]:
         request.init_next_round_input(rig.tree)
-    assert [rig.side.claim_of(request.rid) is not None for request in waiting[7:10]] == [True, True, False]
+    assert [rig.side.claimed(request) is not None for request in waiting[7:10]] == [True, True, False]
 
 
 @pytest.mark.parametrize("wish", ["off", "discovery"])
@@ -258,14 +258,15 @@ def test_kept_donors_are_used_after_the_tree_has_evicted_them(new_rig: Callable[
     rig.side.close()
 
 
-def test_until_the_self_test_has_passed_nothing_is_loaded(rig: Any) -> None:
-    rig.side.finder.proved = False
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_until_the_self_test_has_passed_nothing_is_loaded(new_rig: Callable[..., Any], layout: Any) -> None:
+    rig = new_rig(**layout, lookup_budget_ms=10_000.0, proved=False)
     unproved = [*passage(1, 64), *DOCUMENT]  # Hardly a token twice: it proves nothing.
     rig.serve(unproved, "donor")
     assert rig.serve([*passage(3, 80), *DOCUMENT], "asked").cached_tokens == 0
     words = passage(8, 40)
     rig.serve([words[n * 7 % 40] for n in range(300)], "repeats its words")
-    assert rig.side.finder.proved
+    assert rig.side.self_test.passed
     assert rig.serve([*passage(5, 80), *DOCUMENT], "asked again").cached_tokens > 300
 
 

@@ -18,9 +18,10 @@ from semblend_core import (
     SemanticLookupProvider,
     donor_id_of,
 )
+from semblend_core.serving import token_ids_of
 from semblend_core.testing import Fault, Served, Subject
 from semblend_core.testing.conformance import ProviderConformance
-from semblend_sglang.requests import TreeKey, token_ids_of
+from semblend_sglang.scheduler.requests import TreeKey
 
 
 class RigSubject(Subject):
@@ -56,7 +57,7 @@ class RigSubject(Subject):
         return provider
 
     def namespace(self, *, salt: str | None = None, adapter: str | None = None) -> Namespace:
-        namespace: Namespace = self._rig.namespaces.of(TreeKey(adapter, salt))
+        namespace: Namespace = self._rig.namespaces.of(None, TreeKey(adapter, salt).salt)
         return namespace
 
     def serve(
@@ -132,7 +133,7 @@ class RigSubject(Subject):
 
     def check_integrity(self) -> None:
         self._rig.check_accounts()
-        assert self._rig.side.open_requests == 0
+        assert len(self._rig.side.requests) == 0
         assert self.stats().pinned_requests == 0
 
 

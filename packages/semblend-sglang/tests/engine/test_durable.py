@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from semblend_sglang.presence import UnsupportedSglangError
-from semblend_sglang.support import resolved
+from semblend_sglang.compat.support import resolved
+from semblend_sglang.compat.versions import UnsupportedSglangError
 
 KEY = "0123456789abcdef" * 4
 
@@ -206,7 +206,7 @@ def test_other_adapters_in_the_same_place_have_pages_of_their_own(
 
 
 def test_when_the_weights_change_nothing_is_kept_or_found_before_a_restart(new_pool: Any, config: Any) -> None:
-    from semblend_sglang.hooks import update_weights
+    from semblend_sglang.compat.hooks import update_weights
 
     pool, other = new_pool(), KEY[::-1]
     storage = backend(config, pool)

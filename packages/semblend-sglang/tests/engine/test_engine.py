@@ -13,9 +13,7 @@ from archive import CASES, QUESTIONS, first, recipient
 from running_engine import RunningEngine, cached, divergence
 
 from semblend_core import DonorOffer, LookupRequest, Plan, Row, RowKind, Settings, create_provider
-from semblend_core.recompute import choose_policy
-from semblend_sglang.claims import Claim, claim_of
-from semblend_sglang.requests import NamespaceBook, TreeKey, token_ids_of
+from semblend_core.serving import Claim, Namespaces, claim_by_tier, token_ids_of
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +85,17 @@ def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> Non
 def claim_for(donor: Any, asked: Any) -> Claim:
     """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
     settings = Settings(embedder="none", lookup_budget_ms=10_000.0)
-    namespace = NamespaceBook(
-        {"model": "m", "revision": "r", "tokenizer": "t", "dtype": "f", "kv_layout": "l", "block_size": 1}
-    ).of(TreeKey(None))
+    namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
+    namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")
     provider.offer_donor(DonorOffer("donor", namespace, donor))
     plan = provider.lookup(LookupRequest("asked", namespace, asked)).plan
     assert plan is not None
-    choice = choose_policy(settings.quality_tier, plan, probing=False)
-    assert choice is not None
-    decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1).plan
-    claim = claim_of(decided, 1, most_row_tokens=4096, most_rows=15)
-    assert claim is not None
-    return claim
+    claim = claim_by_tier(plan, settings.quality_tier, 1, limit=None, correcting=None)
+    assert isinstance(claim, Claim)
+    fitting = claim.within(4096, 15, 1)
+    assert fitting is not None
+    return fitting.moved_only()
 
 
 def test_rows_and_spans_give_the_reference_engines_logits(running: RunningEngine) -> None:

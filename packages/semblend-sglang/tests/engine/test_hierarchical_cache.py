@@ -13,7 +13,7 @@ from toy_model import exact_numbers
 
 from semblend_core import DeclineReason
 from semblend_core.testing import passage
-from semblend_sglang.requests import TreeKey
+from semblend_sglang.scheduler.requests import TreeKey
 
 HEAD, DOCUMENT, TAIL = passage(1, 64), passage(2, 400), passage(3, 30)
 EXACT = [*HEAD, *DOCUMENT]
@@ -95,7 +95,7 @@ def test_an_exact_prefix_in_host_memory_wins(make: Callable[..., Any], policy: s
     check(rig, request, exact=True)
     finish(rig, request)
     assert confirmed(rig) == 0
-    assert rig.side.open_requests == 0
+    assert len(rig.side.requests) == 0
 
 
 def test_reuse_that_an_exact_beginning_in_host_memory_forbids_is_counted(make: Callable[..., Any]) -> None:

@@ -14,9 +14,11 @@ import pytest
 from semblend_core import DeclineReason
 from semblend_core.kv import DonorStore, StoreOptions, Transfer
 from semblend_core.testing import passage
-from semblend_sglang import fetching
-from semblend_sglang.kept import MOST_AT_ONCE, KeptDonors
+from semblend_sglang.scheduler.kept import KeptDonors
 
+WAITS = "semblend_core.serving.disk_waits"
+LONGEST_WAIT_S = 2.0
+MOST_AT_ONCE = 4
 DOCUMENT = passage(2, 400)
 DONOR = [*passage(1, 64), *DOCUMENT]
 Start = Callable[..., Any]
@@ -37,7 +39,7 @@ def start(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Start]:
 
     def begin(**options: Any) -> Any:
         while running:
-            running.pop().side.finder.kept.close()
+            running.pop().side.donors.kept.close()
         kept = KeptDonors(StoreOptions(host_bytes=0, disk_bytes=64 * 2**20, disk_path=tmp_path))
         kept.flush()
         running.append(new_rig(kept=kept, lookup_budget_ms=10_000.0, **options))
@@ -50,7 +52,7 @@ def start(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Start]:
 
 def keep(rig: Any, prompt: list[int] = DONOR, rid: str = "donor", **options: Any) -> None:
     rig.serve(prompt, rid, **options)
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     rig.evict(rig.slots)
 
 
@@ -64,7 +66,7 @@ def serve_checked(rig: Any, prompt: list[int], rid: str = "asked", **options: An
     """Tokens reused for ``prompt``; each of its slots holds its own token's KV, turned to its own place."""
     request = rig.submit(prompt, rid, **options)
     for _ in range(1000):
-        rig.side.finder.kept.flush()
+        rig.side.donors.kept.flush()
         if rig.step():
             break
     slots = rig.slots_of(request)
@@ -112,7 +114,7 @@ def test_with_the_weights_the_donors_go_for_good(start: Start, tmp_path: Path, c
         flush(rig)
     else:  # SGLang keeps its tree where it was told to.
         rig.update_weights()
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     assert files(tmp_path) == []
     assert serve_checked(rig, asked(), wish={"capture": False}) == 0
     if change == "update":
@@ -131,7 +133,7 @@ def test_a_request_of_both_weights_is_no_donor(start: Start, tmp_path: Path) -> 
     while request not in rig.running:
         rig.step()
     rig.finish(request)
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     assert (rig.side.provider.stats().donors, files(tmp_path)) == (0, [])
 
 
@@ -142,7 +144,7 @@ def test_a_request_that_waited_for_the_new_weights_is_theirs(start: Start) -> No
     rig.update_weights(lambda: flush(rig))
     rig.step()
     rig.finish(waiting)
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     rig.evict(rig.slots)
     assert serve_checked(rig, asked(), wish={"capture": False}) > 350
     assert serve_checked(start(), asked(1)) == 0
@@ -172,7 +174,7 @@ def test_a_request_waits_for_the_disk_and_nobody_else_does(start: Start, monkeyp
     assert [rig.step() for _ in range(3)] == [[], [], []]
     assert disk.loads == 1, "it is sent for once"
     disk.let_go.set()
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     assert rig.step() == [waiting]
     assert waiting.cached_tokens > 350
     assert disk.loads == 1
@@ -186,7 +188,7 @@ def test_what_does_not_come_in_time_is_computed(start: Start, monkeypatch: pytes
     rig, _ = start(), SlowDisk(monkeypatch)
     request = rig.submit(asked(), "waits in vain")
     assert rig.step() == []
-    monkeypatch.setattr(fetching, "LONGEST_WAIT_S", -1.0)
+    monkeypatch.setattr(f"{WAITS}.LONGEST_WAIT_S", -1.0)
     assert rig.step() == [request]
     assert request.cached_tokens == 0
     assert rig.side.provider.stats().declines == {DeclineReason.LOAD_FAILED: 1}
@@ -197,17 +199,18 @@ def test_what_does_not_come_in_time_is_computed(start: Start, monkeypatch: pytes
 def test_only_the_wait_for_the_disk_is_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = start()
     rig.serve(DONOR, "donor")
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     SlowDisk(monkeypatch)
     request = rig.submit(asked(), "asked")
     request.init_next_round_input(rig.tree)
-    assert rig.side.donors_of("asked") == "there", "the tree holds it"
-    monkeypatch.setattr(fetching, "LONGEST_WAIT_S", 0.1)
+    life = rig.side.claimed(request)
+    assert rig.side.arrival(life) == "there", "the tree holds it"
+    monkeypatch.setattr(f"{WAITS}.LONGEST_WAIT_S", 0.1)
     time.sleep(0.2)
     rig.evict(rig.slots)
-    assert rig.side.donors_of("asked") == "coming"
+    assert rig.side.arrival(life) == "coming"
     time.sleep(0.2)
-    assert rig.side.donors_of("asked") == "given up"
+    assert rig.side.arrival(life) == "given up"
 
 
 def test_few_are_fetched_at_a_time_and_those_who_leave_make_room(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +224,7 @@ def test_few_are_fetched_at_a_time_and_those_who_leave_make_room(start: Start, m
     rig.step()
     assert disk.loads == MOST_AT_ONCE + 1
     disk.let_go.set()
-    rig.side.finder.kept.flush()
+    rig.side.donors.kept.flush()
     while rig.waiting:
         rig.step()
     assert all(request.cached_tokens > 350 for request in requests[1:])
@@ -257,31 +260,31 @@ def test_what_grows_from_old_weights_is_no_donor_until_the_tree_is_emptied(start
 def test_who_waited_for_others_fetches_has_time_for_its_own(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(start())
     now = [0.0]
-    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(f"{WAITS}.time", SimpleNamespace(monotonic=lambda: now[0]))
     rig, disk = start(), SlowDisk(monkeypatch)
     requests = [rig.submit(asked(number), f"asked-{number}") for number in range(MOST_AT_ONCE + 2)]
     rig.step()
-    now[0] = 0.7 * fetching.LONGEST_WAIT_S
+    now[0] = 0.7 * LONGEST_WAIT_S
     rig.abort(requests[0])
     rig.step()
     assert disk.loads == MOST_AT_ONCE + 1
-    now[0] = 1.4 * fetching.LONGEST_WAIT_S
+    now[0] = 1.4 * LONGEST_WAIT_S
     rig.step()
     assert rig.side.provider.stats().declines == {
         DeclineReason.LOAD_FAILED: MOST_AT_ONCE - 1,  # These were sent for at once.
         DeclineReason.ABORTED: 1,
     }
-    assert [rig.side.donors_of(f"asked-{MOST_AT_ONCE + n}") for n in (0, 1)] == ["coming", "coming"]
+    assert [rig.side.arrival(rig.side.claimed(request)) for request in requests[-2:]] == ["coming", "coming"]
     assert disk.loads == MOST_AT_ONCE + 2
 
 
 def test_who_finds_no_place_to_be_fetched_is_not_the_disks_fault(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(start())
     rig, disk = start(), SlowDisk(monkeypatch)
-    monkeypatch.setattr(rig.side.finder.kept, "may_fetch", lambda coming: False)
+    monkeypatch.setattr(f"{WAITS}.MOST_AT_ONCE", 0)
     request = rig.submit(asked(), "asked")
     assert rig.step() == []
-    monkeypatch.setattr(fetching, "LONGEST_WAIT_S", -1.0)
+    monkeypatch.setattr(f"{WAITS}.LONGEST_WAIT_S", -1.0)
     assert rig.step() == [request]
     assert rig.side.provider.stats().declines == {DeclineReason.ALLOCATION_FAILED: 1}
     assert disk.loads == 0
@@ -292,9 +295,9 @@ def test_a_claim_that_is_dropped_takes_its_fetch_along(start: Start, monkeypatch
     rig, _ = start(), SlowDisk(monkeypatch)
     request = rig.submit(asked(), "asked")
     rig.step()
-    followed = rig.side.of(request)
-    assert followed.coming is not None
+    life = rig.side.claimed(request)
+    assert life.fetch.donors
     rig.serve(asked()[:70], "its beginning", wish="off")
     request.init_next_round_input(rig.tree)
-    assert followed.claim is None or followed.claim.start > 0
-    assert followed.coming is None
+    assert life.claim is None or life.claim.start > 0
+    assert not life.fetch.donors

@@ -10,9 +10,9 @@ import pytest
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.testing import passage
-from semblend_sglang import following
-from semblend_sglang.requests import TreeKey
-from semblend_sglang.side import MOST_POSTPONEMENTS
+from semblend_sglang.scheduler import requests
+from semblend_sglang.scheduler.requests import TreeKey
+from semblend_sglang.scheduler.side import MOST_POSTPONEMENTS
 
 DOCUMENT = passage(2, 400)
 
@@ -42,7 +42,7 @@ def test_an_id_that_returns_with_another_prompt_is_another_request(rig: Any) -> 
     rig.serve([*passage(1, 64), *other], "other donor", salt="b")
     lost = rig.submit(prompt_with(DOCUMENT, 3), "same", salt="a")
     lost.init_next_round_input(rig.tree)
-    assert rig.side.claim_of("same") is not None
+    assert rig.side.claimed(lost) is not None
     rig.waiting.remove(lost)  # SGLang tells nobody.
     request = rig.submit(prompt_with(other, 5), "same", salt="b")
     rig.step()
@@ -51,7 +51,7 @@ def test_an_id_that_returns_with_another_prompt_is_another_request(rig: Any) -> 
     assert rig.side.provider.stats().declines[DeclineReason.ABORTED] == 1
     assert not lost.skip_radix_cache_insert
     rig.finish(request)
-    assert rig.side.open_requests == 0
+    assert len(rig.side.requests) == 0
     assert rig.side.provider.stats().pinned_requests == 0
 
 
@@ -80,7 +80,7 @@ def test_while_the_first_of_an_id_is_computed_the_second_is_cold(rig: Any) -> No
     rig.finish(first)
     assert rig.exact_match(list(first.origin_input_ids), TreeKey(None)) == []
     rig.check_accounts()
-    assert rig.side.open_requests == 0
+    assert len(rig.side.requests) == 0
 
 
 def test_requests_that_vanish_are_forgotten(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ def test_requests_that_vanish_are_forgotten(rig: Any, monkeypatch: pytest.Monkey
     lost = rig.submit(prompt_with(DOCUMENT, 3), "lost")
     lost.init_next_round_input(rig.tree)
     rig.waiting.remove(lost)
-    monkeypatch.setattr(following, "FORGOTTEN_AFTER_S", -1.0)
+    monkeypatch.setattr(requests, "FORGOTTEN_AFTER_S", -1.0)
     rig.serve(passage(8, 50), "next")
-    assert rig.side.open_requests == 0
+    assert len(rig.side.requests) == 0
     assert rig.side.provider.stats().declines[DeclineReason.ABORTED] == 1
 
 
@@ -100,8 +100,10 @@ def test_what_is_refused_again_and_again_is_served_cold(rig: Any) -> None:
     copies = 0
     for _ in range(2 * MOST_POSTPONEMENTS):
         request.init_next_round_input(rig.tree)
-        copies += rig.side.admit("asked") is not None
-        rig.side.withdraw("asked")
+        life = rig.side.claimed(request)
+        if life is not None:
+            copies += rig.side.admit(life) is not None
+            rig.side.withdraw(life)
         rig.check_accounts()
     assert copies == MOST_POSTPONEMENTS + 1
     assert rig.side.provider.stats().declines[DeclineReason.ALLOCATION_FAILED] == 1
@@ -134,13 +136,13 @@ def test_a_provider_that_raises_takes_nothing_down(rig: Any, broken: tuple[str, 
     rig.step()
     rig.finish(declined)
     rig.tree.reset()
-    assert rig.side.open_requests == 0
+    assert len(rig.side.requests) == 0
     rig.side.close()
 
 
 def test_a_forward_that_never_asks_for_rows_ends_reuse(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
-    start, rig.side.start = rig.side.start, lambda request_id: None
+    start, rig.side.start = rig.side.start, lambda request: None
     broken = rig.submit(prompt_with(DOCUMENT, 3), "asked")
     rig.step()
     rig.finish(broken)
@@ -178,5 +180,5 @@ def test_what_is_not_supported_is_no_donor_either(rig: Any, field: str, value: A
     request = rig.submit(prompt_with(DOCUMENT, 3), "asked")
     setattr(request, field, value)
     rig.step()
-    assert len(rig.side.finder.donors) == 0
+    assert len(rig.side.donors) == 0
     assert outcomes(rig) == {OutcomeKind.DECLINED: 1}

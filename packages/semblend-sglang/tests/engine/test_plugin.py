@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from semblend_sglang.hooks import HOOKS
+from semblend_sglang.compat.hooks import HOOKS
 
 SCRIPT = """
 import json
@@ -14,7 +14,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.mem_cache.registry import registered_radix_cache_backends
 load_plugins()
 from sglang.srt.plugins.hook_registry import HookRegistry
-from semblend_sglang.plugin import why_not_hooked
+from semblend_sglang.compat.hooks import why_not_hooked
 whole = why_not_hooked()
 HookRegistry._patched.discard("sglang.srt.managers.scheduler.Scheduler.abort_request")
 print(json.dumps([registered_radix_cache_backends(), sorted(HookRegistry._hooks), whole, why_not_hooked()]))

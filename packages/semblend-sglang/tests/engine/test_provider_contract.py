@@ -11,7 +11,7 @@ from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
 from semblend_core import SemanticPrefixProvider, SemanticPrefixResult, as_token_ids
 from semblend_core.testing import passage
-from semblend_sglang.aliases import AliasPath
+from semblend_sglang.scheduler.aliases import AliasPath
 
 
 class Recording(SemanticPrefixProvider):
@@ -202,7 +202,7 @@ def test_an_id_that_returns_with_another_prompt_is_asked_about_anew(rig: Any, pr
     assert request.cached_tokens == 0
     assert provider.named("on_prefix_miss") == ["a", "b", "b"]
     assert not lost.skip_radix_cache_insert
-    assert rig.tree.semblend_aliases.open_requests == 0
+    assert len(rig.tree.semblend_aliases.requests) == 0
 
 
 def test_the_mark_is_apart_from_sglangs_switch(rig: Any, provider: Recording) -> None:
@@ -213,9 +213,10 @@ def test_the_mark_is_apart_from_sglangs_switch(rig: Any, provider: Recording) ->
     aliases = rig.tree.semblend_aliases
     asked = rig.tree._asked(request, None, 3)
     assert aliases.match(asked, lambda tokens: rig.tree._look(tokens, asked.key)) is not None
-    assert aliases.is_approximate("b")
+    life = aliases.requests.of_request(request)
+    assert life.is_approximate
     assert not request.skip_radix_cache_insert
-    aliases.forbid_insert(request)
+    life.forbid_insert()
     assert request.skip_radix_cache_insert
 
 

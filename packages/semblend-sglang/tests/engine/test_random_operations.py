@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from semblend_core.testing import passage
-from semblend_sglang.requests import TreeKey
+from semblend_sglang.scheduler.requests import TreeKey
 
 PASSAGES = [passage(seed, length) for seed, length in enumerate((48, 64, 80, 96, 112, 160))]
 SALTS = (None, None, "tenant")
@@ -128,7 +128,7 @@ class Operations(RuleBasedStateMachine):
         self.rig.evict(self.rig.slots)
         self.rig.check_accounts()
         assert self.rig.allocator.available_size() == self.rig.slots
-        assert self.rig.side.open_requests == 0
+        assert len(self.rig.side.requests) == 0
         stats = self.rig.side.provider.stats()
         assert stats.pinned_requests == 0
         self.rig.close()

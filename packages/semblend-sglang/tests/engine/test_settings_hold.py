@@ -46,28 +46,26 @@ def reused(rig: Any, wish: Any) -> bool:
 def test_which_prompts_become_donors(rig_with: Callable[..., Any], settings: Any, wish: Any, kept: bool) -> None:
     rig = rig_with(**settings)
     assert reused(rig, wish) is kept
-    assert len(rig.side.finder.donors) == kept
+    assert len(rig.side.donors) == kept
 
 
 def test_what_nobody_wants_to_keep_is_read_for_the_self_test(rig_with: Callable[..., Any]) -> None:
-    rig = rig_with(capture="hinted")
-    rig.side.finder.proved = False
+    rig = rig_with(capture="hinted", proved=False)
     rig.serve(DONOR, "donor", wish={"capture": True})
     assert rig.serve(ASKED, "asked too early").cached_tokens == 0
     words = passage(8, 40)
     rig.serve([words[n * 7 % 40] for n in range(300)], "repeats its words")
-    assert rig.side.finder.proved
-    assert len(rig.side.finder.donors) == 1
+    assert rig.side.self_test.passed
+    assert len(rig.side.donors) == 1
     assert rig.serve(ASKED[:-1], "asked again").cached_tokens > 300
 
 
 def test_until_the_self_test_has_passed_it_is_pending_and_not_failed(rig_with: Callable[..., Any]) -> None:
-    finder = rig_with().side.finder
-    assert finder.why_unproved is None
-    finder.proved = False
-    assert finder.why_unproved is DeclineReason.SELF_TEST_PENDING
-    finder.stop("for a test")
-    assert finder.why_unproved is DeclineReason.SELF_TEST_FAILED
+    assert rig_with().side.self_test.why_not is None
+    self_test = rig_with(proved=False).side.self_test
+    assert self_test.why_not is DeclineReason.SELF_TEST_PENDING
+    self_test.fail("for a test")
+    assert self_test.why_not is DeclineReason.SELF_TEST_FAILED
 
 
 @pytest.mark.parametrize(("limit", "seams"), [(None, True), (0.0, False)])
@@ -78,8 +76,7 @@ def test_no_more_is_computed_afresh_than_the_limit(
     rig.serve(DONOR, "donor")
     request = rig.submit(ASKED, "asked")
     request.init_next_round_input(rig.tree)
-    claim = rig.side.claim_of("asked")
-    assert claim is not None
+    claim = rig.side.claimed(request).claim
     gap = ASKED.index(DOCUMENT[0])
     assert (claim.row_tokens > gap) is seams
     rig.step()
@@ -101,7 +98,7 @@ def test_the_policy_decides_which_donor_makes_room(rig_with: Callable[..., Any],
     assert ask("seldom", 3)
     rig.serve([*passage(1, 64), *texts["new"]], "new")
     assert {name for number, name in enumerate(texts, 4) if ask(name, number)} == {stays, "new"}
-    assert len(rig.side.finder.donors) == 2
+    assert len(rig.side.donors) == 2
     gone = "often" if stays == "seldom" else "seldom"
     rig.serve([*passage(5, 64), *texts[gone]], "again", wish={"mode": "discovery", "capture": True})
     assert ask(gone, 9), "it may become a donor again"

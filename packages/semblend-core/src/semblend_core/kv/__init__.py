@@ -7,6 +7,7 @@ from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
+from semblend_core.kv.pages import PageFolder
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
 from semblend_core.kv.relocation import relocate
@@ -37,6 +38,7 @@ __all__ = [
     "LeftDonor",
     "MeanShiftCorrection",
     "Moves",
+    "PageFolder",
     "PagedKv",
     "PagedMeanShift",
     "RequestFetch",

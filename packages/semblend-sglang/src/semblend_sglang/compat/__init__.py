@@ -1,4 +1,8 @@
-"""One module per generation of SGLang's prefix cache; each translates that cache's calls to :class:`Side`'s."""
+"""All that knows SGLang: its versions, its prefix caches, the calls that are hooked, and what is not supported.
+
+There is one module per generation of SGLang's prefix cache. Each translates that cache's calls to those of
+``scheduler``.
+"""
 
 from __future__ import annotations
 

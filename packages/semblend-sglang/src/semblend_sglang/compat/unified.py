@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,13 +17,14 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.registry import create_unified_radix_cache
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from semblend_sglang.compat.shared import SemBlendCache
-from semblend_sglang.requests import Asked, TreeKey
-from semblend_sglang.support import why_not_for
-from semblend_sglang.tree import TreeMatch
+from semblend_sglang.compat.cache import SemBlendCache, ids_of
+from semblend_sglang.scheduler.requests import TreeKey
+from semblend_sglang.scheduler.tree import TreeMatch
 
 
 class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[misc]
+    SWITCH_STOPS_PIECES = False
+
     def __init__(self, params: Any) -> None:
         self._private: dict[str, torch.Tensor] = {}
         """Slots that a request was given and that its row does not hold yet."""
@@ -42,27 +42,19 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         exact = super().match_prefix(params)
         req = params.req
-        if req is None or self.disable or (self.semblend is None and self.semblend_aliases is None):
-            return exact
-        if req.kv.holds_kv or req.output_ids:
-            return exact  # It was retracted: what it had is computed again.
+        if req is None or self.disable or req.kv.holds_kv or req.output_ids:
+            return exact  # A request that was retracted: what it had is computed again.
         asked = self._asked(req, params.key, exact.device_prefix_len, self._may_grow(req, exact))
-        if self.semblend_aliases is not None:
-            found = self.semblend_aliases.match(asked, lambda tokens: self._look(tokens, asked.key))
-            self.semblend_aliases.forbid_insert(req)
-            return exact if found is None else found
-        assert self.semblend is not None
-        claim = self.semblend.match(asked)
-        return exact if claim is None else exact._replace(host_hit_length=claim.length)
+        return self._longer(asked, exact)
 
     def init_load_back(self, params: InitLoadBackParams) -> Any:
         req, side = params.req, self.semblend
         self._load_is_private = False
-        followed = side.of(req) if side is not None and req is not None else None
-        if side is None or followed is None or followed.claim is None:
+        life = side.claimed(req) if side is not None and req is not None else None
+        if side is None or life is None:
             return super().init_load_back(params)
         self._come_behind_loads()
-        slots = side.admit(req.rid)
+        slots = side.admit(life)
         if slots is None:
             return 0, req.last_node
         self._load_is_private = True
@@ -86,11 +78,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
             return  # SGLang does not ask for what skips insertion; should it ever, the tree stays exact.
         super().checkpoint(req, up_to=up_to, **kwargs)
         if up_to >= len(req.origin_input_ids) and not self.disable:
-            asked = self._asked(req, None, 0)
-            if self.semblend is not None:
-                self.semblend.cached(asked, lambda: self._row(req.kv.req_pool_idx, len(asked.prompt)))
-            elif self.semblend_aliases is not None:
-                self.semblend_aliases.cached(asked)
+            self._prompt_cached(req, req.kv.req_pool_idx)
 
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         super().on_release(req, checkpointed=checkpointed)
@@ -102,7 +90,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         super().finish(request, outcome)
         if outcome is CacheRequestOutcome.ABORT:
             for part in self._parts():
-                part.left_queue(request.rid)
+                part.leave_queue(request.rid)
 
     def reset(self) -> None:
         super().reset()
@@ -111,20 +99,6 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
             self.semblend.reset()
 
     # --- The hooks' calls ------------------------------------------------------------------------------------------
-
-    def semblend_admitted(self, req: Any, adder: Any) -> None:
-        side = self.semblend
-        load = side.loads.get(req.rid) if side is not None else None
-        if side is None or load is None:
-            return
-        side.forbid_insert(req.rid)
-        # SGLang counts the whole prefix as cached, less what it believes computed before: rows are computed.
-        req.already_computed = load.claim.row_tokens
-        adder.log_hit_tokens -= load.claim.row_tokens
-        adder.log_input_tokens += load.claim.row_tokens
-
-    def semblend_continued(self, req: Any, finished: bool) -> None:
-        """Later pieces of an approximate prompt need nothing here."""
 
     def semblend_may_load(self) -> bool:
         """Not while KV is ordered from host memory for the batch that is being put together.
@@ -167,8 +141,10 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
 
     @staticmethod
     def _key(tokens: Any, key: TreeKey) -> RadixKey:
-        ids = tokens if isinstance(tokens, array) else array("q", tokens)
-        return RadixKey(ids, key.extra_key, cache_salt=key.cache_salt)
+        return RadixKey(ids_of(tokens), key.extra_key, cache_salt=key.cache_salt)
+
+    def _tree_key(self, req: Any) -> TreeKey:
+        return TreeKey(req.extra_key, req.cache_salt)
 
     def _may_grow(self, req: Any, exact: MatchResult) -> bool:
         """Whether SGLang has exact tokens off the device, fetches some, or looks again as some were evicted."""
@@ -183,15 +159,3 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         """What is queued from now on finds the KV that is on its way from host memory."""
         for under_way in self.cache_controller.ack_load_queue if self.cache_controller is not None else ():
             under_way.finish_event.wait()
-
-    @staticmethod
-    def _asked(req: Any, key: Any, exact_tokens: int, unsettled: bool = False) -> Asked:
-        return Asked(
-            req,
-            req.rid,
-            req.origin_input_ids,
-            TreeKey(req.extra_key, req.cache_salt),
-            exact_tokens,
-            why_not_for(req, key),
-            unsettled,
-        )

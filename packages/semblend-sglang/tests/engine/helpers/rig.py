@@ -24,12 +24,11 @@ from toy_model import HEAD, LATENT, ToyModel
 
 from semblend_core import Settings, create_provider
 from semblend_core.kv import Rotation
-from semblend_sglang import hooks
+from semblend_core.serving import Namespaces
+from semblend_sglang.compat import hooks
 from semblend_sglang.compat.unified import SemBlendUnifiedCache
-from semblend_sglang.finding import BatchLimits, Finder
-from semblend_sglang.pool import KvPool
-from semblend_sglang.requests import NamespaceBook
-from semblend_sglang.side import Side
+from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.worker.pool import SlotPool
 
 
 class Rig(ToyModel):
@@ -46,6 +45,7 @@ class Rig(ToyModel):
         most_sequences: int = 32,
         context: int = 4096,
         kept: Any = None,
+        proved: bool = True,
         identity: tuple[tuple[str, str], ...] = (),
         **settings: Any,
     ) -> None:
@@ -69,22 +69,20 @@ class Rig(ToyModel):
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
         self.settings = Settings(embedder="none", min_span_tokens=32, quality_tier="fast", **settings)
         provider = create_provider(self.settings, engine="sglang")
-        self.namespaces = NamespaceBook(
-            {
-                "model": "rig",
-                "revision": "local",
-                "tokenizer": "rig",
-                "dtype": "float32",
-                "kv_layout": "sglang",
-                "block_size": page_size,
-                "extras": identity,
-            }
+        self.namespaces = Namespaces(
+            model="rig",
+            revision="local",
+            tokenizer="rig",
+            dtype="float32",
+            kv_layout="sglang",
+            block_size=page_size,
+            extras=identity,
         )
-        pool = KvPool.of_engine(self.pool, self.rotation)
+        pool = SlotPool.of_engine(self.pool, self.rotation)
         limits = BatchLimits((chunk or context) - page_size, most_sequences)
-        finder = Finder(provider, self.settings, self.tree, pool, limits, kept)
-        finder.proved = True
-        self.side = Side(finder, self.namespaces)
+        self.side = Side(provider, self.settings, self.tree, pool, limits, self.namespaces, kept)
+        if proved:
+            self.side.self_test.hear([(0, "")])
         self.tree.semblend = self.side
         self.waiting: list[Req] = []
         self.running: list[Req] = []

@@ -23,7 +23,7 @@ from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from sglang.srt.runtime_context import get_memory, get_parallel, get_server_args
 
 from semblend_core.testing import wait_until
-from semblend_sglang import hooks
+from semblend_sglang.compat import hooks
 
 DURABLE = {"backend_name": "semblend", "module_path": "semblend_sglang.durable", "class_name": "DurablePages"}
 

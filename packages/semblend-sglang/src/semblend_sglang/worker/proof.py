@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from semblend_core.kv import pairs_of_equal_tokens, why_pairs_disagree
-from semblend_sglang.pool import KvPool
+from semblend_core.kv import KvPool, pairs_of_equal_tokens, why_pairs_disagree
 
 MOST_PAIRS = 256
 

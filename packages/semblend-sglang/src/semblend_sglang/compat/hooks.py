@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from semblend_core import DeclineReason
-from semblend_sglang.claims import Claim
-from semblend_sglang.guard import guarded
-from semblend_sglang.sequences import MARK, as_requests, as_sequences, for_sampling, running
-from semblend_sglang.side import Side
+from semblend_core.serving import Claim, contain
+from semblend_sglang.scheduler.requests import SglangLife
+from semblend_sglang.scheduler.side import Side
+from semblend_sglang.worker.sequences import MARK, as_requests, as_sequences, for_sampling, running
 
 Original = Callable[..., Any]
 
@@ -31,40 +31,48 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
         return _add_with_alias(original, adder, req, *args, **kwargs)
     if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
         return _try_later()
-    claim = side.claim_of(req.rid) if req.host_hit_length else None
-    donors = "there" if claim is None else side.donors_of(req.rid)
-    if donors == "coming":
-        if not (adder.can_run_list or adder.running_batch.batch_size()):
-            time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
-        return _leave_in_queue()
-    if donors == "given up":
-        req.host_hit_length, claim = 0, None
-    rows = 0 if claim is None else claim.row_tokens
-    if claim is not None and not (adder.tree_cache.semblend_may_load() and _has_room(adder, side, claim)):
-        if adder.can_run_list and side.may_wait(req.rid):
-            return _try_later()
-        side.give_up(req.rid, DeclineReason.ALLOCATION_FAILED)
-        req.host_hit_length, claim, rows = 0, None, 0
+    life = side.claimed(req) if req.host_hit_length else None
+    if life is not None:
+        verdict = _verdict_on_claim(adder, side, life)
+        if verdict is not None:
+            return verdict
+        if life.claim is None:
+            req.host_hit_length, life = 0, None
+    rows = 0 if life is None or life.claim is None else life.claim.row_tokens
     before = len(adder.can_run_list)
     _take_room(adder, rows)
     result = original(adder, req, *args, **kwargs)
     admitted = len(adder.can_run_list) > before
-    if claim is not None and (not admitted or req.rid not in side.loads):
+    if not admitted or side.load_of(req) is None:
         _take_room(adder, -rows)
-    if claim is not None and not admitted:
-        side.withdraw(req.rid)
+    if life is not None and not admitted:
+        side.withdraw(life)
         adder.tree_cache.semblend_forget_private(req)
     if admitted:
         adder.tree_cache.semblend_admitted(req, adder)
-        side.admitted(req.rid)
+        side.admitted(req)
     return result
+
+
+def _verdict_on_claim(adder: Any, side: Side, life: SglangLife) -> Any | None:
+    """What SGLang is told of a request whose claim is not to be had yet; None where it goes on, perhaps without it."""
+    donors = side.arrival(life)
+    if donors == "coming":
+        if not (adder.can_run_list or adder.running_batch.batch_size()):
+            time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
+        return _leave_in_queue()
+    if life.claim is not None and not (adder.tree_cache.semblend_may_load() and _has_room(adder, side, life.claim)):
+        if adder.can_run_list and side.may_wait(life):
+            return _try_later()
+        side.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
+    return None
 
 
 def _add_with_alias(original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(adder, req, *args, **kwargs)
     aliases = getattr(adder.tree_cache, "semblend_aliases", None)
     if aliases is not None and req in adder.can_run_list:
-        aliases.admitted(req.rid)
+        aliases.admitted(req)
     return result
 
 
@@ -78,7 +86,7 @@ def add_chunked_request(original: Original, adder: Any, req: Any) -> Any:
     """The next piece of a long prompt."""
     result = original(adder, req)
     side = side_of(adder.tree_cache)
-    if side is not None and side.is_approximate(req.rid):
+    if side is not None:
         adder.tree_cache.semblend_continued(req, finished=result is None)
     return result
 
@@ -90,7 +98,7 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
         return original(cls, batch, *args, **kwargs)
     rows, prompts = {}, {}
     for index, req in enumerate(batch.reqs):
-        load = side.start(req.rid)
+        load = side.start(req)
         if load is not None and load.claim.rows:
             rows[index], prompts[index] = load.claim.rows, load.token_ids
             # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
@@ -125,8 +133,8 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
     part = side_of(scheduler.tree_cache) or getattr(scheduler.tree_cache, "semblend_aliases", None)
     if part is not None:
         waiting = {req.rid for req in scheduler.waiting_queue}
-        for request_id in part.waiting_requests() - waiting:
-            part.left_queue(request_id)
+        for request_id in part.requests.waiting - waiting:
+            part.leave_queue(request_id)
     return result
 
 
@@ -139,10 +147,10 @@ def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) 
         return original(updater, *args, **kwargs)
     finally:
         if side is not None and side.times_emptied == before:
-            guarded("a change of weights", side.weights_changed)
+            contain("a change of weights", side.weights_changed)
         storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
         if hasattr(storage, "semblend_weights_changed"):
-            guarded("a change of weights", storage.semblend_weights_changed)
+            contain("a change of weights", storage.semblend_weights_changed)
 
 
 def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
@@ -153,9 +161,7 @@ def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
         return False
     room = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
     sequences = side.rows_of_admitted() + len(adder.can_run_list) + adder.running_batch.batch_size() + 1
-    return bool(
-        claim.row_tokens + adder.page_size <= room and sequences + len(claim.rows) <= side.finder.limits.sequences
-    )
+    return bool(claim.row_tokens + adder.page_size <= room and sequences + len(claim.rows) <= side.limits.sequences)
 
 
 def _counts_tokens_of_its_batch(req: Any) -> bool:
@@ -199,3 +205,14 @@ HOOKS: dict[str, Callable[..., Any]] = {
     f"{UPDATER}.update_weights_from_tensor": update_weights,
     f"{UPDATER}.update_weights_from_ipc": update_weights,
 }
+
+
+def why_not_hooked() -> str | None:
+    """Why the hooks are not in place, as after a change inside SGLang that no version number told; None: they are.
+
+    Without them relocated KV would be used and rows not computed, so nothing may be reused then.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    missing = sorted(set(HOOKS) - HookRegistry._patched)
+    return f"SGLang did not apply the hooks on {', '.join(missing)}" if missing else None

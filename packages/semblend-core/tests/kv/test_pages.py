@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from semblend_sglang import pages
-from semblend_sglang.pages import PageFolder
+from semblend_core.kv import PageFolder, pages
 
 SIZE = 4096
 
@@ -122,7 +121,7 @@ def test_clear_leaves_nothing(tmp_path: Path) -> None:
 WRITER = """
 import random, sys
 from pathlib import Path
-from semblend_sglang.pages import PageFolder
+from semblend_core.kv import PageFolder
 folder = PageFolder(Path(sys.argv[1]), 2**30)
 for number in range(10**6):
     assert folder.write(str(number), memoryview(random.Random(number).randbytes(2**20)))

@@ -6,14 +6,13 @@ real counters reach. So the provider's figures are added to such counters as the
 
 from __future__ import annotations
 
-from typing import Any
-
 from semblend_core import (
     ENGINE_COUNTERS,
     ENGINE_GAUGES,
     ENGINE_LABELLED_COUNTERS,
     ProviderStats,
     SemanticLookupProvider,
+    growth_of,
 )
 
 
@@ -33,17 +32,13 @@ class EngineMetrics:
 
     def update(self) -> None:
         """Add what has happened since the last call."""
-        before, now = self._told, self._provider.stats()
+        now = self._provider.stats()
+        grown = growth_of(self._told, now)
         for name, counter in self._counters.items():
-            counter.inc(max(0, getattr(now, name) - getattr(before, name)))
+            counter.inc(grown[name])
         for name, labelled in self._labelled.items():
-            for value, count in _growth(getattr(before, name), getattr(now, name)):
+            for value, count in grown[name].items():
                 labelled.labels(value).inc(count)
         for name, gauge in self._gauges.items():
             gauge.set(getattr(now, name))
         self._told = now
-
-
-def _growth(before: Any, now: Any) -> list[tuple[str, int]]:
-    """A provider that counts backwards is not followed: counters only grow."""
-    return [(str(key), count - before.get(key, 0)) for key, count in now.items() if count > before.get(key, 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from semblend_core.kv import Rotation, UnsupportedRotationError
+from semblend_core.kv import why_keys_do_not_move
 
 WRITES_BEFORE_IT_ATTENDS = ("torch_native", "triton", "fa3")
 """Prefill attention that stores the new tokens of all sequences before a kernel reads any prefix: rows need that.
@@ -78,7 +78,10 @@ def why_unsupported(ctx: Any) -> str | None:
     }
     found = next((why for why, applies in reasons.items() if applies), None)
     return (
-        found or _why_attention_unsupported(ctx) or _why_pool_unsupported(engine_pool) or _why_rotation_unsupported(ctx)
+        found
+        or _why_attention_unsupported(ctx)
+        or _why_pool_unsupported(engine_pool)
+        or why_keys_do_not_move(ctx.model_config.hf_text_config)
     )
 
 
@@ -119,12 +122,4 @@ def _why_pool_unsupported(engine_pool: Any) -> str | None:
     layout = str(getattr(engine_pool, "kv_cache_layout", "nhd")).lower()
     if layout != "nhd":
         return f"the KV layout {layout} is not supported yet"
-    return None
-
-
-def _why_rotation_unsupported(ctx: Any) -> str | None:
-    try:
-        Rotation.from_config(ctx.model_config.hf_text_config)
-    except UnsupportedRotationError as error:
-        return str(error)
     return None

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semblend_sglang.claims import Run
+from semblend_core.serving import Rows
 
 MARK = "semblend_requests"
 """The attribute under which a forward batch keeps what it was before rows were added."""
@@ -65,7 +65,7 @@ class _Layout:
     is_row: list[bool]
 
     @classmethod
-    def of(cls, batch: Any, rows: dict[int, tuple[Run, ...]]) -> _Layout:
+    def of(cls, batch: Any, rows: dict[int, Rows]) -> _Layout:
         layout = cls([], [], [], [])
         for index, (prefix, length) in enumerate(zip(batch.prefix_lens, batch.extend_lens, strict=True)):
             for start, end in rows.get(index, ()):
@@ -81,7 +81,7 @@ class _Layout:
 
 
 @contextmanager
-def as_sequences(batch: Any, rows: dict[int, tuple[Run, ...]], prompts: dict[int, Any]) -> Iterator[RequestView]:
+def as_sequences(batch: Any, rows: dict[int, Rows], prompts: dict[int, Any]) -> Iterator[RequestView]:
     """Show ``batch``, a ScheduleBatch, with the ``rows`` of its requests (by index) while its forward batch is made.
 
     ``prompts`` holds the token ids of the same requests. The batch itself is as before afterwards.
@@ -141,7 +141,7 @@ def for_sampling(forward_batch: Any, requests: Sequence[Any], view: RequestView)
             setattr(forward_batch, name, [value[at] for at in view.own_sequences()])
 
 
-def _request_view(batch: Any, rows: dict[int, tuple[Run, ...]], owners: list[int]) -> RequestView:
+def _request_view(batch: Any, rows: dict[int, Rows], owners: list[int]) -> RequestView:
     added = [sum(end - start for start, end in rows.get(index, ())) for index in range(len(batch.extend_lens))]
     lengths = [length + more for length, more in zip(batch.extend_lens, added, strict=True)]
     starts = batch.extend_logprob_start_lens
@@ -159,7 +159,7 @@ def _request_view(batch: Any, rows: dict[int, tuple[Run, ...]], owners: list[int
     )
 
 
-def _shown(batch: Any, layout: _Layout, rows: dict[int, tuple[Run, ...]], prompts: dict[int, Any]) -> dict[str, Any]:
+def _shown(batch: Any, layout: _Layout, rows: dict[int, Rows], prompts: dict[int, Any]) -> dict[str, Any]:
     """Every field of a ScheduleBatch that has an entry per sequence or per token, as it is with rows."""
     device = batch.seq_lens.device
     ends = [prefix + length for prefix, length in zip(layout.prefix_lens, layout.lengths, strict=True)]
@@ -198,7 +198,7 @@ def _with_row_ends(lengths: Tensor, owners: Tensor, row_ends: Tensor) -> Tensor:
     return torch.where(row_ends < 0, lengths[owners], row_ends)
 
 
-def _tokens(batch: Any, rows: dict[int, tuple[Run, ...]], prompts: dict[int, Any]) -> tuple[Tensor, Tensor]:
+def _tokens(batch: Any, rows: dict[int, Rows], prompts: dict[int, Any]) -> tuple[Tensor, Tensor]:
     """Ids of all tokens and the slots that they are written to, rows in front of their request's own."""
     places = {index: np.concatenate([np.arange(*run) for run in runs]) for index, runs in rows.items()}
     ids = np.concatenate([np.asarray(prompts[index])[where] for index, where in places.items()])

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from semblend_sglang.requests import TreeKey
+from semblend_sglang.scheduler.requests import TreeKey
 
 
 @dataclass(frozen=True, slots=True)

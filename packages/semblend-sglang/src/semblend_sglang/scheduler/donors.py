@@ -1,0 +1,149 @@
+"""Donors: prompts that SGLang's exact tree holds, remembered as tokens.
+
+Slots and nodes of the tree go stale, so nothing of it is kept: whoever needs a donor's KV matches its tokens again.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from semblend_core import Namespace, Plan, SemanticLookupProvider, Settings, Span, TokenIds
+from semblend_core.kv import DonorFetch, Tier, fetch_donor
+from semblend_core.serving import Donor, DonorBook, EarlierDonors, contain, token_ids_of
+from semblend_sglang.scheduler.kept import KeptDonors
+from semblend_sglang.scheduler.requests import SglangLife, TreeKey
+from semblend_sglang.scheduler.tree import ExactTree
+from semblend_sglang.worker.pool import SlotPool
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TreePath:
+    """Where the tree keeps a donor, if it still does."""
+
+    key: TreeKey
+    tokens: array[int]
+    """As SGLang's tree wants them."""
+
+
+TreeDonor: TypeAlias = Donor[TreePath]
+
+
+class TreeDonors:
+    def __init__(
+        self,
+        provider: SemanticLookupProvider,
+        settings: Settings,
+        tree: ExactTree,
+        pool: SlotPool,
+        kept: KeptDonors | None,
+    ) -> None:
+        self._provider, self._settings, self._tree, self._pool = provider, settings, tree, pool
+        self.kept = kept
+        self.book: DonorBook[TreePath] = DonorBook(provider, settings.max_donors, self._gone)
+        self._earlier: EarlierDonors[tuple[Namespace, TreeKey]] = EarlierDonors()
+
+    def __len__(self) -> int:
+        return len(self.book)
+
+    def of(self, life: SglangLife, donor_id: str) -> TreeDonor | None:
+        return self.book.get(life.namespace, donor_id)
+
+    # --- What becomes a donor ----------------------------------------------------------------------------------------
+
+    def add(self, life: SglangLife, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
+        """The exact tree holds ``tokens``, the first of this prompt, in these slots."""
+        donor = self._offer(life.namespace, life.key, tokens)
+        if donor is not None and self.kept is not None:
+            nbytes = tokens.size * self._pool.token_bytes
+            contain(
+                "keeping a donor's KV",
+                self.kept.keep,
+                *(donor.namespace, donor.donor_id, tokens, nbytes),
+                lambda: self._pool.take_slots(read_slots()[: tokens.size]),
+            )
+
+    def meet(self, life: SglangLife) -> None:
+        """A request that was not seen before: donors that an earlier process left for its like can be named now."""
+        if self.kept is None:
+            return
+        left = self.kept.left
+        self._earlier.found(left.popleft() for _ in range(len(left)))
+        named = self._earlier.seen(life.namespace.digest, (life.namespace, life.key))
+        for (namespace, key), donor_id, tokens in named or self._earlier.some():
+            self._offer(namespace, key, tokens, donor_id)
+
+    def clear(self) -> None:
+        self.book.clear()
+        self._earlier.clear()
+
+    # --- What is still there -----------------------------------------------------------------------------------------
+
+    def drop_missing(self, life: SglangLife, plan: Plan) -> bool:
+        """Whether a donor of the plan is gone. It is forgotten, except for what the tree still holds of it."""
+        missing = False
+        for donor_id in plan.donor_ids:
+            donor = self.of(life, donor_id)
+            if donor is None:
+                self._provider.forget_donor(life.namespace, donor_id)
+                missing = True
+                continue
+            there = self._in_tree(donor)
+            if there >= _reach(plan.spans, donor_id) or self._tier(donor) is not None:
+                continue
+            missing = True
+            self.book.drop(donor.name)
+            if there >= self._settings.min_span_tokens:
+                self._offer(donor.namespace, donor.note.key, token_ids_of(donor.note.tokens[:there]))
+        return missing
+
+    def are_of_same_tokens(self, life: SglangLife, plan: Plan) -> bool:
+        """KV stands for its own tokens only: a provider's word is not enough for that."""
+        for span in plan.spans:
+            donor = self.of(life, span.donor_id)
+            theirs = donor.note.tokens[span.donor_start : span.donor_end] if donor is not None else ()
+            if not np.array_equal(theirs, life.token_ids[span.target_start : span.target_end]):
+                logger.error("the plan for %s would reuse KV of other tokens", life.request_id)
+                return False
+        return True
+
+    def only_on_disk(self, donor: TreeDonor, spans: Sequence[Span]) -> bool:
+        """Whether what ``spans`` want of it lies on disk and nowhere else."""
+        return self._tier(donor) is Tier.DISK and self._in_tree(donor) < _reach(spans, donor.donor_id)
+
+    def fetch(self, donor: TreeDonor, spans: Sequence[Span]) -> DonorFetch | None:
+        """Set what is kept of it on its way; None where nothing is."""
+        return None if self.kept is None else fetch_donor(self.kept.store, donor.namespace, donor.donor_id, spans)
+
+    # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _offer(
+        self, namespace: Namespace, key: TreeKey, tokens: TokenIds, donor_id: str | None = None
+    ) -> TreeDonor | None:
+        """Make ``tokens`` known under a key; None where they are known, or are not wanted."""
+        ids = array("q", tokens.astype(np.int64).tobytes())
+        return self.book.offer(namespace, tokens, TreePath(key, ids), donor_id)
+
+    def _gone(self, donor: TreeDonor) -> None:
+        if self.kept is not None:
+            self.kept.store.forget(donor.namespace, donor.donor_id)
+
+    def _in_tree(self, donor: TreeDonor) -> int:
+        """How many of its tokens the tree holds now."""
+        return self._tree.find(donor.note.tokens, donor.note.key).length
+
+    def _tier(self, donor: TreeDonor) -> Tier | None:
+        return None if self.kept is None else self.kept.store.tier_of(donor.namespace, donor.donor_id)
+
+
+def _reach(spans: Sequence[Span], donor_id: str) -> int:
+    """How many of a donor's first tokens are needed."""
+    return max(span.donor_end for span in spans if span.donor_id == donor_id)

@@ -1,0 +1,41 @@
+"""Donors' KV in core's store, so that they can be used after the exact tree has evicted them. Off by default."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from semblend_core import Namespace, TokenIds
+from semblend_core.kv import DonorKv, DonorStore, StoreOptions, Tier, recover_in_background
+
+logger = logging.getLogger(__name__)
+
+
+class KeptDonors:
+    """The store copies on threads and streams of its own."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.store = DonorStore(options)
+        self.has_disk = Tier.DISK in options.tiers
+        self.left: deque[tuple[str, str, TokenIds]] = deque()
+        """Digest of the namespace, donor id and tokens of what an earlier process left, as it is found."""
+        self._recovery = recover_in_background(self.store, self.left.extend) if self.has_disk else None
+
+    def keep(
+        self, namespace: Namespace, donor_id: str, token_ids: TokenIds, nbytes: int, take: Callable[[], DonorKv]
+    ) -> None:
+        """Best effort: what finds no room is a donor only as long as the tree holds it."""
+        if self.store.has_room_for(nbytes):
+            result = self.store.put(namespace, donor_id, take(), token_ids=token_ids, give=True)
+            if not result.accepted:
+                logger.debug("the KV of %s is not kept: %s", donor_id, result.reason)
+
+    def flush(self) -> None:
+        """Wait for captures under way, and for what is looked for on disk. Tests only."""
+        if self._recovery is not None:
+            self._recovery.join()
+        self.store.flush()
+
+    def close(self) -> None:
+        self.store.close()

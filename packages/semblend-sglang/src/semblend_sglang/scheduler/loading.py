@@ -1,0 +1,148 @@
+"""At admission: donors are found again and held, private slots taken, KV moved into them, and the donors let go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semblend_core import DeclineReason, TokenIds
+from semblend_core.kv import DonorFetch, Moves, RequestFetch, SlotTable
+from semblend_core.serving import Arrival, Claim, DiskWaits
+from semblend_sglang.scheduler.donors import TreeDonors
+from semblend_sglang.scheduler.requests import SglangLife
+from semblend_sglang.scheduler.tree import ExactTree, TreeMatch
+from semblend_sglang.worker.pool import SlotPool
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One admitted request whose claim is filled, except for the rows that its first forward computes."""
+
+    claim: Claim
+    token_ids: TokenIds
+    """The prompt."""
+    slots: Tensor
+    """Private slots of the whole claim, on the device."""
+    done: Any
+    """Event behind the copy; None where it is done already."""
+
+
+@dataclass
+class _Sources:
+    """Where the spans of a claim come from."""
+
+    in_tree: dict[str, Tensor] = field(default_factory=dict)
+    """Slots by donor."""
+    fetches: list[DonorFetch] = field(default_factory=list)
+
+
+class Loading:
+    def __init__(self, tree: ExactTree, pool: SlotPool, donors: TreeDonors) -> None:
+        self._tree, self._pool, self._donors = tree, pool, donors
+        self._waits = DiskWaits()
+
+    def arrival(self, life: SglangLife, claim: Claim) -> Arrival:
+        """Whether the donors of ``claim`` can be moved from now; what lies on disk is sent for."""
+        if self._donors.kept is None or not self._donors.kept.has_disk:
+            return "there"
+        all_sent = self._send_for_missing(life, claim)
+        if life.fetch.failed is not None:
+            return life.fetch.failed
+        if not all_sent or not life.fetch.done:
+            return self._waits.coming(life.request_id)
+        if not life.fetch.donors:
+            self._waits.end(life.request_id)  # Only who waits for a disk can be late.
+        return "there"
+
+    def load(self, life: SglangLife, claim: Claim) -> Load | DeclineReason:
+        """Fill private slots with what ``claim`` reuses. Donors are held while their KV is copied, and no longer."""
+        with ExitStack() as held:
+            sources = self._gather(life, claim, held)
+            if sources is None:
+                return DeclineReason.DONOR_EVICTED
+            slots = self._tree.allocate(claim.length)
+            if slots is None:
+                return DeclineReason.ALLOCATION_FAILED
+            try:
+                self._move(claim, slots, sources)
+            except Exception:
+                logger.exception("relocated KV could not be loaded: the prompt is computed")
+                self._tree.free(slots)
+                return DeclineReason.LOAD_FAILED
+            return Load(claim, life.token_ids, slots, self._pool.mark())
+
+    def stop_fetching(self, life: SglangLife) -> None:
+        """Nothing of what was sent for is wanted any more."""
+        life.fetch = RequestFetch()
+        self._waits.end(life.request_id)
+
+    # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _send_for_missing(self, life: SglangLife, claim: Claim) -> bool:
+        """Fetch what is on disk and nowhere else. Whether all of it could be sent for."""
+        for donor_id in claim.donor_ids:
+            spans, donor = claim.spans_of(donor_id), self._donors.of(life, donor_id)
+            if donor is None or donor_id in life.fetch.donors or not self._donors.only_on_disk(donor, spans):
+                continue  # One that is gone is found out at admission.
+            if not self._waits.may_fetch(life.request_id):
+                return False
+            fetch = self._donors.fetch(donor, spans)
+            if fetch is not None:
+                life.fetch.donors[donor_id] = fetch
+        return True
+
+    def _gather(self, life: SglangLife, claim: Claim, held: ExitStack) -> _Sources | None:
+        """Every donor of ``claim``, held in the tree or on its way; None where one is gone, which is then forgotten."""
+        sources = _Sources()
+        for donor_id in claim.donor_ids:
+            spans, donor = claim.spans_of(donor_id), self._donors.of(life, donor_id)
+            if donor is not None:
+                needed = max(span.donor_end for span in spans)
+                whole_pages = -(-needed // self._tree.page_size) * self._tree.page_size
+                match = self._tree.find(donor.note.tokens[:whole_pages], donor.note.key)
+                if match.length >= needed:
+                    held.enter_context(self._holding(match))
+                    sources.in_tree[donor_id] = match.read_slots()
+                    continue
+            fetch = life.fetch.donors.get(donor_id)
+            if fetch is None and donor is not None:
+                fetch = self._donors.fetch(donor, spans)
+            if fetch is None:
+                self._donors.book.drop((life.namespace.digest, donor_id))
+                return None
+            sources.fetches.append(fetch)
+        return sources
+
+    @contextmanager
+    def _holding(self, match: TreeMatch) -> Iterator[None]:
+        """What may write to the donor's slots afterwards is queued behind the copy."""
+        held = self._tree.hold(match.node)
+        try:
+            yield
+        finally:
+            self._tree.let_go(held)
+
+    def _move(self, claim: Claim, slots: Tensor, sources: _Sources) -> None:
+        """The host waits for the slots' numbers only."""
+        tables = list(sources.in_tree.values())
+        numbers = torch.cat([slots.to(torch.int64), *tables]).cpu().numpy()
+        ends = np.cumsum([claim.length, *map(len, tables)])
+        own, *theirs = np.split(numbers, ends[:-1])
+        target = SlotTable.of_slots(own, first_position=claim.start)
+        in_tree = dict(zip(sources.in_tree, map(SlotTable.of_slots, theirs), strict=True))
+        self._pool.come_behind_the_forward()
+        spans = [span for span in claim.spans if span.donor_id in in_tree]
+        if spans:
+            self._pool.move(Moves.build(spans, sources=in_tree, target=target))
+        parts = [part for fetch in sources.fetches for part in fetch.parts()]
+        if parts:
+            self._pool.bring([(donor, span) for donor, inside in parts for span in inside], target)

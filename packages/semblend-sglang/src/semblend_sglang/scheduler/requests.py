@@ -1,0 +1,151 @@
+"""What is remembered of a request between SGLang's calls, from its first question to the release of its memory."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from semblend_core import Outcome, SemanticPrefixResult
+from semblend_core.kv import RequestFetch
+from semblend_core.serving import Namespaces, RequestBook, RequestLife, Wish
+
+FORGOTTEN_AFTER_S = 600.0
+"""A waiting request that SGLang has not asked about for so long has left the queue in a way nobody told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeKey:
+    """Under which name SGLang's exact cache keeps a request, besides its tokens."""
+
+    extra_key: str | None
+    """Includes the adapter's id: SGLang appends it."""
+    cache_salt: str | None = None
+
+    @property
+    def salt(self) -> str | None:
+        """For the namespace. Both parts come from clients and may hold a tenant's salt, so both are hashed there."""
+        if self.extra_key is None and self.cache_salt is None:
+            return None
+        return json.dumps([self.extra_key, self.cache_salt])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question of SGLang's: what its own cache holds of a request that waits."""
+
+    request: Any
+    """SGLang's own object."""
+    key: TreeKey
+    exact_tokens: int
+    """What the exact cache covers on the device."""
+    unsupported: str | None = None
+    """Why nothing may be reused for this request."""
+    unsettled: bool = False
+    """SGLang's own cache has more of it off the device, or may yet bring more: nothing is promised in this round."""
+
+
+@dataclass(eq=False)
+class SglangLife(RequestLife):
+    key: TreeKey = field(kw_only=True)
+    fetch: RequestFetch = field(default_factory=RequestFetch)
+    """What is fetched from disk for its claim. Nobody else holds it, so it goes when it is not wanted any more."""
+    alias: SemanticPrefixResult | None = None
+    """Tokens under which the exact cache is asked instead."""
+    saved_skip_insert: bool | None = None
+    """SGLang's own do-not-publish switch, as it was before SemBlend set it."""
+
+    @property
+    def is_approximate(self) -> bool:
+        """Its memory holds relocated KV: nothing of it may enter the exact tree."""
+        return self.approximate_from is not None
+
+    def forbid_insert(self) -> None:
+        """Set SGLang's switch; it is put back when the request's memory is released."""
+        if self.saved_skip_insert is None:
+            self.saved_skip_insert = bool(self.request.skip_radix_cache_insert)
+        self.request.skip_radix_cache_insert = True
+
+    def restore_insert(self) -> None:
+        if self.saved_skip_insert is not None:
+            self.request.skip_radix_cache_insert = self.saved_skip_insert
+        self.saved_skip_insert, self.approximate_from = None, None
+
+
+class SglangRequests(RequestBook[SglangLife]):
+    """Ids come from clients: one may return with another prompt before the first has ended."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        report: Callable[[Outcome], None] = lambda outcome: None,
+        give_back: Callable[[SglangLife], None] = lambda life: None,
+    ) -> None:
+        super().__init__(report, give_back)
+        self.namespaces = namespaces
+        self._seen: dict[str, float] = {}
+        """When SGLang last asked about each waiting request, the longest ago first."""
+
+    def of_request(self, request: Any) -> SglangLife | None:
+        return self.of(request, request.rid)
+
+    @property
+    def waiting(self) -> set[str]:
+        return {life.request_id for life in self if life.is_queued}
+
+    def follow(self, asked: Asked, meet: Callable[[SglangLife], None] = lambda life: None) -> SglangLife | None:
+        """The life of the request that is asked about. One that was not seen before is given to ``meet``.
+
+        None while another request with the same id is computed: its KV must not be taken for this one's.
+        """
+        request_id = asked.request.rid
+        life = self._lives.get(request_id)
+        if life is not None and life.request is not asked.request:
+            if not life.is_queued:
+                return None
+            self.end(life)
+            life = None
+        if life is None:
+            self._forget_unseen()
+            life = self._begin(asked)
+            meet(life)
+        if life.is_queued:
+            self._seen.pop(request_id, None)
+            self._seen[request_id] = time.monotonic()
+        return life
+
+    def leave_queue(self, request_id: str) -> None:
+        """It waits no longer and was not admitted. One that is computed already ends with the release of its memory."""
+        life = self._lives.get(request_id)
+        if life is not None and life.is_queued:
+            self.end(life)
+
+    def end(self, life: SglangLife, *, loading: bool = True) -> None:
+        life.restore_insert()
+        self._seen.pop(life.request_id, None)
+        super().end(life, loading=loading)
+
+    def _begin(self, asked: Asked) -> SglangLife:
+        request = asked.request
+        life = SglangLife(
+            request,
+            request.rid,
+            self.namespaces.of(None, asked.key.salt),
+            request.origin_input_ids,
+            Wish.among(request.sampling_params.custom_params),
+            key=asked.key,
+        )
+        self.add(life)
+        return life
+
+    def _forget_unseen(self) -> None:
+        """Requests that left the queue unseen must not pin donors."""
+        horizon = time.monotonic() - FORGOTTEN_AFTER_S
+        while self._seen:
+            request_id, seen = next(iter(self._seen.items()))
+            if seen > horizon:
+                break
+            self.leave_queue(request_id)
+            self._seen.pop(request_id, None)

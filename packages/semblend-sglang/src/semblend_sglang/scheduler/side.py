@@ -1,0 +1,320 @@
+"""What SemBlend does at each of SGLang's calls.
+
+Runs on the scheduler's thread. Nothing raises into the engine: what fails is prefilled, and counted with its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor
+
+from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
+from semblend_core.serving import (
+    Claim,
+    Finding,
+    Namespaces,
+    Seeker,
+    SelfTest,
+    Stage,
+    claim_by_tier,
+    contain,
+    tokens_to_keep,
+)
+from semblend_sglang.scheduler.donors import TreeDonors
+from semblend_sglang.scheduler.kept import KeptDonors
+from semblend_sglang.scheduler.loading import Load, Loading
+from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
+from semblend_sglang.scheduler.tree import ExactTree
+from semblend_sglang.worker import proof
+from semblend_sglang.worker.pool import SlotPool
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+MOST_POSTPONEMENTS = 8
+"""Rounds that a request waits for room for its rows before it is served cold: who stands behind it waits too."""
+MOST_REPEATED = 8
+"""Waiting requests that are looked up again because a donor has come: those in front."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """What one of SGLang's batches can hold."""
+
+    row_tokens: int
+    """Of one request, beside at least a page of its own."""
+    sequences: int
+    """Rows included: SGLang's buffers have no room for more."""
+
+
+class Side:
+    """Knows SGLang's requests by their lives. A request that has none, as another goes by its id, is left alone."""
+
+    def __init__(
+        self,
+        provider: SemanticLookupProvider,
+        settings: Settings,
+        tree: ExactTree,
+        pool: SlotPool,
+        limits: BatchLimits,
+        namespaces: Namespaces,
+        kept: KeptDonors | None = None,
+    ) -> None:
+        self.provider, self.settings, self.tree, self.pool, self.limits = provider, settings, tree, pool, limits
+        self.donors = TreeDonors(provider, settings, tree, pool, kept)
+        self._loading = Loading(tree, pool, self.donors)
+        self.requests = SglangRequests(
+            namespaces, lambda outcome: provider.report_outcome(outcome), self._loading.stop_fetching
+        )
+        self.self_test = SelfTest(1, lambda why: contain("stopping reuse", provider.restrict_to_discovery, why))
+        self._seeker = Seeker(
+            provider, self.requests, self.donors.book, self.self_test, self._claim_for, self.donors.drop_missing
+        )
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after outcomes were reported, to bring the metrics up to date."""
+        self.loads: dict[SglangLife, Load] = {}
+        """Of admitted requests that no forward has seen yet."""
+        self._landing: list[tuple[SglangLife, Load]] = []
+        self.times_emptied = 0
+        """How often the exact tree was emptied."""
+        self._old_weights_in_tree = False
+        self._repeated = (0, 0)
+        """For this generation of donors: how many of those who wait in front were looked up again."""
+
+    # --- A waiting request: asked in every round until it is admitted ------------------------------------------------
+
+    def match(self, asked: Asked) -> Claim | None:
+        """What may be counted on behind the exact prefix, if anything."""
+        try:
+            return self._match(asked)
+        except Exception:
+            logger.exception("no reuse for %s", asked.request.rid)
+            life = self.requests.of_request(asked.request)
+            if life is not None:
+                self.requests.decline(life, DeclineReason.INTERNAL_ERROR)
+            return None
+
+    def claimed(self, request: Any) -> SglangLife | None:
+        """The life of a request that may count on a claim."""
+        life = self.requests.of_request(request)
+        return life if life is not None and life.stage is Stage.CLAIMED else None
+
+    def arrival(self, life: SglangLife) -> Literal["there", "coming", "given up"]:
+        """Whether what was claimed for a request can be moved now, or will be soon. Otherwise it is served cold."""
+        return self._or_decline(self._loading.arrival, life) or "given up"
+
+    def may_wait(self, life: SglangLife) -> bool:
+        """Whether a request whose rows find no room in this batch is worth another round; it is served cold if not."""
+        if life.postpone(MOST_POSTPONEMENTS):
+            return True
+        self.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
+        return False
+
+    def rows_of_admitted(self) -> int:
+        """Sequences that requests of the batch under way have besides their own."""
+        return sum(len(loaded.claim.rows) for loaded in self.loads.values())
+
+    def leave_queue(self, request_id: str) -> None:
+        self.requests.leave_queue(request_id)
+        self._changed()
+
+    # --- Admission ---------------------------------------------------------------------------------------------------
+
+    def admit(self, life: SglangLife) -> Tensor | None:
+        """Private slots of the whole claim, filled with what is reused; None: the request is computed."""
+        loaded = self._or_decline(self._loading.load, life)
+        if loaded is None:
+            return None
+        claim = self.requests.load(life)
+        self.loads[life] = loaded
+        life.approximate_from = claim.first_approximate
+        return loaded.slots
+
+    def withdraw(self, life: SglangLife) -> None:
+        """SGLang did not take the request after all: it asks again in the next round, but does not copy for ever."""
+        life.restore_insert()
+        loaded = self.loads.pop(life, None)
+        if loaded is not None:
+            self.tree.free(loaded.slots)
+            self.requests.take_back(life)
+            self.may_wait(life)
+
+    def admitted(self, request: Any) -> None:
+        """SGLang took the request, with or without reuse."""
+        life = self.requests.of_request(request)
+        if life is None:
+            return
+        self._loading.stop_fetching(life)
+        generation, repeated = self._repeated
+        self._repeated = (generation, max(0, repeated - 1))  # Somebody else has come to the front.
+        if life.is_queued:
+            self.requests.withdraw(life)
+            self.requests.serve_without(life, Stage.COLD, self.self_test.why_not)
+            self.requests.compute(life)
+
+    def load_of(self, request: Any) -> Load | None:
+        """What was loaded for an admitted request that no forward has seen yet."""
+        life = self.requests.of_request(request)
+        return None if life is None else self.loads.get(life)
+
+    # --- The forward -------------------------------------------------------------------------------------------------
+
+    def start(self, request: Any) -> Load | None:
+        """The request is about to be computed for the first time: which of its claim it computes itself."""
+        life = self.requests.of_request(request)
+        loaded = None if life is None else self.loads.pop(life, None)
+        if life is not None and loaded is not None:
+            self._landing.append((life, loaded))
+            self.confirm_landed()
+        return loaded
+
+    def confirm_landed(self) -> None:
+        """Report what has arrived by now."""
+        waiting = []
+        for life, loaded in self._landing:
+            if loaded.done is not None and not loaded.done.query():
+                waiting.append((life, loaded))
+                continue
+            tokens = loaded.claim.reused_tokens
+            self.requests.confirm(life, tokens, tokens * self.pool.token_bytes)
+        self._landing = waiting
+
+    # --- What SGLang's own cache took --------------------------------------------------------------------------------
+
+    def cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
+        """The exact tree holds the whole prompt now: it may become a donor."""
+        contain("taking a prompt for a donor", self._cached, asked, read_slots)
+
+    def released(self, request: Any) -> None:
+        """The request's memory is given back: it has finished, was aborted, or was retracted and will be computed."""
+        self.confirm_landed()
+        life = self.requests.of_request(request)
+        if life is not None:
+            never_started = self.loads.pop(life, None) is not None  # Its slots go back with its row.
+            self.requests.end(life, loading=not never_started)
+            if never_started and request.output_ids:
+                # A hook is not called, so nothing may be reused.
+                why = "SGLang computed a request without its rows"
+                logger.error("%s: %s. SemBlend only looks from now on", life.request_id, why)
+                self.self_test.fail(why)
+        self._changed()
+
+    def reset(self) -> None:
+        """The exact tree was emptied, as for new weights: no donor is of use any longer."""
+        self.times_emptied += 1
+        self._old_weights_in_tree = False
+        self._forget_donors()
+
+    def weights_changed(self) -> None:
+        """The exact tree was not emptied: what it holds may be of the old weights, and so may what grows from it."""
+        if not self._old_weights_in_tree:
+            logger.warning("SGLang changed its weights without a flush: until it is flushed no prompt becomes a donor")
+        self._old_weights_in_tree = True
+        self._forget_donors()
+
+    def close(self) -> None:
+        contain("the provider's close", self.provider.close)
+        if self.donors.kept is not None:
+            self.donors.kept.close()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the books do not agree. Between requests nothing may be left."""
+        self.provider.check_integrity()
+        for life in self.loads:
+            assert self.requests.of_request(life.request) is life, "a load is ordered for a request that is gone"
+            assert life.stage is Stage.LOADING, f"a load is ordered for a request that is {life.stage}"
+            assert life.is_approximate, "relocated KV without the mark that keeps it out of the tree"
+
+    # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _match(self, asked: Asked) -> Claim | None:
+        life = self.requests.follow(asked, lambda life: contain("meeting a request", self.donors.meet, life))
+        if life is None:
+            return None
+        if asked.unsupported is not None and life.is_queued:
+            life.finding = life.finding or Finding(False)  # So that it is counted.
+            self.requests.decline(life, DeclineReason.UNSUPPORTED_REQUEST)
+        if not life.is_open:
+            return None
+        if asked.unsettled:
+            self.requests.withdraw(life)
+            life.finding = Finding(False, DeclineReason.EXACT_PREFIX_ELSEWHERE)
+            return None
+        return self._seeker.seek(life, asked.exact_tokens, self._may_ask)
+
+    def _claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
+        """As much of a plan as one batch can hold."""
+        if not self.donors.are_of_same_tokens(life, plan):
+            return DeclineReason.INTERNAL_ERROR
+        # A correction would need a call inside every layer.
+        claim = claim_by_tier(
+            plan,
+            self.settings.quality_tier,
+            self.tree.page_size,
+            limit=self.settings.recompute_limit,
+            correcting=None,
+        )
+        if isinstance(claim, DeclineReason):
+            return claim
+        fitting = claim.within(self.limits.row_tokens, self.limits.sequences - 1, self.tree.page_size)
+        return DeclineReason.TOO_FEW_TOKENS_SAVED if fitting is None else fitting.moved_only()
+
+    def _or_decline(
+        self, attempt: Callable[[SglangLife, Claim], Result | DeclineReason], life: SglangLife
+    ) -> Result | None:
+        """What ``attempt`` makes of the claim of ``life``; None where it declines or raises: it is served cold then."""
+        assert life.claim is not None
+        try:
+            result = attempt(life, life.claim)
+        except Exception:
+            logger.exception("no reuse for %s", life.request_id)
+            result = DeclineReason.INTERNAL_ERROR
+        if not isinstance(result, DeclineReason):
+            return result
+        self.requests.decline(life, result)
+        return None
+
+    def _may_ask(self, life: SglangLife) -> bool:
+        """The first time always. With a long queue not everybody again for every new donor: those in front first."""
+        if life.question is None:
+            return True
+        now = self.donors.book.generation
+        generation, repeated = self._repeated
+        repeated = repeated if generation == now else 0
+        self._repeated = (now, min(repeated + 1, MOST_REPEATED))
+        return repeated < MOST_REPEATED
+
+    def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
+        life = self.requests.of_request(asked.request)
+        if life is None or life.captured or life.is_approximate:
+            return
+        if asked.unsupported is not None or self._old_weights_in_tree:
+            return  # Its KV may be of more than its tokens, or of other weights.
+        life.captured = True
+        tokens = tokens_to_keep(life, self.settings, self.tree.page_size)
+        if tokens is None:
+            return
+        if self.self_test.wants_prompts:  # Also of those that nobody wants to keep.
+            failure = proof.failure(self.pool, read_slots()[: tokens.size], tokens)
+            if failure is not None:
+                self.self_test.hear([(0, failure)])
+        if life.wish.makes_donor(self.settings):
+            self.donors.add(life, tokens, read_slots)
+
+    def _forget_donors(self) -> None:
+        self.requests.namespaces.new_weights()
+        self.donors.clear()
+        for life in self.requests:
+            if life.is_queued:
+                life.namespace = self.requests.namespaces.of(None, life.key.salt)
+                self.requests.withdraw(life)
+            else:
+                life.captured = True  # A part of its KV may be of the old weights.
+
+    def _changed(self) -> None:
+        contain("the metrics", self.on_change)
