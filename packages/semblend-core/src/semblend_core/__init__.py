@@ -7,7 +7,6 @@ from semblend_core.__about__ import __version__
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
-    Evidence,
     InvalidPlanError,
     InvalidTokenIdsError,
     LookupRequest,
@@ -57,7 +56,6 @@ __all__ = [
     "DonorCaptured",
     "DonorOffer",
     "EarlierDonors",
-    "Evidence",
     "InvalidPlanError",
     "InvalidTokenIdsError",
     "LoadAdvertised",
