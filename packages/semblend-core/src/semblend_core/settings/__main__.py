@@ -20,7 +20,7 @@ def main() -> int:
         return 0
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
-        everything = [declared.from_env() for declared in (Settings, *settings_beside_core().values())]
+        everything = [Settings.from_env(), *(declared.from_env() for declared in settings_beside_core().values())]
     except SettingError as error:
         print(error, file=sys.stderr)
         return 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar, Self
 
 from semblend_core.settings.kinds import Kind, NotAllowedError
@@ -90,7 +89,10 @@ class DeclaredSettings:
     @classmethod
     def declarations(cls) -> tuple[Declaration, ...]:
         """Every setting, in the order of declaration."""
-        return _declarations(cls)
+        declared: Any = cls  # mypy cannot know that every class below this one is a dataclass.
+        return tuple(
+            Declaration(each.name, cls.variable(each.name), each.default, **each.metadata) for each in fields(declared)
+        )
 
     @classmethod
     def variable(cls, name: str) -> str:
@@ -113,11 +115,6 @@ class DeclaredSettings:
         return f"SemBlend settings: {' '.join(shown) or 'all at their defaults'}" + (
             " (others default)" if shown else ""
         )
-
-
-@cache
-def _declarations(cls: Any) -> tuple[Declaration, ...]:
-    return tuple(Declaration(each.name, cls.variable(each.name), each.default, **each.metadata) for each in fields(cls))
 
 
 def read_environment(environ: Mapping[str, str], declared: Sequence[Declaration]) -> dict[str, Any]:

@@ -54,7 +54,8 @@ export SEMBLEND_DONOR_INDEX_BYTES=16GiB
 
 def settings_page() -> str:
     """The whole page as markdown: core's settings, then those of each installed package."""
-    return _HEAD + "".join(_sections(declared) for declared in (Settings, *settings_beside_core().values()))
+    everything: list[type[DeclaredSettings]] = [Settings, *settings_beside_core().values()]
+    return _HEAD + "".join(_sections(declared) for declared in everything)
 
 
 def _sections(declared: type[DeclaredSettings]) -> str:
