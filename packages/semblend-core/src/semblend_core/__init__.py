@@ -7,7 +7,6 @@ from semblend_core.__about__ import __version__
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
-    Evidence,
     InvalidPlanError,
     InvalidTokenIdsError,
     LookupRequest,
@@ -55,7 +54,6 @@ __all__ = [
     "DeclineReason",
     "DonorCaptured",
     "DonorOffer",
-    "Evidence",
     "InvalidPlanError",
     "InvalidTokenIdsError",
     "LoadAdvertised",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,19 +40,17 @@ class Bench:
         assert record is not None
         return record.serial
 
-    def choose(self, prompt: TokenIds, exact: int = 0, alignment: int = 1, hinted: Sequence[int] = ()) -> list[Run]:
+    def choose(self, prompt: TokenIds, exact: int = 0, alignment: int = 1) -> list[Run]:
         request = LookupRequest("r", NAMESPACE, as_token_ids(prompt), exact, alignment)
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         runs = self.registry.find(NAMESPACE.digest, prompt[exact:], shortest, None)
         assert runs is not None
         moved = [run._replace(start=run.start + exact, end=run.end + exact) for run in runs]
-        return self.planner.choose_runs(request, moved, hinted)
+        return self.planner.choose_runs(request, moved)
 
-    def plan(
-        self, prompt: TokenIds, exact: int = 0, alignment: int = 1, hinted: Sequence[int] = ()
-    ) -> Plan | DeclineReason:
+    def plan(self, prompt: TokenIds, exact: int = 0, alignment: int = 1) -> Plan | DeclineReason:
         request = LookupRequest("r", NAMESPACE, as_token_ids(prompt), exact, alignment)
-        chosen = self.choose(prompt, exact, alignment, hinted)
+        chosen = self.choose(prompt, exact, alignment)
         donors = self.registry.pin(run.donor for run in chosen)
         assert donors is not None
         answer = self.planner.plan(request, chosen, donors)
@@ -194,23 +191,3 @@ def test_nothing_unequal_ever_leaves(seed: int, every: int, kind: str, fuzzy: bo
     shortest = ISLAND_GRAM if fuzzy else 64
     if isinstance(answer, Plan):
         assert all(span.length >= shortest for span in answer.spans)
-
-
-def test_without_a_long_run_islands_need_a_hint() -> None:
-    donor = text(1, 1000)
-    prompt = edited(donor, 20, "replace")
-    bench = Bench(fuzzy_chunks=True)
-    serial = bench.offer("d", donor)
-    bench.offer("stranger", text(5, 1000))
-    hinted = bench.plan(prompt, hinted=[serial])
-    assert isinstance(hinted, Plan)
-    assert hinted.donor_ids == ("d",)
-    assert hinted.reused_tokens >= 0.9 * 1000
-    gone = bench.plan(prompt, hinted=[999])
-    assert not isinstance(gone, Plan) or gone.reused_tokens <= hinted.reused_tokens
-
-
-def test_a_hint_changes_nothing_while_fuzzy_chunks_are_off() -> None:
-    bench = Bench()
-    serial = bench.offer("d", text(1, 1000))
-    assert bench.plan(edited(text(1, 1000), 20, "replace"), hinted=[serial]) is DeclineReason.NO_SPANS

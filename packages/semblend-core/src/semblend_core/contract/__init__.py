@@ -6,7 +6,6 @@ Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an 
 
 from semblend_core.contract.lookup import (
     DonorOffer,
-    Evidence,
     LookupRequest,
     LookupResult,
     OfferResult,
@@ -23,7 +22,6 @@ from semblend_core.contract.weights import identity_of_weights
 __all__ = [
     "DeclineReason",
     "DonorOffer",
-    "Evidence",
     "InvalidPlanError",
     "InvalidTokenIdsError",
     "LookupRequest",

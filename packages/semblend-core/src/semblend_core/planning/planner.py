@@ -28,17 +28,10 @@ class Planner:
         self._registry = registry
         self.cost = cost if cost is not None else CostModel.from_settings(settings)
 
-    def choose_runs(
-        self,
-        request: LookupRequest,
-        runs: list[Run],
-        hinted: Sequence[int] = (),
-        deadline: float = math.inf,
-    ) -> list[Run]:
+    def choose_runs(self, request: LookupRequest, runs: list[Run], deadline: float = math.inf) -> list[Run]:
         """The cover of the prompt behind its exact prefix; with fuzzy chunks on, islands between edits included.
 
-        ``hinted``: serials of donors that evidence names, searched for islands too. ``deadline``: no donor is searched
-        after it (``time.perf_counter``).
+        ``deadline``: no donor is searched after it (``time.perf_counter``).
         """
         min_span = self._settings.min_span_tokens
         if not self._settings.fuzzy_chunks:
@@ -47,7 +40,7 @@ class Planner:
         trusted = _sharing(runs, at_least=min_span)
         candidates = [run for run in runs if run.length >= min_span or run.donor in trusted]
         cover = self._cover(request, candidates, ISLAND_GRAM)
-        for serial in _donors_to_search(cover, hinted):
+        for serial in _donors_to_search(cover):
             wanted = _gaps_to_search(request, cover, serial)
             if time.perf_counter() > deadline:
                 break
@@ -102,13 +95,12 @@ def _sharing(runs: list[Run], at_least: int) -> set[int]:
     return {serial for serial, tokens in shared.items() if tokens >= at_least}
 
 
-def _donors_to_search(cover: list[Run], hinted: Sequence[int]) -> list[int]:
-    """Donors of the cover, those with most of it first, then the hinted ones."""
+def _donors_to_search(cover: list[Run]) -> list[int]:
+    """Donors of the cover, those with most of it first."""
     covered: dict[int, int] = {}
     for run in cover:
         covered[run.donor] = covered.get(run.donor, 0) + run.length
-    ranked = sorted(covered, key=lambda serial: -covered[serial])
-    return list(dict.fromkeys([*ranked, *hinted]))[:ISLAND_DONORS]
+    return sorted(covered, key=lambda serial: -covered[serial])[:ISLAND_DONORS]
 
 
 def _donor_range(cover: list[Run], serial: int) -> range | None:
@@ -124,7 +116,7 @@ def _donor_range(cover: list[Run], serial: int) -> range | None:
 def _gaps_to_search(request: LookupRequest, cover: list[Run], serial: int) -> npt.NDArray[np.int64]:
     """Positions at which one donor may hold an island: gaps in and around its part of the cover that have room for one.
 
-    A donor with a single piece was not edited there; one known by evidence only may hold anything anywhere.
+    A donor with a single piece was not edited there; one that lost its pieces to others may hold anything anywhere.
     """
     prompt = int(request.token_ids.size)
     own = [run for run in cover if run.donor == serial]

@@ -1,13 +1,24 @@
-"""Settings: declared once, read from the environment, checked before anything starts."""
+"""Settings: declared once, read from the environment, checked before anything starts.
 
-from semblend_core.settings.declared import Embedder, EmbedProvider, QualityTier, Settings, declarations
-from semblend_core.settings.errors import SettingError
+A package beside core declares its own as a ``DeclaredSettings`` and names the class under the entry point group
+``semblend.settings``: then they are on the reference page, and no misspelt variable goes unnoticed.
+"""
+
+from semblend_core.settings.declared import QualityTier, Settings
+from semblend_core.settings.declaring import DeclaredSettings, SettingError, setting
+from semblend_core.settings.kinds import ByteSize, Choice, Flag, Number, Text, Unset, Whole
 
 __all__ = [
-    "EmbedProvider",
-    "Embedder",
+    "ByteSize",
+    "Choice",
+    "DeclaredSettings",
+    "Flag",
+    "Number",
     "QualityTier",
     "SettingError",
     "Settings",
-    "declarations",
+    "Text",
+    "Unset",
+    "Whole",
+    "setting",
 ]

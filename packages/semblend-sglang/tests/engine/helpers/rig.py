@@ -67,7 +67,7 @@ class Rig(ToyModel):
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
-        self.settings = Settings(embedder="none", min_span_tokens=32, quality_tier="fast", **settings)
+        self.settings = Settings(min_span_tokens=32, quality_tier="fast", **settings)
         provider = create_provider(self.settings, engine="sglang")
         self.namespaces = Namespaces(
             model="rig",
