@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from semblend_core import EarlierDonors, TokenIds, as_token_ids
+from semblend_core import TokenIds, as_token_ids
+from semblend_core.serving import EarlierDonors
 
 TOKENS: TokenIds = as_token_ids([1, 2, 3])
 
