@@ -16,7 +16,7 @@ from semblend_tools.engines import Release
 from semblend_tools.errors import ToolError
 from semblend_tools.locking import environments_locked
 from semblend_tools.packages import Package, discover, refuse_leftover_folders
-from semblend_tools.processes import call, call_keeping_tail, call_or_fail, output_of
+from semblend_tools.processes import Ended, call, call_keeping_tail, call_or_fail, output_of
 from semblend_tools.progress import step
 
 
@@ -102,8 +102,8 @@ class Environment:
         ensure(self)
         return call(self.clone, [self.python, *arguments], cwd=cwd, extra_environment=self.variables())
 
-    def run_keeping_tail(self, arguments: Sequence[object]) -> tuple[int, list[str]]:
-        """The same; returns the last lines of its output too."""
+    def run_keeping_tail(self, arguments: Sequence[object]) -> Ended:
+        """The same; tells more of how it ended."""
         ensure(self)
         return call_keeping_tail(self.clone, [self.python, *arguments], extra_environment=self.variables())
 

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -50,10 +51,20 @@ def call(
     ).returncode
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    last_lines: list[str]
+    cpu_seconds: float
+    """Of the command and of those of its children that it waited for."""
+
+
 def call_keeping_tail(
     clone: Clone, command: Sequence[object], *, extra_environment: Mapping[str, str] | None = None, lines: int = 300
-) -> tuple[int, list[str]]:
-    """Run a command with its output going to where we print; return its exit code and its last lines.
+) -> Ended:
+    """Run a command with its output going to where we print.
 
     What the command leaves running is ended: an engine whose pytest has died would take a core from all that follows.
     """
@@ -70,11 +81,12 @@ def call_keeping_tail(
     assert process.stdout is not None
     copying = threading.Thread(target=tail.copy, args=(process.stdout,), daemon=True)
     copying.start()
-    code = process.wait()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     end_leftovers(mark)
     # Where they cannot be found, one may hold the command's output open for ever.
     copying.join(_LEFT_BEHIND_S)
-    return code, tail.lines
+    return Ended(process.returncode, tail.lines, used.ru_utime + used.ru_stime)
 
 
 def end_leftovers(mark: str) -> None:

@@ -62,12 +62,21 @@ class Result:
     verdict: str
     counts: Counts
     seconds: float
+    cpu_seconds: float = 0.0
+    """Tells how much of the time a busy machine cost."""
     trouble: str = ""
     """Told once more at the end."""
 
     def row(self) -> list[str]:
         numbers = [self.counts.passed, self.counts.failed, self.counts.skipped, self.counts.not_run]
-        return [self.name, self.environment, self.verdict, *map(str, numbers), f"{self.seconds:.1f}"]
+        return [
+            self.name,
+            self.environment,
+            self.verdict,
+            *map(str, numbers),
+            f"{self.seconds:.0f}",
+            f"{self.cpu_seconds:.0f}",
+        ]
 
 
 def test(clone: Clone, choice: Choice) -> int:
@@ -153,7 +162,7 @@ def _suite_job(clone: Clone, suite: Suite, choice: Choice, records: Path) -> Job
 
 
 def _without(name: str, environment: str, error: ToolError) -> Result:
-    return Result(name, environment, "FAILED", Counts(failed=1), 0.0, f"{name} was not tested: {error}")
+    return Result(name, environment, "FAILED", Counts(failed=1), 0.0, trouble=f"{name} was not tested: {error}")
 
 
 def _progress(record: Path) -> str:
@@ -170,16 +179,17 @@ def _run(clone: Clone, suite: Suite, choice: Choice, folder: Path) -> Result:
     started = time.monotonic()
     if not all(path.exists() for path in suite.tests):
         return Result(suite.name, suite.environment.label, "no tests", Counts(), 0.0)
-    code, last_lines = suite.environment.run_keeping_tail(_pytest(clone, suite, choice, folder))
+    ended = suite.environment.run_keeping_tail(_pytest(clone, suite, choice, folder))
     record = read_record(folder)
-    verdict = {0: "passed", NO_TESTS_COLLECTED: "no tests"}.get(code, "FAILED")
+    verdict = {0: "passed", NO_TESTS_COLLECTED: "no tests"}.get(ended.code, "FAILED")
     counts, trouble = record.counts, ""
-    if code < 0 or not record.complete:
+    if ended.code < 0 or not record.complete:
         verdict = "DIED"
-        trouble = str(Death(f"{suite.name} in `{suite.environment.label}`", code, record, last_lines))
+        trouble = str(Death(f"{suite.name} in `{suite.environment.label}`", ended.code, record, ended.last_lines))
         # Without a test to blame it is a failure all the same.
         counts = counts if counts.failed else counts + Counts(failed=1)
-    return Result(suite.name, suite.environment.label, verdict, counts, time.monotonic() - started, trouble)
+    seconds = time.monotonic() - started
+    return Result(suite.name, suite.environment.label, verdict, counts, seconds, ended.cpu_seconds, trouble)
 
 
 def _pytest(clone: Clone, suite: Suite, choice: Choice, record: Path) -> list[object]:
@@ -190,10 +200,13 @@ def _pytest(clone: Clone, suite: Suite, choice: Choice, record: Path) -> list[ob
     return [RECORDED_PYTEST, record, *config, *colour, *suite.tests, *ignored, *selected, *choice.pytest]
 
 
+_COLUMNS = ("package", "environment", "result", "passed", "failed", "skipped", "not run")
+
+
 def _report(results: Sequence[Result], choice: Choice, seconds: float) -> int:
     rows = [result.row() for result in results]
     print()
-    print_table(("package", "environment", "result", "passed", "failed", "skipped", "not run", "seconds"), rows)
+    print_table((*_COLUMNS, "seconds", "CPU seconds"), rows)
     for trouble in filter(None, (result.trouble for result in results)):
         complain(trouble)
     total = sum((result.counts for result in results), Counts())

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -26,12 +27,17 @@ def records_in(partial):
     return partial.read_text().count('"record"') if partial.exists() else 0
 
 
-def kill_after(process, partial, records):
+def kill_after(process, stub, partial, records):
+    """The server answers nothing more from then on, so the run cannot end before it is killed."""
+    killed = threading.Event()
+    stub.on_request = lambda seen, cached: records_in(partial) >= records and killed.wait()
     while records_in(partial) < records:
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
+    stub.on_request = lambda seen, cached: None
+    killed.set()
 
 
 def test_a_run_killed_twice_ends_as_an_uninterrupted_one(stub, write_manifest, tmp_path, read_result):
@@ -41,13 +47,12 @@ def test_a_run_killed_twice_ends_as_an_uninterrupted_one(stub, write_manifest, t
     served_whole = len(stub.served)
     stub.cache.clear()
 
-    stub.delay_s = 0.03
     output, partial = tmp_path / "killed.json", tmp_path / "killed.json.partial.jsonl"
     for records, resume in ((4, ()), (10, ("--resume",))):
         process = subprocess.Popen(
             command(stub, manifest, output, *resume), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        kill_after(process, partial, records)
+        kill_after(process, stub, partial, records)
         assert not output.exists()
     subprocess.run(command(stub, manifest, output, "--resume"), check=True, capture_output=True)
     output.rename(tmp_path / "result.json")
