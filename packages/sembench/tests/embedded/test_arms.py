@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sembench.embedded.config import EmbeddedConfig
-from sembench.embedded.prefix_cache import whole_blocks
 from sembench.embedded.runner import run_embedded
-from sembench.embedded.server import Served, Server
+from sembench.embedded.server import Served, Server, whole_blocks
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.schema.result import Arm
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from sembench.cli import main
-from sembench.demo.items import LABELS, demo_items
+from sembench.embedded.demo import LABELS, demo_items
 from sembench.identity import load_manifest
 from sembench.schema import Result, read_json
 

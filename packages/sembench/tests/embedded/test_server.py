@@ -16,8 +16,7 @@ from sembench.embedded.comparison import ColdTruth, greedy_text
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
 from sembench.embedded.policies import chooser_of
-from sembench.embedded.prefix_cache import DonorMemory, PrefixCache
-from sembench.embedded.server import Server
+from sembench.embedded.server import DonorMemory, PrefixCache, Server
 from sembench.schema import ManifestItem
 from semblend_core import Settings, as_token_ids, create_provider
 from semblend_core.kv import DonorKv

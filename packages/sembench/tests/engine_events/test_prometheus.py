@@ -163,7 +163,7 @@ def exported(stats: ProviderStats) -> str:
 
 def test_outcomes_and_declines_of_a_provider_are_told_apart_as_adapters_export_them() -> None:
     known, unknown = (as_token_ids(range(start, start + 512)) for start in (0, 10_000))
-    with closing(create_provider(Settings(), engine="test")) as provider:
+    with closing(create_provider(Settings(lookup_budget_ms=60_000.0), engine="test")) as provider:
         provider.offer_donor(DonorOffer("donor", NAMESPACE, known))
         served(provider, "before", unknown, OutcomeKind.DECLINED)
         before = provider.stats()

@@ -18,7 +18,7 @@ from click.testing import Result as Ended
 
 from sembench.cli import main
 from sembench.identity import identify
-from sembench.judge.replies import score_in, vote_in
+from sembench.judge.questions import score_in, vote_in
 from sembench.results import build_result
 from sembench.schema import DonorPrompt, ManifestItem, RequestRecord, Result, read_json
 

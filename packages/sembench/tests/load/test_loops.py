@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from sembench.load.client import LoadClient, Target
-from sembench.load.loops import arrivals, closed_loop, open_loop
-from sembench.load.measure import point_of
-from sembench.load.mix import PromptMix
-from sembench.load.point import LoadPoint
+from sembench.load.loops import PromptMix, arrivals, closed_loop, open_loop
+from sembench.load.point import LoadPoint, point_of
 from sembench.load.stub import MODEL, Behaviour, StubServer
 from sembench.load.watch import Watch
 from sembench.schema import ManifestItem

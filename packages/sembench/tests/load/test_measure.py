@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sembench.load.answer import Answer
-from sembench.load.measure import point_of
-from sembench.load.point import LoadPoint, Percentiles
+from sembench.load.point import LoadPoint, Percentiles, point_of
 from sembench.load.watch import Watch
 
 

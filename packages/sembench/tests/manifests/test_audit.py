@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sembench.manifests import build_synthetic, write_manifest
 from sembench.manifests.audit import Audit, audit_manifest
-from sembench.manifests.token_windows import windows
+from sembench.manifests.audited_texts import windows
 from sembench.schema import InputError, ManifestItem
 from sembench.tokenization import load_tokenizer
 

@@ -12,9 +12,8 @@ from itertools import combinations
 import pytest
 
 from sembench.manifests import BUILDER_VERSION, build_synthetic, manifest_line
-from sembench.manifests.distinct import RUN, Runs
 from sembench.manifests.domains import DOMAINS
-from sembench.manifests.synthetic import SyntheticWriter
+from sembench.manifests.synthetic import RUN, Runs, SyntheticWriter
 from sembench.manifests.text_units import pieces
 from sembench.schema import TRANSFORMS, InputError, ManifestItem
 

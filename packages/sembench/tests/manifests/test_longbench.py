@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 
 from sembench.identity import load_manifest
-from sembench.manifests import hub
-from sembench.manifests.collected import longbench_manifest
+from sembench.manifests import longbench
 from sembench.manifests.items import BuildOptions
 from sembench.manifests.longbench import V1Row, source_of_v1
+from sembench.manifests.profiles import longbench_manifest
 from sembench.schema import TRANSFORMS, InputError
 
 Command = Callable[..., Result]
@@ -209,8 +209,8 @@ def test_a_missing_extra_is_named_with_the_way_around_it(
 
 
 def test_hub_files_are_pinned_to_whole_commits() -> None:
-    assert all(len(revision) == 40 for revision in (hub.V1_REVISION, hub.V2_REVISION))
-    assert hub.V1_REVISION in hub.v1_file("qasper", hub.V1_REVISION)
+    assert all(len(revision) == 40 for revision in (longbench.V1_REVISION, longbench.V2_REVISION))
+    assert longbench.V1_REVISION in longbench.v1_file("qasper", longbench.V1_REVISION)
 
 
 def test_rows_inside_an_archive_are_read_through_the_package(
@@ -221,7 +221,7 @@ def test_rows_inside_an_archive_are_read_through_the_package(
     archive = tmp_path / "data.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.write(longbench_folder / "qasper.jsonl", "data/qasper.jsonl")
-    rows = list(hub.hub_rows(f"zip://data/qasper.jsonl::{archive}"))
+    rows = list(longbench.hub_rows(f"zip://data/qasper.jsonl::{archive}"))
     assert [row["_id"] for row in rows] == [f"qasper-{n}" for n in range(4)]
     with pytest.raises(InputError, match="--source DIR"):
-        list(hub.hub_rows(f"zip://data/other.jsonl::{archive}"))
+        list(longbench.hub_rows(f"zip://data/other.jsonl::{archive}"))

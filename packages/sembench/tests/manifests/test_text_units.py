@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.manifests.paraphrase import paraphrased
+from sembench.manifests.longbench import paraphrased
 from sembench.manifests.text_units import estimate_tokens, holds_answer, sentence_spans, split_segments
 
 TEXTS = st.text(alphabet="ab .?!\n,X1", max_size=400)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sembench.offline.blocks import BlockMetrics, Ids, exact_prefix_tokens, full_blocks, measure_blocks
-from sembench.offline.exact_provider import ExactBlockProvider
+from sembench.offline.providers import ExactBlockProvider
 from semblend_core import DonorOffer, LookupRequest, Namespace, Span
 
 tokens = st.lists(st.integers(0, 2), max_size=60)

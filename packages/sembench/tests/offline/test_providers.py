@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sembench.offline.exact_provider import ExactBlockProvider
 from sembench.offline.peer import PYTHON_VARIABLE, equal_spans, open_peer
-from sembench.offline.providers import ProviderOptions, open_provider
+from sembench.offline.providers import ExactBlockProvider, ProviderOptions, open_provider
 from sembench.schema import InputError
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, SemanticLookupProvider, Span
 

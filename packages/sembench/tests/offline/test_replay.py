@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sembench.identity import identify
-from sembench.offline.exact_provider import ExactBlockProvider
-from sembench.offline.providers import ProviderOptions, open_provider
+from sembench.offline.providers import ExactBlockProvider, ProviderOptions, open_provider
 from sembench.offline.replay import OfflineRun, replay_offline
 from sembench.offline.result import offline_result
 from sembench.schema import InputError, ManifestItem, Result

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.report.speed_quality import label_rows
 from sembench.report.svg import BOTTOM, TOP, Axis, tick_label
+from sembench.report.transforms import label_rows
 
 positive = st.floats(1e-9, 1e9)
 

@@ -10,7 +10,7 @@ from sembench.report.headline import abstract, groups, reused_tokens
 from sembench.report.length import bands_of
 from sembench.report.load_curves import load_curves
 from sembench.report.page import render_report
-from sembench.report.speed_quality import points_of
+from sembench.report.transforms import points_of
 from sembench.schema import EngineSummary, Interval, Rate, Result
 
 Replay = Callable[..., Result]
@@ -162,7 +162,7 @@ def test_load_entries_of_another_form_are_said_to_be_unreadable(load_result: Res
 def test_engine_events_show_only_what_an_engine_tells() -> None:
     summary = EngineSummary(engine="vllm", inputs=["a.log"], lines=9, unparsed_lines=0, materialized_tokens=512)
     summary.declined = {"no_spans": 3}
-    from sembench.report.engine_events import engine_events
+    from sembench.report.outcomes import engine_events
 
     shown = engine_events([summary]) or ""
     assert "512" in shown

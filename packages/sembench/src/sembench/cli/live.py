@@ -179,8 +179,8 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
     Example:
       sembench calibrate-noise-floor -m m.jsonl -o floor.json --gateway-url http://localhost:8000 --model NAME
     """
-    from sembench.live.calibration import calibrate
     from sembench.live.display import counting, print_noise_floor
+    from sembench.live.noise_floor import calibrate
 
     if (gateway_url is None) == (base_url is None):
         raise click.UsageError("give one of --gateway-url and --base-url")

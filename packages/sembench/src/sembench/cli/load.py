@@ -122,9 +122,8 @@ def run_load(
     from sembench.live.config import API_KEY_VARIABLE, clean_url
     from sembench.load.client import Target
     from sembench.load.point import LoadPoint
-    from sembench.load.run import LoadRun
+    from sembench.load.run import LoadRun, Plan
     from sembench.load.screen import LoadScreen, print_points
-    from sembench.load.sweep import Plan
     from sembench.schema import InputError
 
     items = load_manifest(manifest, max_items)

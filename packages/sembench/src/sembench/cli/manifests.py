@@ -127,8 +127,13 @@ def build(profile: str, output: Path, **options: Any) -> None:
 
 def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     from sembench.manifests import BuildOptions
-    from sembench.manifests.collected import MAX_ITEMS_PER_DATASET, longbench_manifest
-    from sembench.manifests.generated import DOMAIN_NAMES, fixture_manifest, synthetic_manifest
+    from sembench.manifests.profiles import (
+        DOMAIN_NAMES,
+        MAX_ITEMS_PER_DATASET,
+        fixture_manifest,
+        longbench_manifest,
+        synthetic_manifest,
+    )
 
     shared = BuildOptions(
         profile,

@@ -84,7 +84,7 @@ def run_offline(manifest: Path, output: Path, **options: Any) -> None:
     An item whose provider fails, or proposes tokens that differ from the donor's, is recorded as an error with its
     reason, and the run goes on. Exit code 1 if every item failed.
     """
-    from sembench.offline.table import print_summary
+    from sembench.offline.result import print_summary
 
     result = _run(manifest, options)
     try:
@@ -102,8 +102,7 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
     from sembench.identity import identify, load_manifest
     from sembench.offline.providers import ProviderOptions, open_provider
     from sembench.offline.replay import replay_offline
-    from sembench.offline.result import offline_result
-    from sembench.offline.table import progress
+    from sembench.offline.result import offline_result, progress
     from sembench.tokenization import load_tokenizer
 
     items = load_manifest(manifest, options["max_items"])

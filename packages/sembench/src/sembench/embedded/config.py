@@ -1,12 +1,21 @@
-"""What a replay depends on besides its manifest. Goes into the result, and into the header of a partial one."""
+"""What a replay depends on besides its manifest: its options, and the extra it needs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from sembench.schema import InputError
+from semblend_core import MissingExtraError, require_extra
+
 Tier: TypeAlias = Literal["fast", "balanced", "strict"]
 Template: TypeAlias = Literal["chat", "none"]
+_INSTALL = (
+    'this command runs a model and needs torch: pip install "sembench[embedded]"\n'
+    "Without a GPU, pin torch to a build for the CPU in the same command, which is far smaller:\n"
+    '  pip install "sembench[embedded]" "torch==2.13.0"'
+)
+_NEEDED = ("torch", "transformers", "tokenizers", "gguf", "accelerate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +46,12 @@ class EmbeddedConfig:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def require_embedded_extra() -> None:
+    """Say what to install, before anything else is done."""
+    for module in _NEEDED:
+        try:
+            require_extra(module, distribution="sembench", extra="embedded")
+        except MissingExtraError as missing:
+            raise InputError(f"{missing.name} is not installed: {_INSTALL}") from None

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from sembench.embedded.arms import ItemReplay
 from sembench.embedded.comparison import Divergence
+from sembench.embedded.replay import ItemReplay
 from sembench.schema import InputError, RequestRecord
 
 Model = TypeVar("Model", bound=BaseModel)

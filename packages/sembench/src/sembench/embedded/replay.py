@@ -2,26 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from sembench.embedded.arms import Arms, ItemReplay, Say
-from sembench.embedded.comparison import greedy_text
+from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, greedy_text, prefill_in_two
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
 from sembench.embedded.policies import chooser_of
-from sembench.embedded.prefix_cache import DonorMemory
-from sembench.embedded.records import failed_records
-from sembench.embedded.server import Server
-from sembench.schema import ManifestItem
+from sembench.embedded.records import Reply, failed_records, served_record, with_blocks
+from sembench.embedded.server import DonorMemory, Served, Server
+from sembench.schema import ManifestItem, Quality, RequestRecord
+from sembench.scoring import score
 from semblend_core import Settings, TokenIds, as_token_ids, create_provider
 
 if TYPE_CHECKING:
     from semblend_core.kv import DonorKv
 
+
+ROUNDS_SECONDS = 12.0
+"""No further round is begun once an item's timed requests took this long: long prompts are steady enough."""
+
+Say = Callable[[str], None]
 _DONOR_MEMORY_BYTES = 1 << 30
 _WARM_UP_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class ItemReplay:
+    item_id: str
+    records: list[RequestRecord]
+    noise_floor: Divergence | None = None
+    """Cold against cold, by the same comparison; None where it was not measured."""
+
+
+@dataclass
+class Times:
+    """Seconds to the first token, one entry per round."""
+
+    cold: list[float] = field(default_factory=list)
+    warm: list[float] = field(default_factory=list)
+    exact: list[float] = field(default_factory=list)
+
+    @property
+    def spent(self) -> float:
+        return sum(self.cold) + sum(self.warm) + sum(self.exact)
+
+    def note(self, cold: Served, warm: Served, exact: Served | None) -> None:
+        self.cold.append(cold.ttft_s)
+        self.warm.append(warm.ttft_s)
+        if exact is not None:
+            self.exact.append(exact.ttft_s)
+
+
+class Arms:
+    """The protocol for one item, whose donors ``server`` has served. Cold and warm take turns."""
+
+    def __init__(
+        self, model: EmbeddedModel, config: EmbeddedConfig, server: Server, item: ManifestItem, prompt: TokenIds
+    ) -> None:
+        self._model, self._engine, self._config = model, model.engine, config
+        self._server, self._item, self._prompt = server, item, prompt
+        self._times = Times()
+
+    def run(self, say: Say) -> ItemReplay:
+        say("cold")
+        cold = self._server.serve_cold(self._prompt)
+        cold_text = self._text(cold, at_least=self._config.continuation_tokens)
+        continuation = as_token_ids(cold_text.beyond[: self._config.continuation_tokens])
+        truth = ColdTruth(self._engine, cold.prefill, continuation)
+        cold_reply = self._reply(cold_text)
+
+        say("with reuse")
+        warm = self._serve_warm(1)
+        warm_reply = self._reply(self._text(warm), truth.compare(warm.prefill))
+
+        # Last of the three: it computes the end of the cold prompt's KV once more, in place.
+        exact = self._server.serve_again(cold.prefill) if self._config.exact else None
+        exact_reply = Reply(Quality(**asdict(truth.compare(exact.prefill)))) if exact else None
+        self._times.note(cold, warm, exact)
+        self._further_rounds(say)
+
+        records = [served_record(self._item, "cold", cold, self._times.cold, cold_reply)]
+        if exact and exact_reply:
+            records.append(served_record(self._item, "exact", exact, self._times.exact, exact_reply))
+        record = served_record(self._item, "warm", warm, self._times.warm, warm_reply)
+        records.append(with_blocks(record, warm, self._server.donor_tokens, self._config.block_size))
+        records += self._probe(warm, truth, say)
+        return ItemReplay(self._item.item_id, records, self._noise_floor(truth, say))
+
+    def _further_rounds(self, say: Say) -> None:
+        for number in range(2, self._config.repeats + 1):
+            if self._times.spent > ROUNDS_SECONDS:
+                return
+            say(f"round {number} of {self._config.repeats}")
+            cold = self._server.serve_cold(self._prompt)
+            warm = self._serve_warm(number)
+            self._times.note(cold, warm, self._server.serve_again(cold.prefill) if self._config.exact else None)
+
+    def _probe(self, warm: Served, truth: ColdTruth, say: Say) -> list[RequestRecord]:
+        """What the engine kept of a request with reuse must not show in the same prompt without it."""
+        if not self._config.probe or not warm.prefill.reused_tokens:
+            return []
+        say("again with reuse off")
+        self._server.publish(warm)
+        probe = self._server.serve(f"{self._item.item_id}-probe", self._prompt, reuse=False)
+        reply = self._reply(self._text(probe), truth.compare(probe.prefill))
+        return [served_record(self._item, "probe", probe, [probe.ttft_s], reply)]
+
+    def _noise_floor(self, truth: ColdTruth, say: Say) -> Divergence | None:
+        if not self._config.noise_floor or self._prompt.size < 2:
+            return None
+        say("noise floor")
+        return truth.compare(prefill_in_two(self._engine, self._prompt, self._config.continuation_tokens))
+
+    def _serve_warm(self, number: int) -> Served:
+        return self._server.serve(f"{self._item.item_id}-warm-{number}", self._prompt)
+
+    def _text(self, served: Served, at_least: int = 0) -> GreedyText:
+        return greedy_text(self._engine, served.prefill, self._config.max_output_tokens, at_least)
+
+    def _reply(self, said: GreedyText, strayed: Divergence | None = None) -> Reply:
+        text = self._model.decode(said.tokens)
+        quality = score(text, self._item.answers, self._config.quality_threshold)
+        if strayed is not None:
+            quality = quality.model_copy(update=asdict(strayed))
+        return Reply(quality, text, len(said.tokens), said.seconds)
 
 
 class Replayer:

@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sembench.engine_events.audit import AUDIT_FAMILY, AUDIT_TELLS, audit_event, audit_record, check_schema
-from sembench.engine_events.errors import ErrorReader
 from sembench.engine_events.event import Event, LineParser, UnreadableEventError
-from sembench.engine_events.lines import LogLine, is_plain, read_lines
-from sembench.engine_events.lmcache import LmcacheLog
-from sembench.engine_events.sglang import SglangLog
+from sembench.engine_events.json_streams import (
+    AUDIT_FAMILY,
+    AUDIT_TELLS,
+    TrtllmStream,
+    audit_event,
+    audit_record,
+    check_schema,
+)
+from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, read_lines
 from sembench.engine_events.tally import Tally
-from sembench.engine_events.text import time_of
-from sembench.engine_events.trtllm import TrtllmStream
-from sembench.engine_events.vllm import VllmLog
+from sembench.engine_events.text_logs import LmcacheLog, SglangLog, VllmLog, time_of
 from sembench.schema import EngineSummary, InputError
 from semblend_core import read_audit
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sembench.judge.client import JudgeClient, JudgeFailedError
-from sembench.judge.prompts import Message, faithfulness, pairwise
-from sembench.judge.replies import Vote, score_in, vote_in
+from sembench.judge.questions import Message, Vote, faithfulness, pairwise, score_in, vote_in
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.statistics import mean
 

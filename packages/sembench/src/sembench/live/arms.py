@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sembench.live.config import Arm, LiveConfig
 from sembench.live.endpoint import Ask, Endpoint, Reply
-from sembench.live.failures import RequestFailedError
 from sembench.live.isolation import Capabilities, Isolation, Scope
+from sembench.live.streaming import RequestFailedError
 from sembench.schema import ManifestItem, RequestRecord
 from sembench.scoring import score
 

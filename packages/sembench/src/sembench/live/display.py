@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sembench.live.noise_floor import NoiseFloor
 from sembench.live.preflight import Preflight
-from sembench.schema import Interval, Rate, RequestRecord, Result
+from sembench.schema import Interval, NoiseFloor, Rate, RequestRecord, Result
 
 
 class Counting:

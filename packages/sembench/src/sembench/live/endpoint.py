@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from sembench.live.failures import RequestFailedError, failure_of_response, failure_of_transport, malformed
+from sembench.live.streaming import RequestFailedError, failure_of_response, failure_of_transport, malformed
 
 ROUTE_HEADERS = (
     "x-semblend-routing-path",

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import httpx
 
 from sembench.live.endpoint import Ask, Endpoint, Reply, count_or_none, route_of
-from sembench.live.failures import RequestFailedError, failure_of_status, malformed
-from sembench.live.streaming import event_stream
+from sembench.live.streaming import RequestFailedError, event_stream, failure_of_status, malformed
 
 Template = Literal["completion", "chat"]
 _TOP_LOGPROBS = 5

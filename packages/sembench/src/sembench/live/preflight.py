@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sembench.live.endpoint import Ask, Endpoint, Reply
-from sembench.live.failures import RequestFailedError
 from sembench.live.isolation import CachedTokens, Capabilities, find_reset, reset_all
+from sembench.live.streaming import RequestFailedError
 from sembench.schema import InputError
 
 REFUSED = 3

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sembench.live.endpoint import Ask, Endpoint, Reply, count_or_none, route_of
-from sembench.live.failures import RequestFailedError, malformed
 from sembench.live.openai import parse_chunk
-from sembench.live.streaming import event_stream
+from sembench.live.streaming import RequestFailedError, event_stream, malformed
 
 _SETTINGS = ("version", "model_path", "served_model_name", "page_size", "attention_backend", "tp_size")
 _INCREMENTAL = ("stream_output", "incremental_streaming_output")

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from sembench.load.point import LoadPoint, Percentiles
-from sembench.load.sweep import Setting
+from sembench.load.run import Setting
 from sembench.load.watch import Watch
 
 _REFRESH_S = 1.0

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sembench.manifests.audited_texts import Corpus, collect
+from sembench.manifests.audited_texts import Corpus, Hashes, collect, distinct
 from sembench.manifests.items import Report, unreported
-from sembench.manifests.token_windows import Hashes, distinct
 from sembench.schema import ManifestItem, Rate
 from sembench.tokenization import Tokenizer
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sembench.__about__ import __version__
 from sembench.identity import load_manifest, sha256_of
-from sembench.manifests.writing import manifest_line
+from sembench.manifests.items import manifest_line
 from sembench.schema import ManifestItem
 
 _NAMED = 5

@@ -1,19 +1,22 @@
-"""Manifest items from sources: transforms applied, ids given, lengths and evidence recorded."""
+"""Manifest items from sources: transforms applied, ids given, lengths and evidence recorded, lines written."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from sembench.identity import sha256_of
 from sembench.manifests.draws import Draws, stable_id
 from sembench.manifests.prompts import Prompt
 from sembench.manifests.source import Source
 from sembench.manifests.text_units import ESTIMATE_METHOD, estimate_tokens, holds_answer
 from sembench.manifests.transforms import TRANSFORM_FUNCTIONS, Context, DonorDraft, Draft, NotPossible
-from sembench.schema import TRANSFORMS, DonorPrompt, InputError, ManifestItem
+from sembench.schema import TRANSFORMS, DonorPrompt, InputError, ManifestItem, write_atomically
 
 BUILDER_VERSION = "1"
 """Raised whenever the same inputs and seed would give other bytes."""
@@ -147,3 +150,13 @@ def _lengths(prompt: Prompt) -> dict[str, Any]:
 def _estimated(text: str) -> int:
     """A prompt is a donor of several items; counting it once is enough."""
     return estimate_tokens(text)
+
+
+def manifest_line(item: ManifestItem) -> str:
+    return json.dumps(item.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_manifest(path: Path, items: Iterable[ManifestItem]) -> str:
+    """Writes the manifest and returns its sha256."""
+    write_atomically(path, "".join(manifest_line(item) + "\n" for item in items))
+    return sha256_of(path)

@@ -1,15 +1,17 @@
-"""Rows of LongBench v1 and v2 as sources."""
+"""LongBench v1 and v2: the rows as sources, and the hub they lie on, at a pinned revision."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sembench.manifests.paraphrase import paraphrased
 from sembench.manifests.source import Fact, Source
+from sembench.schema import InputError
 
 V1_DATASETS = (
     "qasper",
@@ -64,6 +66,24 @@ _TASKS = {
     "passage_count": "How many different passages are there?",
 }
 """Where a row has no question of its own."""
+_PARAPHRASES = (
+    (
+        re.compile(r"^(?:what|which) (is|are|was|were) (.+)\?$", re.IGNORECASE | re.DOTALL),
+        r"Can you tell me what \2 \1?",
+    ),
+    (re.compile(r"^who (.+)\?$", re.IGNORECASE | re.DOTALL), r"Name the person or people who \1."),
+    (re.compile(r"^when (.+)\?$", re.IGNORECASE | re.DOTALL), r"Give the time at which this holds: when \1?"),
+    (re.compile(r"^where (.+)\?$", re.IGNORECASE | re.DOTALL), r"Name the place: where \1?"),
+    (re.compile(r"^how (many|much) (.+)\?$", re.IGNORECASE | re.DOTALL), r"State how \1 \2."),
+    (re.compile(r"^(?:please )?summari[sz]e (.+?)\.?$", re.IGNORECASE | re.DOTALL), r"Give a summary of \1."),
+    (re.compile(r"^write (.+)$", re.IGNORECASE | re.DOTALL), r"Your job is to write \1"),
+)
+V1_REPOSITORY = "THUDM/LongBench"
+V1_REVISION = "7956e94fb272285d5ed77fe3ba9843ed250ce6f4"
+V2_REPOSITORY = "THUDM/LongBench-v2"
+V2_REVISION = "2b48e494f2c7a2f0af81aae178e05c7e1dde0fe9"
+_REACH_TIMEOUT_S = 5.0
+_OFFLINE_HINT = "use --source DIR with a folder in LongBench's format (one <dataset>.jsonl per dataset, or text files)"
 
 
 class V1Row(BaseModel):
@@ -146,3 +166,57 @@ def _source(dataset: str, domain: str, source_id: str, context: str, fact: Fact,
         facts=(fact,),
         metadata={**known, "document_id": document_id(document)},
     )
+
+
+def paraphrased(question: str) -> str:
+    """A long subject would read badly turned round, so beyond a dozen words the question is only introduced anew."""
+    text = question.strip()
+    if len(text.split()) <= 12:
+        for pattern, replacement in _PARAPHRASES:
+            turned, changed = pattern.subn(replacement, text)
+            if changed:
+                return turned
+    return f"In other words, this is what I need to know: {text}"
+
+
+def v1_file(dataset: str, revision: str) -> str:
+    """The rows lie in an archive; its loading script, which newer versions of the package refuse, is not needed."""
+    return f"zip://data/{dataset}.jsonl::hf://datasets/{V1_REPOSITORY}@{revision}/data.zip"
+
+
+def v2_file(revision: str) -> str:
+    return f"hf://datasets/{V2_REPOSITORY}@{revision}/data.json"
+
+
+def hub_rows(file: str) -> Iterator[dict[str, Any]]:
+    """The rows of a JSON file, read through the package ``datasets``."""
+    package = _datasets_package()
+    if "hf://" in file:
+        _check_reachable()
+    try:
+        rows = package.load_dataset("json", data_files=file, split="train")
+    except Exception as error:  # Each storage behind the package fails in its own way.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"--hf-revision: {file} could not be read: {reason}; {_OFFLINE_HINT}") from None
+    yield from rows
+
+
+def _datasets_package() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(
+            f"the package datasets is missing: pip install 'sembench[longbench]'; or {_OFFLINE_HINT}"
+        ) from None
+    return datasets
+
+
+def _check_reachable() -> None:
+    # Asked first: the hub's own client repeats itself for half a minute and more before it gives up.
+    import httpx
+
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        httpx.head(endpoint, timeout=_REACH_TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise InputError(f"the dataset hub is not reachable ({error}); {_OFFLINE_HINT}") from None

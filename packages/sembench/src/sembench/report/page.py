@@ -10,16 +10,13 @@ from pathlib import Path
 from sembench.__about__ import __version__
 from sembench.report.answers import answers
 from sembench.report.comparison import Named, comparison
-from sembench.report.controls import negative_controls
-from sembench.report.engine_events import engine_events
 from sembench.report.headline import headline
 from sembench.report.length import ttft_by_length
 from sembench.report.load_curves import load_curves
 from sembench.report.markup import Child, Html, el, join
-from sembench.report.outcomes import outcomes
+from sembench.report.outcomes import engine_events, negative_controls, outcomes
 from sembench.report.run_identity import run_identity
-from sembench.report.speed_quality import speed_against_quality
-from sembench.report.transforms import by_transform
+from sembench.report.transforms import by_transform, speed_against_quality
 from sembench.schema import EngineSummary, InputError, Result, write_atomically
 
 # Nothing is fetched and nothing runs, whatever text found its way onto the page.

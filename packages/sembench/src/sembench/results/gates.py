@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from sembench.live.noise_floor import NoiseFloor
 from sembench.results.gate_evidence import BackendEvidence, protocol_difference, warm_vs_cold_rouge
-from sembench.schema import EngineSummary, Interval, Rate, Result
+from sembench.schema import EngineSummary, Interval, NoiseFloor, Rate, Result
 
 
 @dataclass(frozen=True, kw_only=True)
