@@ -122,9 +122,9 @@ def run_embedded(manifest: Path, output: Path, resume: bool, **options: Any) -> 
 
     require_embedded_extra()
     from sembench.embedded.config import EmbeddedConfig
-    from sembench.embedded.partial import partial_path
     from sembench.embedded.runner import run_embedded as run
     from sembench.embedded.table import print_summary
+    from sembench.partial import partial_path
 
     try:
         result = run(manifest, output, EmbeddedConfig(**options), resume=resume)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from sembench.identity import load_manifest, sha256_of
 from sembench.schema import InputError, Result, read_json, write_atomically
@@ -56,6 +54,7 @@ def judge(
     """
     from sembench.judge import JudgeClient, judge_result
     from sembench.judge.client import API_KEY_VARIABLE, REFUSED
+    from sembench.terminal import ProgressBars
 
     result = read_json(result_path, Result)
     if sha256_of(manifest) != result.run.manifest_sha256:
@@ -67,15 +66,14 @@ def judge(
     client = JudgeClient(judge_url, judge_model, api_key=key, timeout_s=timeout_s, max_tokens=max_tokens)
     try:
         client.check()
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("judging", total=len(items))
+        with ProgressBars() as bars:
             judged = judge_result(
                 result,
                 items,
                 client,
                 concurrency=concurrency,
                 max_prompt_chars=max_prompt_chars,
-                on_item=lambda: progress.advance(task),
+                on_item=bars.counter("judging", len(items)),
             )
     finally:
         client.close()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from sembench.identity import load_manifest
-from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client, partial_path
+from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client
 from sembench.schema import InputError, write_atomically
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -179,8 +179,9 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
     Example:
       sembench calibrate-noise-floor -m m.jsonl -o floor.json --gateway-url http://localhost:8000 --model NAME
     """
-    from sembench.live.display import counting, print_noise_floor
+    from sembench.live.display import print_noise_floor, record_counter
     from sembench.live.noise_floor import calibrate
+    from sembench.terminal import ProgressBars
 
     if (gateway_url is None) == (base_url is None):
         raise click.UsageError("give one of --gateway-url and --base-url")
@@ -188,7 +189,8 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
     manifest, output = options.pop("manifest"), options.pop("output")
     config = _config({**options, "paired": True}, engine, clean_url(option, gateway_url or base_url or ""))
     items = load_manifest(manifest, config.max_items)
-    with counting(len(items) * repeats) as on_record:
+    with ProgressBars() as bars:
+        on_record = record_counter(bars, len(items) * repeats)
         floor = asyncio.run(calibrate(config, manifest, items, repeats, on_record, _api_key()))
     write_atomically(output, floor.model_dump_json(indent=1))
     print_noise_floor(floor)
@@ -230,9 +232,10 @@ def verify_endpoint(url: str, model: str, engine: str, reset_urls: tuple[str, ..
 
 
 def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
-    from sembench.live.display import counting, print_result
-    from sembench.live.partial import Partial, PartialHeader
+    from sembench.live.display import print_result, record_counter
     from sembench.live.replay import finish, replay
+    from sembench.partial import PartialHeader, PartialRun, partial_path
+    from sembench.terminal import ProgressBars
 
     manifest, output = options.pop("manifest"), options.pop("output")
     resume, overwrite = options.pop("resume"), options.pop("overwrite")
@@ -241,18 +244,19 @@ def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
     partial_file = partial_path(output)
     resume = _settle_leftovers(partial_file, output, resume, overwrite)
 
-    def open_partial(header: PartialHeader) -> Partial:
-        return (Partial.resume if resume else Partial.begin)(partial_file, header)
+    def open_partial(header: PartialHeader) -> PartialRun:
+        return (PartialRun.resume if resume else PartialRun.begin)(partial_file, header)
 
     try:
-        with counting(len(items) * len(config.arms)) as on_record:
-            partial = asyncio.run(replay(config, manifest, items, open_partial, on_record, _api_key()))
+        with ProgressBars() as bars:
+            on_record = record_counter(bars, len(items) * len(config.arms))
+            recording = asyncio.run(replay(config, manifest, items, open_partial, on_record, _api_key()))
     except KeyboardInterrupt:
         click.echo(f"stopped; what was measured is in {partial_file}: run again with --resume", err=True)
         raise
-    result = finish(config, items, partial)
+    result = finish(config, items, recording)
     write_atomically(output, result.model_dump_json(indent=1))
-    partial.remove()
+    recording.partial.remove()
     print_result(result)
     click.echo(f"written: {output}")
     if not result.aggregate.requests_ok:

@@ -123,8 +123,9 @@ def run_load(
     from sembench.load.client import Target
     from sembench.load.point import LoadPoint
     from sembench.load.run import LoadRun, Plan
-    from sembench.load.screen import LoadScreen, print_points
+    from sembench.load.screen import PointObserver, print_points
     from sembench.schema import InputError
+    from sembench.terminal import ProgressBars
 
     items = load_manifest(manifest, max_items)
     levels = concurrency or (() if rates else _DEFAULT_CONCURRENCY)
@@ -141,8 +142,8 @@ def run_load(
     )
     run = LoadRun(plan, target, manifest, items, serve_command)
     try:
-        with LoadScreen(len(list(plan.points()))) as screen:
-            result = run.measure(output, screen.observe)
+        with ProgressBars(refresh_by_hand=True) as bars:
+            result = run.measure(output, PointObserver(bars, len(list(plan.points()))).observe)
     except KeyboardInterrupt:
         click.echo(f"stopped; the points that were complete are in {output}", err=True)
         raise

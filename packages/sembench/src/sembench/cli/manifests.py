@@ -113,10 +113,11 @@ def build(profile: str, output: Path, **options: Any) -> None:
         if options[name] not in (None, ()) and profile not in profiles:
             raise click.UsageError(f"--{name.replace('_', '-')} is for {' and '.join(profiles)}, not for {profile}")
     from sembench.manifests import write_manifest
-    from sembench.manifests.display import print_built, progress
+    from sembench.manifests.display import print_built
+    from sembench.terminal import ProgressBars
 
-    with progress() as report:
-        built = _built(profile, options, report)
+    with ProgressBars() as bars:
+        built = _built(profile, options, bars.show)
     if not built.items:
         reasons = "\n".join(f"  {reason}" for reason in built.skipped)
         raise InputError(f"no item could be built:\n{reasons}", exit_code=2)
@@ -237,12 +238,13 @@ def audit_manifest(
     """
     from sembench.identity import load_manifest
     from sembench.manifests import audit, sha256
-    from sembench.manifests.display import print_audit, progress
+    from sembench.manifests.display import print_audit
+    from sembench.terminal import ProgressBars
     from sembench.tokenization import load_tokenizer
 
     items = load_manifest(manifest)
     encoder = load_tokenizer(tokenizer)
-    with progress() as report:
+    with ProgressBars() as bars:
         found = audit.audit_manifest(
             items,
             encoder,
@@ -250,7 +252,7 @@ def audit_manifest(
             boilerplate_share,
             manifest=str(manifest),
             manifest_sha256=sha256(manifest),
-            report=report,
+            report=bars.show,
         )
     if output:
         with _writing("--output", output):

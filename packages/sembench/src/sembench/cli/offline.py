@@ -102,7 +102,8 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
     from sembench.identity import identify, load_manifest
     from sembench.offline.providers import ProviderOptions, open_provider
     from sembench.offline.replay import replay_offline
-    from sembench.offline.result import offline_result, progress
+    from sembench.offline.result import offline_result
+    from sembench.terminal import ProgressBars
     from sembench.tokenization import load_tokenizer
 
     items = load_manifest(manifest, options["max_items"])
@@ -119,7 +120,8 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
     )
     identity = identify("offline", manifest, len(items))
     try:
-        with progress(len(items)) as advance:
+        with ProgressBars() as bars:
+            advance = bars.counter("items", len(items))
             run = replay_offline(
                 items, tokenizer, provider, options["block_size"], shared_pool=options["shared_pool"], on_item=advance
             )

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sembench.cli.options import Words
 from sembench.schema import EngineSummary, Interval, Result, read_json, write_atomically
+from sembench.terminal import table_console
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SHARE = click.FloatRange(0, 1)
@@ -97,7 +97,7 @@ def assert_result_gates(
     words = {True: "pass", False: "FAIL", None: "not judged"}
     for verdict in report.verdicts:
         table.add_row(*map(Text, (verdict.gate, verdict.wanted, verdict.found, words[verdict.passed])))
-    _console().print(table)
+    table_console(_WIDTH).print(table)
     for note in report.notes:
         click.echo(f"note: {note}", err=True)
     for verdict in report.verdicts:
@@ -194,7 +194,7 @@ def roi(
     ):
         if value is not None:
             table.add_row(name, f"{value:.4g}")
-    _console().print(table)
+    table_console(_WIDTH).print(table)
     if told.pairs_left_out:
         click.echo(f"note: {told.pairs_left_out} pairs are neither a hit nor a miss that is known as one", err=True)
 
@@ -204,11 +204,6 @@ def _shown(interval: Interval, unit: str = "") -> str:
     bounds = "" if interval.low is None else f", 95% {interval.low:{digits}} to {interval.high:{digits}}"
     value = "not known" if interval.value is None else f"{interval.value:{digits}}{unit}"
     return f"{value} (n={interval.n}{bounds})"
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
 
 
 @click.command()

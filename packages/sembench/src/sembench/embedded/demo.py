@@ -12,16 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from sembench.embedded.config import EmbeddedConfig
-from sembench.embedded.partial import partial_path
 from sembench.embedded.runner import run_embedded
-from sembench.embedded.table import console_for_tables, lines_of, replay_table
+from sembench.embedded.table import TABLE_WIDTH, lines_of, replay_table
 from sembench.manifests import BuildOptions, build_synthetic, write_manifest
 from sembench.manifests.domains import DOMAINS
 from sembench.manifests.items import build_items
 from sembench.manifests.source import Fact, Source
 from sembench.manifests.synthetic import SyntheticWriter
+from sembench.partial import partial_path
 from sembench.schema import InputError, ManifestItem, Paired, RequestRecord, Result
 from sembench.schema.result import Arm
+from sembench.terminal import table_console
 
 LABELS = {
     "exact_repeat": "nothing: same prompt again",
@@ -94,7 +95,7 @@ def _write_report(result: Result, path: Path) -> None:
 
 
 def show(result: Result, items: Sequence[ManifestItem], report: Path) -> None:
-    console = console_for_tables()
+    console = table_console(TABLE_WIDTH)
     console.print(_opening(result), highlight=False)
     labels = {item.item_id: _label(item, items) for item in items}
     lines = lines_of(result, lambda record: labels[record.item_id])

@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel, ConfigDict
+
 from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, greedy_text, prefill_in_two
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
@@ -29,8 +31,11 @@ _DONOR_MEMORY_BYTES = 1 << 30
 _WARM_UP_TOKENS = 512
 
 
-@dataclass(frozen=True)
-class ItemReplay:
+class FinishedItem(BaseModel):
+    """All records of an item, as they are kept until the run has ended."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     item_id: str
     records: list[RequestRecord]
     noise_floor: Divergence | None = None
@@ -66,7 +71,7 @@ class Arms:
         self._server, self._item, self._prompt = server, item, prompt
         self._times = Times()
 
-    def run(self, say: Say) -> ItemReplay:
+    def run(self, say: Say) -> FinishedItem:
         say("cold")
         cold = self._server.serve_cold(self._prompt)
         cold_text = self._text(cold, at_least=self._config.continuation_tokens)
@@ -90,7 +95,8 @@ class Arms:
         record = served_record(self._item, "warm", warm, self._times.warm, warm_reply)
         records.append(with_blocks(record, warm, self._server.donor_tokens, self._config.block_size))
         records += self._probe(warm, truth, say)
-        return ItemReplay(self._item.item_id, records, self._noise_floor(truth, say))
+        floor = self._noise_floor(truth, say)
+        return FinishedItem(item_id=self._item.item_id, records=records, noise_floor=floor)
 
     def _further_rounds(self, say: Say) -> None:
         for number in range(2, self._config.repeats + 1):
@@ -149,20 +155,20 @@ class Replayer:
         for _ in range(2):
             greedy_text(self._engine, self._engine.prefill(tokens, room=self._behind), 4)
 
-    def replay(self, item: ManifestItem, say: Say) -> ItemReplay:
+    def replay(self, item: ManifestItem, say: Say) -> FinishedItem:
         import torch
 
         prompt = self._model.encode(item.recipient_prompt)
         donors = {donor.donor_id: self._model.encode(donor.text) for donor in item.donor_prompts}
         problem = self._unservable(prompt, donors.values())
         if problem:
-            return ItemReplay(item.item_id, failed_records(item, problem, prompt.size))
+            return _failed(item, problem, prompt)
         try:
             return self._serve(item, prompt, donors, say)
         except torch.OutOfMemoryError as error:
-            return ItemReplay(item.item_id, failed_records(item, str(error).splitlines()[0], prompt.size))
+            return _failed(item, str(error).splitlines()[0], prompt)
 
-    def _serve(self, item: ManifestItem, prompt: TokenIds, donors: dict[str, TokenIds], say: Say) -> ItemReplay:
+    def _serve(self, item: ManifestItem, prompt: TokenIds, donors: dict[str, TokenIds], say: Say) -> FinishedItem:
         with closing(create_provider(self._settings, engine="sembench-embedded")) as provider:
             server = Server(self._model, provider, self._choose, self._config.block_size, self._behind)
             for number, (donor_id, tokens) in enumerate(donors.items(), 1):
@@ -182,3 +188,7 @@ class Replayer:
         if longest <= limit:
             return None
         return f"its prompts, with the text behind them, need {longest} tokens; {self._model.name} takes {limit}"
+
+
+def _failed(item: ManifestItem, problem: str, prompt: TokenIds) -> FinishedItem:
+    return FinishedItem(item_id=item.item_id, records=failed_records(item, problem, prompt.size))

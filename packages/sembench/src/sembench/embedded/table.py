@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from sembench.schema import RequestRecord, Result
 from sembench.schema.result import Arm
+from sembench.terminal import table_console
 
 Figure = Callable[[RequestRecord], float | None]
 TABLE_WIDTH = 100
@@ -120,15 +120,9 @@ def _small(value: float | None) -> str:
     return f"{value:.5f}" if value >= 1e-5 or value == 0 else f"{value:.0e}"
 
 
-def console_for_tables() -> Console:
-    """As wide as the terminal; a file gets the width that the table is made for."""
-    console = Console()
-    return console if console.is_terminal else Console(width=TABLE_WIDTH)
-
-
 def print_summary(result: Result, output: Path) -> None:
     """Medians and means by transform, then where the whole result is."""
-    console = console_for_tables()
+    console = table_console(TABLE_WIDTH)
     console.print(replay_table(lines_of(result, lambda record: record.transform), "\ntransform"))
     failed = [record for record in result.requests if record.status == "error"]
     if failed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -91,8 +90,3 @@ def clean_url(option: str, value: str) -> str:
     if url.userinfo:
         raise InputError(f"{option}: holds credentials, which a result would publish; set {API_KEY_VARIABLE} instead")
     return value.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def partial_path(output: Path) -> Path:
-    """Where finished records wait until the result is written."""
-    return output.with_name(f"{output.name}.partial.jsonl")

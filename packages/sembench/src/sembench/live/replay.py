@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -15,8 +15,8 @@ from sembench.identity import Kind, identify
 from sembench.live.arms import ItemReplay, Servers
 from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
-from sembench.live.partial import Partial, PartialHeader
 from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
+from sembench.partial import Line, PartialHeader, PartialRun
 from sembench.results import build_result
 from sembench.schema import InputError, ManifestItem, RequestRecord, Result
 from sembench.schema.engine import EngineRequest
@@ -27,7 +27,7 @@ _SETTLE_S = 1.0
 FAILURES_IN_A_ROW = 10
 """So many, and the server is gone rather than some requests bad."""
 OnRecord = Callable[[RequestRecord], None]
-OpenPartial = Callable[[PartialHeader], Partial]
+OpenPartial = Callable[[PartialHeader], PartialRun]
 
 
 def join_audit(records: Sequence[RequestRecord], path: Path) -> list[RequestRecord]:
@@ -72,20 +72,52 @@ async def replay(
     open_partial: OpenPartial,
     on_record: OnRecord,
     api_key: str | None,
-) -> Partial:
-    """Serve what is not yet recorded. The partial that comes back holds every record."""
+) -> Recording:
+    """Serve what is not yet recorded. The recording that comes back holds every record."""
     async with open_client(api_key, config.concurrency) as client:
         servers = servers_of(config, client)
         found = await check_servers(config, servers)
         isolation = Isolation(client, found.able, concurrency=config.concurrency)
-        partial = open_partial(_header(config, manifest, items, found, isolation))
+        recording = Recording(open_partial(_header(config, manifest, items, found, isolation)))
         try:
             await warm_up_servers(config, servers, items)
-            run = _Run(config, servers, isolation, found, partial, on_record)
+            run = _Run(config, servers, isolation, found, recording, on_record)
             await run.serve(run.take_up(items))
         finally:
-            partial.close()
-        return partial
+            recording.partial.close()
+        return recording
+
+
+class Recording:
+    """The records of a run by item and arm, on disk as they come."""
+
+    def __init__(self, partial: PartialRun) -> None:
+        self.partial = partial
+        self.records: dict[tuple[str, str], RequestRecord] = {}
+        self.resumed = 0
+        """How often the run was taken up again."""
+        for line in partial.lines:
+            self._take(line)
+        if partial.resumed:
+            self.resumed += 1
+            partial.append({"resumed": self.resumed})
+
+    def append(self, record: RequestRecord) -> None:
+        self.records[(record.item_id, record.arm)] = record
+        self.partial.append({"record": record.model_dump(mode="json")})
+
+    def forget(self, items: Iterable[str]) -> None:
+        """These items are to be served again on resume: what failed there says nothing of them."""
+        self.partial.append({"redo": sorted(set(items))})
+
+    def _take(self, line: Line) -> None:
+        self.resumed += "resumed" in line.value
+        if "record" in line.value:
+            record = line.parse(RequestRecord, line.value["record"])
+            self.records[(record.item_id, record.arm)] = record
+        for item_id in line.value.get("redo", []):
+            for key in [key for key in self.records if key[0] == item_id]:
+                del self.records[key]
 
 
 def servers_of(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
@@ -117,13 +149,13 @@ async def warm_up_servers(config: LiveConfig, servers: Servers, items: Sequence[
         await warm_up(endpoint, config.warmup_requests, words=words, max_tokens=config.max_output_tokens)
 
 
-def finish(config: LiveConfig, items: Sequence[ManifestItem], partial: Partial) -> Result:
+def finish(config: LiveConfig, items: Sequence[ManifestItem], recording: Recording) -> Result:
     """The result of all records, in the manifest's order, whatever the order in which they were served."""
     ordered = [
-        partial.records[(item.item_id, arm)]
+        recording.records[(item.item_id, arm)]
         for item in items
         for arm in config.arms
-        if (item.item_id, arm) in partial.records
+        if (item.item_id, arm) in recording.records
     ]
     if config.connector_audit:
         try:
@@ -132,8 +164,8 @@ def finish(config: LiveConfig, items: Sequence[ManifestItem], partial: Partial) 
             raise InputError(
                 f"{error}\nThe records are kept: put the file there and run again with --resume."
             ) from None
-    told = config.model_dump(mode="json") | {"resumed": partial.resumed}
-    return build_result(partial.header.run, told, items, ordered, config.block_size)
+    told = config.model_dump(mode="json") | {"resumed": recording.resumed}
+    return build_result(recording.partial.header.run, told, items, ordered, config.block_size)
 
 
 def _header(
@@ -146,7 +178,7 @@ def _header(
     run = identify(
         kind, manifest, len(items), seed=config.seed, engine=server, serve_command=config.serve_command, device="remote"
     )
-    return PartialHeader(run=run, config=config.model_dump(mode="json"), server=server)
+    return PartialHeader(run=run, fixed={"config": config.model_dump(mode="json"), "server": server})
 
 
 class _Run:
@@ -158,20 +190,20 @@ class _Run:
         servers: Servers,
         isolation: Isolation,
         found: Preflight,
-        partial: Partial,
+        recording: Recording,
         on_record: OnRecord,
     ) -> None:
         self._config = config
         self._servers = servers
         self._isolation = isolation
         self._able = found.able
-        self._partial = partial
+        self._recording = recording
         self._on_record = on_record
         self._failed_in_a_row: list[RequestRecord] = []
 
     def take_up(self, items: Sequence[ManifestItem]) -> list[ManifestItem]:
         """What is left to serve. An item of which an arm is missing starts over: its arms depend on each other."""
-        recorded, arms = self._partial.records, self._config.arms
+        recorded, arms = self._recording.records, self._config.arms
         left = [item for item in items if any((item.item_id, arm) not in recorded for arm in arms)]
         for item in left:
             for arm in arms:
@@ -194,7 +226,7 @@ class _Run:
         for item in queue:
             replayed = ItemReplay(item, self._config, self._servers, self._isolation, self._able)
             async for record in replayed.records():
-                self._partial.append(record)
+                self._recording.append(record)
                 self._on_record(record)
                 self._watch(record)
 
@@ -205,9 +237,9 @@ class _Run:
         self._failed_in_a_row.append(record)
         if len(self._failed_in_a_row) < FAILURES_IN_A_ROW:
             return
-        self._partial.forget(failed.item_id for failed in self._failed_in_a_row)
+        self._recording.forget(failed.item_id for failed in self._failed_in_a_row)
         raise InputError(
             f"{FAILURES_IN_A_ROW} requests failed in a row, the last with: {record.error}\n"
-            f"What was measured is in {self._partial.path}; mend the server and run again with --resume.",
+            f"What was measured is in {self._recording.partial.path}; mend the server and run again with --resume.",
             REFUSED,
         )

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from sembench.openai_events import EventCutter
+
 _RETRYABLE_STATUS = 429
 """Besides everything from 500 up: the server asks to come back later."""
 _QUOTED = 200
@@ -70,22 +72,17 @@ class EventStream:
         return (moment - self._clock.sent_at) * 1000
 
     async def events(self) -> AsyncIterator[tuple[float, str]]:
-        """When each event's bytes arrived, and its data.
-
-        Lines are split at line feeds only: JSON may hold the other characters that Unicode calls line ends.
-        """
-        rest = b""
+        """When each event's bytes arrived, and its data."""
+        cutter = EventCutter()
         async for chunk in self._response.aiter_bytes():
             arrived = time.perf_counter()
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    yield arrived, _text(line[5:])
+            for data in cutter.feed(chunk):
+                yield arrived, _text(data)
 
 
 def _text(data: bytes) -> str:
     try:
-        return data.decode("utf-8").strip()
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise malformed(f"an event is not UTF-8: {error}") from None
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sembench.offline.replay import OfflineRun
 from sembench.results import build_result
 from sembench.schema import Aggregate, ManifestItem, Rate, Result, RunIdentity, TransformSummary
+from sembench.terminal import table_console
+
+_WIDTH = 120
 
 
 def offline_result(
@@ -49,24 +50,12 @@ def _stripped(aggregate: Aggregate) -> Aggregate:
     return aggregate.model_copy(update=dict.fromkeys(controls))
 
 
-@contextmanager
-def progress(items: int) -> Iterator[Callable[[], None]]:
-    """A bar over the items; the function moves it by one."""
-    console = Console(stderr=True)
-    columns = (TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("items", total=items)
-        yield lambda: bar.advance(task)
-
-
 def print_summary(result: Result, console: Console | None = None) -> None:
     """One row per transform and one for all; a dash is a figure that was not measured.
 
     Counts are of full blocks, with their share of ``blocks``; ``placed`` counts items, with their share of ``items``.
     """
-    console = console or _console()
+    console = console or table_console(_WIDTH)
     aggregate, config = result.aggregate, result.config
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("transform", no_wrap=True)
@@ -97,12 +86,6 @@ def print_summary(result: Result, console: Console | None = None) -> None:
             f"failed: {aggregate.requests_failed} of {aggregate.items} items; the first: {first}", style="red"
         )
     console.print("Nothing was loaded: these figures say what could be reused, not what was.")
-
-
-def _console() -> Console:
-    # A pipe has no width: a file or a pager should not get rows that are broken for nobody's terminal.
-    console = Console()
-    return console if console.is_terminal else Console(width=120)
 
 
 def _cells(aggregate: Aggregate) -> list[str]:
