@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sembench.schema import InputError, RunIdentity, write_atomically
+from sembench.schema import InputError, RunIdentity, naming, write_atomically
 
-Model = TypeVar("Model", bound=BaseModel)
+Parsed = TypeVar("Parsed", bound=BaseModel)
 _START_ANEW = "delete the file to start anew"
 
 
@@ -27,7 +27,7 @@ class PartialHeader(BaseModel):
     """What must not change until the run has ended: its config, and the server or the versions that it met."""
 
 
-class Line:
+class PartialLine:
     """One line as it was read back, with its place for messages."""
 
     def __init__(self, place: str, text: bytes) -> None:
@@ -39,7 +39,7 @@ class Line:
         if not isinstance(self.value, dict):
             raise InputError(f"{place}: expected a JSON object; {_START_ANEW}")
 
-    def parse(self, model: type[Model], value: Any = None) -> Model:
+    def parse(self, model: type[Parsed], value: Any = None) -> Parsed:
         """The line, or ``value`` out of it, as a model."""
         try:
             return model.model_validate(self.value if value is None else value)
@@ -52,7 +52,9 @@ class Line:
 class PartialRun:
     """``<output>.partial.jsonl``: a header, then what was finished. It is on the disk when ``append`` returns."""
 
-    def __init__(self, path: Path, header: PartialHeader, lines: Sequence[Line] = (), *, resumed: bool = False) -> None:
+    def __init__(
+        self, path: Path, header: PartialHeader, lines: Sequence[PartialLine] = (), *, resumed: bool = False
+    ) -> None:
         self.path = path
         self.header = header
         self.lines = lines
@@ -68,12 +70,10 @@ class PartialRun:
     @classmethod
     def resume(cls, path: Path, header: PartialHeader) -> PartialRun:
         """Take up what is there. Refused where ``header`` is of another run; a torn last line is cut off."""
-        try:
+        with naming(path):
             data = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror or error}") from None
         whole = data[: data.rfind(b"\n") + 1]
-        lines = [Line(f"{path}:{number}", text) for number, text in enumerate(whole.splitlines(), 1)]
+        lines = [PartialLine(f"{path}:{number}", text) for number, text in enumerate(whole.splitlines(), 1)]
         if not lines:
             raise InputError(f"{path}: holds no header; {_START_ANEW}")
         before = lines[0].parse(PartialHeader)

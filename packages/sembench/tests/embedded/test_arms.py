@@ -10,7 +10,7 @@ import pytest
 
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.runner import run_embedded
-from sembench.embedded.server import Served, Server, whole_blocks
+from sembench.embedded.server import ServedPrefill, Server, whole_blocks
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.schema.result import Arm
 
@@ -126,7 +126,7 @@ def test_a_prompt_that_was_served_with_reuse_equals_cold_when_it_comes_again_wit
 def test_the_probe_notices_an_engine_that_publishes_relocated_kv(
     manifest: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def publish_everything(server: Server, served: Served) -> None:
+    def publish_everything(server: Server, served: ServedPrefill) -> None:
         tokens, workspace = served.prefill.token_ids, served.prefill.workspace
         server._cache.publish(tokens, server._engine.capture(workspace, tokens.size, approximate=True))
 

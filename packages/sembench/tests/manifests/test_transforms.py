@@ -7,7 +7,7 @@ import re
 import pytest
 
 from sembench.manifests.draws import Draws
-from sembench.manifests.source import Fact, Source
+from sembench.manifests.source import Fact, SourceDocument
 from sembench.manifests.transforms import TRANSFORM_FUNCTIONS, Context, Draft, NotPossible
 from sembench.manifests.transforms.edits import reflowed, revise
 from sembench.schema import TRANSFORMS, ManifestItem
@@ -185,9 +185,9 @@ def test_a_negative_control_takes_its_donor_from_another_domain(synthetic_items:
     assert not any(item.negative_control for item in synthetic_items if item.transform != "negative_control")
 
 
-def _short() -> tuple[Source, Context]:
+def _short() -> tuple[SourceDocument, Context]:
     fact = Fact("How many?", "What number?", ("forty two",))
-    source = Source("d", "d", "s", "note", "it says forty two and no more", (fact,))
+    source = SourceDocument("d", "d", "s", "note", "it says forty two and no more", (fact,))
     return source, Context(Draws(1), 4, 400, lambda source: source, lambda source, document: True)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.offline.blocks import BlockMetrics, Ids, exact_prefix_tokens, full_blocks, measure_blocks
+from sembench.offline.blocks import BlockMetrics, TokenIds, exact_prefix_tokens, full_blocks, measure_blocks
 from sembench.offline.providers import ExactBlockProvider
 from semblend_core import DonorOffer, LookupRequest, Namespace, Span
 
@@ -17,7 +17,7 @@ tokens = st.lists(st.integers(0, 2), max_size=60)
 block_sizes = st.integers(1, 6)
 
 
-def ids(values: list[int]) -> Ids:
+def ids(values: list[int]) -> TokenIds:
     return np.array(values, np.int32)
 
 

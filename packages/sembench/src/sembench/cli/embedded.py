@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from sembench.cli.options import model_option
 from sembench.schema import InputError
 
 
@@ -22,12 +23,7 @@ from sembench.schema import InputError
     type=click.Path(dir_okay=False, path_type=Path),
     help="Result file. Finished items are kept in OUTPUT.partial.jsonl until it is written.",
 )
-@click.option(
-    "--model",
-    default=None,
-    metavar="PATH_OR_ID",
-    help="A model folder, a GGUF file or a hub id.  [default: SmolLM2-135M-Instruct from the package index]",
-)
+@model_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option(
     "--dtype",
@@ -145,12 +141,7 @@ def run_embedded(manifest: Path, output: Path, resume: bool, **options: Any) -> 
     show_default=True,
     help="Folder for manifest.jsonl, result.json and report.html; made if it is not there.",
 )
-@click.option(
-    "--model",
-    default=None,
-    metavar="PATH_OR_ID",
-    help="A model folder, a GGUF file or a hub id.  [default: SmolLM2-135M-Instruct from the package index]",
-)
+@model_option
 @click.option("--seed", default=7, show_default=True, help="Of the generated text: same seed, same manifest.")
 def demo(output_dir: Path, model: str | None, seed: int) -> None:
     """The whole story on one screen: prompts served cold and with reuse, on a real model.

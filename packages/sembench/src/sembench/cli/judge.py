@@ -8,18 +8,17 @@ from typing import Any
 
 import click
 
+from sembench.cli.options import FILE
 from sembench.identity import load_manifest, sha256_of
 from sembench.schema import InputError, Result, read_json, write_atomically
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command()
-@click.option("--result", "result_path", type=_FILE, required=True, help="The result whose answers are judged.")
-@click.option("--manifest", "-m", type=_FILE, required=True, help="The manifest it was run on: it holds the evidence.")
+@click.option("--result", "result_path", type=FILE, required=True, help="The result whose answers are judged.")
+@click.option("--manifest", "-m", type=FILE, required=True, help="The manifest it was run on: it holds the evidence.")
 @click.option("--judge-url", required=True, help="An OpenAI-compatible server, such as http://localhost:8000.")
 @click.option("--judge-model", required=True, help="The judge's name there; better not the model that was judged.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the result with the opinions goes.")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the result with the opinions goes.")
 @click.option("--max-items", type=click.IntRange(min=1), help="Judge only the first items. Default: all.")
 @click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True, help="Questions at a time.")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds until a question is given up.")

@@ -11,27 +11,21 @@ from typing import Any, TypeVar
 
 import click
 
+from sembench.cli.options import FILE, max_output_tokens_option, serve_command_option, template_option, tenant_option
 from sembench.identity import load_manifest
 from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client
 from sembench.schema import InputError, write_atomically
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _REFUSED_RESULT = 1
 
 _SHARED = (
-    click.option("--manifest", "-m", type=_FILE, required=True, help="What to serve, from `sembench build`."),
-    click.option("--output", "-o", type=_FILE, required=True, help="Where the JSON goes; its folder is made."),
+    click.option("--manifest", "-m", type=FILE, required=True, help="What to serve, from `sembench build`."),
+    click.option("--output", "-o", type=FILE, required=True, help="Where the JSON goes; its folder is made."),
     click.option("--model", required=True, help="The model's name as the server lists it."),
     click.option("--max-items", type=click.IntRange(min=1), help="Serve only the first so many items."),
-    click.option(
-        "--template",
-        type=click.Choice(["completion", "chat"]),
-        default="completion",
-        show_default=True,
-        help="completion sends the prompt as it is; chat sends it as a message, and the server adds its template.",
-    ),
+    template_option,
     click.option(
         "--reset-url",
         "reset_urls",
@@ -41,7 +35,7 @@ _SHARED = (
         "/flush_cache are tried. May be given several times, once for each worker.",
     ),
     click.option("--worker-url", metavar="URL", help="The engine behind the gateway: there its reset is looked for."),
-    click.option("--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer."),
+    max_output_tokens_option,
     click.option(
         "--quality-threshold",
         type=click.FloatRange(0, 1),
@@ -49,7 +43,7 @@ _SHARED = (
         show_default=True,
         help="What the best of F1, ROUGE-L and token recall must reach for an answer to pass.",
     ),
-    click.option("--tenant", default="sembench", show_default=True, help="Sent as x-tenant-id."),
+    tenant_option,
     click.option(
         "--reuse-off",
         default=json.dumps(REUSE_OFF),
@@ -73,7 +67,7 @@ _SHARED = (
         help="After a broken connection, a time-out, a 5xx or a 429; never after another 4xx.",
     ),
     click.option("--timeout-s", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Per request."),
-    click.option("--serve-command", metavar="TEXT", help="How the server was started; kept in the result for readers."),
+    serve_command_option,
     click.option("--seed", default=0, show_default=True, help="Sent to servers that take one; kept in the result."),
 )
 
@@ -110,7 +104,7 @@ _REPLAY = (
     click.option("--capture-logprobs", is_flag=True, help="Keep the log-probabilities of the answers' tokens."),
     click.option(
         "--connector-audit",
-        type=_FILE,
+        type=FILE,
         help="SemBlend's audit stream of the server (SEMBLEND_AUDIT_PATH there), read at the end. Without it nothing "
         "is known to be reused, and confirmed figures stay null.",
     ),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sembench.cli.options import Words
-from sembench.schema import TRANSFORMS, InputError, read_json, write_atomically
+from sembench.schema import TRANSFORMS, InputError, naming, read_json, write_atomically
 
 _BANDS = ("2k", "4k", "8k", "16k")
 _GENERATED = ("fixture", "synthetic-v1")
@@ -121,7 +119,7 @@ def build(profile: str, output: Path, **options: Any) -> None:
     if not built.items:
         reasons = "\n".join(f"  {reason}" for reason in built.skipped)
         raise InputError(f"no item could be built:\n{reasons}", exit_code=2)
-    with _writing("--output", output):
+    with naming(f"--output {output}"):
         digest = write_manifest(output, built.items)
     print_built(built, output, digest)
 
@@ -167,14 +165,6 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     )
 
 
-@contextmanager
-def _writing(option: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{option} {path}: {error.strerror or error}") from None
-
-
 def _tokens(band: str) -> int:
     match = re.fullmatch(r"(\d+)(k?)", band.strip().lower())
     tokens = int(match.group(1)) * (1000 if match.group(2) else 1) if match else 0
@@ -201,7 +191,7 @@ def checksum_manifest(manifest: Path, output: Path | None) -> None:
     load_manifest(manifest)
     line = f"{sha256(manifest)}  {manifest}"
     if output:
-        with _writing("--output", output):
+        with naming(f"--output {output}"):
             write_atomically(output, line + "\n")
     click.echo(line)
 
@@ -255,7 +245,7 @@ def audit_manifest(
             report=bars.show,
         )
     if output:
-        with _writing("--output", output):
+        with naming(f"--output {output}"):
             write_atomically(output, found.model_dump_json(indent=1) + "\n")
     print_audit(found)
     if found.violations:
@@ -277,7 +267,7 @@ def freeze(manifest: Path, spec: Path) -> None:
     from sembench.manifests import frozen
 
     record = frozen.freeze(manifest)
-    with _writing("--spec", spec):
+    with naming(f"--spec {spec}"):
         write_atomically(spec, record.model_dump_json(indent=1) + "\n")
     click.echo(f"{spec}: {record.items} items, sha256 {record.sha256}")
 

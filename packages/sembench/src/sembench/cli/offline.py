@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sembench.schema import InputError, Result, write_atomically
+from sembench.schema import InputError, Result, naming, write_atomically
 
 
 @click.command()
@@ -87,10 +87,8 @@ def run_offline(manifest: Path, output: Path, **options: Any) -> None:
     from sembench.offline.result import print_summary
 
     result = _run(manifest, options)
-    try:
+    with naming(f"--output {output}"):
         write_atomically(output, result.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}") from None
     print_summary(result)
     click.echo(f"Result: {output}")
     failed = [record for record in result.requests if record.status == "error"]

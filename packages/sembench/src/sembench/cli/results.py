@@ -10,11 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from sembench.cli.options import Words
-from sembench.schema import EngineSummary, Interval, Result, read_json, write_atomically
+from sembench.cli.options import FILE, Words
+from sembench.schema import EngineSummary, Interval, NoiseFloor, Result, naming, read_json, write_atomically
 from sembench.terminal import table_console
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _SHARE = click.FloatRange(0, 1)
 _AT_LEAST_0 = click.FloatRange(min=0)
 _WIDTH = 160
@@ -51,15 +50,15 @@ def _gate_options(command: Any) -> Any:
 
 
 @click.command()
-@click.option("--result", "result_path", type=_FILE, required=True, help="The result to judge.")
+@click.option("--result", "result_path", type=FILE, required=True, help="The result to judge.")
 @click.option(
     "--engine-summary",
     "summary_paths",
     cls=Words,
-    type=_FILE,
+    type=FILE,
     help="Summaries of engine logs (summarize-engine-events). With them, events, tokens and errors are theirs, summed.",
 )
-@click.option("--noise-floor-calibration", type=_FILE, help="Noise floor (calibrate-noise-floor) of the same protocol.")
+@click.option("--noise-floor-calibration", type=FILE, help="Noise floor (calibrate-noise-floor) of the same protocol.")
 @_gate_options
 @click.option("--require-materialized-reuse", is_flag=True, help="Tokens landed, in at least one backend event.")
 @click.option("--require-no-engine-errors", is_flag=True, help="The engine's logs hold no error.")
@@ -82,7 +81,6 @@ def assert_result_gates(
         --min-quality-pass-rate 0.80 --require-materialized-reuse --require-no-engine-errors
     """
     from sembench.results.gates import Wanted, judge_gates
-    from sembench.schema import NoiseFloor
 
     wanted = Wanted(**gates)
     _check_gates(wanted.names, noise_floor_calibration)
@@ -123,10 +121,10 @@ def _check_gates(names: list[str], noise_floor: Path | None) -> None:
 
 
 @click.command()
-@click.option("--cold", "cold_path", type=_FILE, required=True, help="The run whose cold arm counts.")
-@click.option("--warm", "warm_path", type=_FILE, required=True, help="The run whose warm arm counts.")
-@click.option("--manifest", "-m", type=_FILE, help="The manifest of both runs. Default: where they say it is.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the merged result goes.")
+@click.option("--cold", "cold_path", type=FILE, required=True, help="The run whose cold arm counts.")
+@click.option("--warm", "warm_path", type=FILE, required=True, help="The run whose warm arm counts.")
+@click.option("--manifest", "-m", type=FILE, help="The manifest of both runs. Default: where they say it is.")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the merged result goes.")
 def merge_results(cold_path: Path, warm_path: Path, manifest: Path | None, output: Path) -> None:
     """Pair a cold and a warm run of one manifest, item by item, such as a stock engine's with SemBlend's.
 
@@ -148,11 +146,11 @@ def merge_results(cold_path: Path, warm_path: Path, manifest: Path | None, outpu
 
 
 @click.command()
-@click.option("--result", "result_path", type=_FILE, required=True, help="A paired result.")
+@click.option("--result", "result_path", type=FILE, required=True, help="A paired result.")
 @click.option("--hit-rate", type=_SHARE, help="Hit rate of your traffic. Default: the one measured, on this manifest.")
 @click.option("--gpu-hour-cost", type=_AT_LEAST_0, help="Price of the serving GPUs per hour.")
 @click.option("--prefill-cost-per-1k-tokens", type=_AT_LEAST_0, help="Price of 1,000 prompt tokens.")
-@click.option("--output", "-o", type=_FILE, help="Also write the figures here (JSON).")
+@click.option("--output", "-o", type=FILE, help="Also write the figures here (JSON).")
 def roi(
     result_path: Path,
     hit_rate: float | None,
@@ -242,16 +240,13 @@ def report(results: tuple[Path, ...], output: Path, compare: bool, engine_summar
       sembench report live.json --engine-summary engine.json -o report.html
     """
     from sembench.report import write_report
-    from sembench.schema import EngineSummary, InputError, Result, read_json
 
     if compare and len(results) < 2:
         raise click.UsageError("--compare needs two or more results, and one was given")
     read = [read_json(path, Result) for path in results]
     summaries = [read_json(path, EngineSummary) for path in engine_summaries]
-    try:
+    with naming(f"--output {output}"):
         write_report(read, output, names=_names(results), compare=compare, engine_summaries=summaries)
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}") from None
     click.echo(f"Report: {output.resolve()}")
 
 

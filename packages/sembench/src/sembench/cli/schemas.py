@@ -9,7 +9,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-from sembench.schema import InputError, write_atomically
+from sembench.schema import naming, write_atomically
 from sembench.schema.engine import ENGINE_SUMMARY_SCHEMA, EngineSummary
 from sembench.schema.manifest import MANIFEST_SCHEMA, ManifestItem
 from sembench.schema.result import RESULT_SCHEMA, Result
@@ -42,10 +42,8 @@ def schemas(output_dir: Path) -> None:
     from sembench.cli.schemas import schema_files
 
     for name, text in schema_files().items():
-        try:
+        with naming(f"--output-dir {output_dir}"):
             write_atomically(output_dir / name, text)
-        except OSError as error:
-            raise InputError(f"--output-dir {output_dir}: {error.strerror or error}") from None
         click.echo(output_dir / name)
 
 

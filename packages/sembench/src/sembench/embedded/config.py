@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 from sembench.schema import InputError
 from semblend_core import MissingExtraError, require_extra
 
-Tier: TypeAlias = Literal["fast", "balanced", "strict"]
-Template: TypeAlias = Literal["chat", "none"]
+QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
+EmbeddedTemplate: TypeAlias = Literal["chat", "none"]
 _INSTALL = (
     'this command runs a model and needs torch: pip install "sembench[embedded]"\n'
     "Without a GPU, pin torch to a build for the CPU in the same command, which is far smaller:\n"
@@ -24,9 +24,9 @@ class EmbeddedConfig:
     """None: SmolLM2-135M-Instruct from the package index."""
     device: str = "cpu"
     dtype: str = "float32"
-    template: Template = "chat"
+    template: EmbeddedTemplate = "chat"
     """chat: a prompt is a user's message in the model's own template. none: it is the whole text."""
-    tier: Tier = "balanced"
+    tier: QualityTier = "balanced"
     policy: str | None = None
     """A recompute policy by name, in place of the tier's choice."""
     budget: float | None = None

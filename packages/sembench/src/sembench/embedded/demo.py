@@ -17,10 +17,10 @@ from sembench.embedded.table import TABLE_WIDTH, lines_of, replay_table
 from sembench.manifests import BuildOptions, build_synthetic, write_manifest
 from sembench.manifests.domains import DOMAINS
 from sembench.manifests.items import build_items
-from sembench.manifests.source import Fact, Source
+from sembench.manifests.source import Fact, SourceDocument
 from sembench.manifests.synthetic import SyntheticWriter
 from sembench.partial import partial_path
-from sembench.schema import InputError, ManifestItem, Paired, RequestRecord, Result
+from sembench.schema import ManifestItem, Paired, RequestRecord, Result, naming
 from sembench.schema.result import Arm
 from sembench.terminal import table_console
 
@@ -59,22 +59,20 @@ def demo_items(seed: int) -> list[ManifestItem]:
     )
 
 
-def _handbook(transform: str) -> Source:
+def _handbook(transform: str) -> SourceDocument:
     text = resources.files("sembench.embedded").joinpath("harbor_handbook.txt").read_text(encoding="utf-8")
     scored = _ASKED.get(transform, _KEEPER)
     others = tuple(fact for fact in (_MASTER, _BUILT, _KEEPER) if fact is not scored)
-    return Source("demo", "harbor", "harbor-handbook", "harbor handbook", text.strip(), (scored, *others))
+    return SourceDocument("demo", "harbor", "harbor-handbook", "harbor handbook", text.strip(), (scored, *others))
 
 
 def run_demo(output_dir: Path, seed: int, model: str | None = None) -> Result:
     """Writes manifest.jsonl, result.json and report.html into ``output_dir``, and prints the screen."""
     items = demo_items(seed)
     manifest, output, report = (output_dir / name for name in ("manifest.jsonl", "result.json", "report.html"))
-    try:
+    with naming(f"--output-dir {output_dir}"):
         write_manifest(manifest, items)
         partial_path(output).unlink(missing_ok=True)  # A demo always starts anew.
-    except OSError as error:
-        raise InputError(f"--output-dir {output_dir}: {error.strerror or error}") from None
     result = run_embedded(manifest, output, demo_config(model), seed=seed, console=Console(stderr=True))
     _write_report(result, report)
     show(result, items, report.resolve())

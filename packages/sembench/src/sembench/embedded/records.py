@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sembench.embedded.server import Served
+from sembench.embedded.server import ServedPrefill
 from sembench.offline.blocks import full_blocks, measure_blocks
 from sembench.schema import ManifestItem, Quality, RequestRecord
 from sembench.schema.result import Arm
@@ -15,7 +15,7 @@ from semblend_core import TokenIds
 
 
 @dataclass(frozen=True)
-class Reply:
+class ScoredAnswer:
     """What was said behind a prompt, and how good it was. None where the arm's text was not asked for."""
 
     quality: Quality
@@ -26,7 +26,7 @@ class Reply:
 
 
 def served_record(
-    item: ManifestItem, arm: Arm, served: Served, times_s: Sequence[float], reply: Reply
+    item: ManifestItem, arm: Arm, served: ServedPrefill, times_s: Sequence[float], reply: ScoredAnswer
 ) -> RequestRecord:
     """One arm's record. ``times_s`` are its times to the first token, one per round."""
     ttft_ms = 1e3 * statistics.median(times_s)
@@ -52,7 +52,9 @@ def served_record(
     )
 
 
-def with_blocks(record: RequestRecord, served: Served, donors: Sequence[TokenIds], block_size: int) -> RequestRecord:
+def with_blocks(
+    record: RequestRecord, served: ServedPrefill, donors: Sequence[TokenIds], block_size: int
+) -> RequestRecord:
     """The record with the block metrics of what the provider proposed, whether or not it was carried out."""
     spans = served.found.plan.spans if served.found and served.found.plan else ()
     blocks = measure_blocks(served.prefill.token_ids, full_blocks(donors, block_size), spans, block_size)
@@ -84,7 +86,7 @@ def failed_records(item: ManifestItem, problem: str, prompt_tokens: int) -> list
     ]
 
 
-def _proof(served: Served, arm: Arm) -> dict[str, Any]:
+def _proof(served: ServedPrefill, arm: Arm) -> dict[str, Any]:
     if arm != "cold":
         return {}
     computed, total = served.prefill.computed_tokens, served.prefill.token_ids.size
@@ -95,7 +97,7 @@ def _proof(served: Served, arm: Arm) -> dict[str, Any]:
     }
 
 
-def _reuse(served: Served, arm: Arm) -> dict[str, Any]:
+def _reuse(served: ServedPrefill, arm: Arm) -> dict[str, Any]:
     """What was planned and what the engine used. It reports every request, so that 0 is a finding here."""
     if arm != "warm" or served.found is None or served.outcome is None:
         return {"confirmed_tokens": served.prefill.reused_tokens} if arm == "probe" else {}

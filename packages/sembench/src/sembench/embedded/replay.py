@@ -13,8 +13,8 @@ from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, gree
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
 from sembench.embedded.policies import chooser_of
-from sembench.embedded.records import Reply, failed_records, served_record, with_blocks
-from sembench.embedded.server import DonorMemory, Served, Server
+from sembench.embedded.records import ScoredAnswer, failed_records, served_record, with_blocks
+from sembench.embedded.server import DonorMemory, ServedPrefill, Server
 from sembench.schema import ManifestItem, Quality, RequestRecord
 from sembench.scoring import score
 from semblend_core import Settings, TokenIds, as_token_ids, create_provider
@@ -54,7 +54,7 @@ class Times:
     def spent(self) -> float:
         return sum(self.cold) + sum(self.warm) + sum(self.exact)
 
-    def note(self, cold: Served, warm: Served, exact: Served | None) -> None:
+    def note(self, cold: ServedPrefill, warm: ServedPrefill, exact: ServedPrefill | None) -> None:
         self.cold.append(cold.ttft_s)
         self.warm.append(warm.ttft_s)
         if exact is not None:
@@ -85,7 +85,7 @@ class Arms:
 
         # Last of the three: it computes the end of the cold prompt's KV once more, in place.
         exact = self._server.serve_again(cold.prefill) if self._config.exact else None
-        exact_reply = Reply(Quality(**asdict(truth.compare(exact.prefill)))) if exact else None
+        exact_reply = ScoredAnswer(Quality(**asdict(truth.compare(exact.prefill)))) if exact else None
         self._times.note(cold, warm, exact)
         self._further_rounds(say)
 
@@ -107,7 +107,7 @@ class Arms:
             warm = self._serve_warm(number)
             self._times.note(cold, warm, self._server.serve_again(cold.prefill) if self._config.exact else None)
 
-    def _probe(self, warm: Served, truth: ColdTruth, say: Say) -> list[RequestRecord]:
+    def _probe(self, warm: ServedPrefill, truth: ColdTruth, say: Say) -> list[RequestRecord]:
         """What the engine kept of a request with reuse must not show in the same prompt without it."""
         if not self._config.probe or not warm.prefill.reused_tokens:
             return []
@@ -123,18 +123,18 @@ class Arms:
         say("noise floor")
         return truth.compare(prefill_in_two(self._engine, self._prompt, self._config.continuation_tokens))
 
-    def _serve_warm(self, number: int) -> Served:
+    def _serve_warm(self, number: int) -> ServedPrefill:
         return self._server.serve(f"{self._item.item_id}-warm-{number}", self._prompt)
 
-    def _text(self, served: Served, at_least: int = 0) -> GreedyText:
+    def _text(self, served: ServedPrefill, at_least: int = 0) -> GreedyText:
         return greedy_text(self._engine, served.prefill, self._config.max_output_tokens, at_least)
 
-    def _reply(self, said: GreedyText, strayed: Divergence | None = None) -> Reply:
+    def _reply(self, said: GreedyText, strayed: Divergence | None = None) -> ScoredAnswer:
         text = self._model.decode(said.tokens)
         quality = score(text, self._item.answers, self._config.quality_threshold)
         if strayed is not None:
             quality = quality.model_copy(update=asdict(strayed))
-        return Reply(quality, text, len(said.tokens), said.seconds)
+        return ScoredAnswer(quality, text, len(said.tokens), said.seconds)
 
 
 class Replayer:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from sembench.embedded.replay import FinishedItem, Replayer
 from sembench.identity import identify, load_manifest
 from sembench.partial import PartialHeader, PartialRun, holds_work, partial_path
 from sembench.results import build_result
-from sembench.schema import InputError, ManifestItem, Result, write_atomically
+from sembench.schema import InputError, ManifestItem, Result, naming, write_atomically
 from sembench.terminal import ProgressBars
 
 
@@ -35,20 +34,20 @@ def run_embedded(
     items = load_manifest(manifest, config.max_items)
     run = identify("embedded", manifest, len(items), seed=seed)
     header = PartialHeader(run=run, fixed={"config": config.as_json(), "versions": run.versions})
-    with _named(output):
+    with naming(f"--output {output}"):
         output.parent.mkdir(parents=True, exist_ok=True)
         taken_up = _take_up(partial_path(output), header, resume)
     with console.status("loading the model (the first time it is fetched and unpacked, about a minute)"):
         model = EmbeddedModel.open(config)
     run = run.model_copy(update={"engine": model.describe(), "host": {**run.host, "device": model.device}})
-    with _named(output):
+    with naming(f"--output {output}"):
         partial = taken_up or PartialRun.begin(partial_path(output), header)
     finished = _replay_all(items, Replayer(model, config), partial, console)
     replays = [finished[item.item_id] for item in items]
     records = [record for replay in replays for record in replay.records]
     result = build_result(run, config.as_json(), items, records, config.block_size)
     result = _with_noise_floor(result, [replay.noise_floor for replay in replays if replay.noise_floor])
-    with _named(output):
+    with naming(f"--output {output}"):
         write_atomically(output, result.model_dump_json(indent=1))
         partial.remove()
     return result
@@ -61,15 +60,6 @@ def _take_up(path: Path, header: PartialHeader, resume: bool) -> PartialRun | No
     if holds_work(path):
         raise InputError(f"{path}: left by a run that did not end; give --resume to go on, or delete the file")
     return None
-
-
-@contextmanager
-def _named(output: Path) -> Iterator[None]:
-    """A full disk or a folder that may not be written: said with the option that named it."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}") from None
 
 
 def _replay_all(
@@ -89,7 +79,7 @@ def _replay_all(
 
             started = time.monotonic()
             replay = replayer.replay(item, say)
-            with _named(partial.path):
+            with naming(f"--output {partial.path}"):
                 partial.append(replay.model_dump(mode="json"))
             finished[item.item_id] = replay
             bars.log(f"{len(finished)} of {len(items)}: {item.transform} ({time.monotonic() - started:.1f} s)")

@@ -87,7 +87,7 @@ def whole_blocks(tokens: int, block_size: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedPrefill:
     """One request up to its first token."""
 
     prefill: Prefill
@@ -126,7 +126,7 @@ class Server:
         self.donor_tokens.append(tokens)
         self._provider.offer_donor(DonorOffer(donor_id, self._namespace, tokens))
 
-    def publish(self, served: Served) -> None:
+    def publish(self, served: ServedPrefill) -> None:
         """Keep of a served prompt what the engine may: nothing from the first relocated token on."""
         tokens = served.prefill.token_ids
         exact = tokens.size if served.plan is None else served.plan.first_approximate_token
@@ -134,23 +134,23 @@ class Server:
         if length:
             self._cache.publish(tokens, self._engine.capture(served.prefill.workspace, length))
 
-    def serve_cold(self, tokens: TokenIds) -> Served:
+    def serve_cold(self, tokens: TokenIds) -> ServedPrefill:
         """Everything computed, in a workspace that holds nothing."""
         with self._engine.timed() as elapsed:
             workspace = self._empty_workspace(tokens)
             prefill = self._compute_behind(workspace, tokens, 0)
-            return Served(prefill, elapsed())
+            return ServedPrefill(prefill, elapsed())
 
-    def serve_again(self, cold: Prefill) -> Served:
+    def serve_again(self, cold: Prefill) -> ServedPrefill:
         """The same prompt from its own KV, which stays where it is as in a paged cache: the last block is computed."""
         tokens = cold.token_ids
         exact = whole_blocks(tokens.size - 1, self._block_size)
         with self._engine.timed() as elapsed:
             cold.workspace.truncate(exact)
             prefill = self._compute_behind(cold.workspace, tokens, exact)
-            return Served(prefill, elapsed())
+            return ServedPrefill(prefill, elapsed())
 
-    def serve(self, request_id: str, tokens: TokenIds, *, reuse: bool = True) -> Served:
+    def serve(self, request_id: str, tokens: TokenIds, *, reuse: bool = True) -> ServedPrefill:
         """As an engine serves it: its own exact prefix first, then what the provider's plan and the policy reuse."""
         with self._engine.timed() as elapsed:
             exact, prefix = self._own_prefix(tokens)
@@ -163,12 +163,12 @@ class Server:
                 prefill, recompute = self._prefill_reusing(tokens, plan, choice, prefix)
             ttft = elapsed()
         if found is None:
-            return Served(prefill, ttft)
+            return ServedPrefill(prefill, ttft)
         outcome = _outcome(request_id, found, recompute)
         self._provider.report_outcome(outcome)
         if recompute is None or choice is None:
-            return Served(prefill, ttft, outcome, found)
-        return Served(prefill, ttft, outcome, found, plan, recompute, choice.policy.name)
+            return ServedPrefill(prefill, ttft, outcome, found)
+        return ServedPrefill(prefill, ttft, outcome, found, plan, recompute, choice.policy.name)
 
     def _own_prefix(self, tokens: TokenIds) -> tuple[int, DonorKv | None]:
         exact, prefix = self._cache.match(tokens)

@@ -20,7 +20,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """Some items' records by arm, under one label."""
 
     label: str
@@ -58,16 +58,16 @@ def _outcome(record: RequestRecord) -> str:
     return words.get(record.outcome or "", (record.decline_reason or record.outcome or _NONE).replace("_", " "))
 
 
-def lines_of(result: Result, label: Callable[[RequestRecord], str]) -> list[Line]:
+def lines_of(result: Result, label: Callable[[RequestRecord], str]) -> list[TableLine]:
     """Records under the same label make a line, in the order of their first."""
-    lines: dict[str, Line] = {}
+    lines: dict[str, TableLine] = {}
     for record in result.requests:
-        line = lines.setdefault(label(record), Line(label(record), {}))
+        line = lines.setdefault(label(record), TableLine(label(record), {}))
         line.arms.setdefault(record.arm, []).append(record)
     return list(lines.values())
 
 
-def replay_table(lines: Iterable[Line], first_heading: str) -> Table:
+def replay_table(lines: Iterable[TableLine], first_heading: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column(first_heading, no_wrap=True)
     for heading in _HEADINGS:
@@ -91,7 +91,7 @@ _HEADINGS = (
 )
 
 
-def _figures(line: Line) -> Sequence[str]:
+def _figures(line: TableLine) -> Sequence[str]:
     return (
         _whole(line.median("warm", lambda record: record.prompt_tokens)),
         _whole(line.median("cold", lambda record: record.ttft_ms)),

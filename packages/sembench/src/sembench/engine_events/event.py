@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 _LARGEST = 2**53
 """Whole numbers below it are exact as floats."""
 
-Kind = Literal[
+EventKind = Literal[
     "donor_captured",
     "donor_registered",
     "lookup",
@@ -30,7 +30,7 @@ Kind = Literal[
 class Event:
     """One thing that an engine said. None: it did not say."""
 
-    kind: Kind
+    kind: EventKind
     request_id: str | None = None
     """The request it tells of; None for donors."""
     tokens: int | None = None

@@ -16,7 +16,7 @@ from sembench.engine_events.json_streams import (
     check_schema,
 )
 from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, read_lines
-from sembench.engine_events.tally import Tally
+from sembench.engine_events.tally import EventTally
 from sembench.engine_events.text_logs import LmcacheLog, SglangLog, VllmLog, time_of
 from sembench.schema import EngineSummary, InputError
 from semblend_core import read_audit
@@ -60,8 +60,8 @@ class _Reading:
     def __init__(self, engine: str) -> None:
         self.engine = engine
         self.parser = _PARSERS[engine]() if engine in _PARSERS else None
-        self.own = Tally()
-        self.audit = Tally()
+        self.own = EventTally()
+        self.audit = EventTally()
         self.lines = self.unparsed = 0
         self.torn: list[str] = []
 
@@ -169,7 +169,7 @@ class _Reading:
             extra=extra,
         )
 
-    def _tells(self, chosen: Tally, from_audit: bool) -> frozenset[str]:
+    def _tells(self, chosen: EventTally, from_audit: bool) -> frozenset[str]:
         """What may be 0. A log without any event of ours may be of a server that writes none: then nothing is told."""
         is_stream = from_audit or (self.parser is not None and self.parser.is_stream)
         if not chosen.recognised and not (is_stream and self.lines == 0):

@@ -35,7 +35,7 @@ QUICK_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Ask:
+class ServerRequest:
     """One prompt to be served."""
 
     text: str
@@ -80,10 +80,10 @@ class Endpoint(ABC):
         self.tenant = tenant
         self.timeout_s = timeout_s
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, request: ServerRequest) -> Reply:
         """Serve one prompt, greedily, streaming."""
         answer, url = self._answer(), f"{self.base_url}{self._path}"
-        async with event_stream(self.client, url, self._body(ask), self.headers(ask), self.timeout_s) as stream:
+        async with event_stream(self.client, url, self._body(request), self.headers(request), self.timeout_s) as stream:
             async for arrived, data in stream.events():
                 answer.take(data, stream.ms_since_sent(arrived))
             return answer.reply(route_of(stream.headers))
@@ -94,7 +94,7 @@ class Endpoint(ABC):
         """Where prompts are served."""
 
     @abstractmethod
-    def _body(self, ask: Ask) -> dict[str, Any]: ...
+    def _body(self, request: ServerRequest) -> dict[str, Any]: ...
 
     @abstractmethod
     def _answer(self) -> StreamedAnswer:
@@ -132,8 +132,8 @@ class Endpoint(ABC):
             raise malformed(f"{path} is no JSON object")
         return document
 
-    def headers(self, ask: Ask) -> dict[str, str]:
-        return {"X-Request-Id": ask.request_id, "x-tenant-id": self.tenant, "x-session-id": ask.session_id}
+    def headers(self, request: ServerRequest) -> dict[str, str]:
+        return {"X-Request-Id": request.request_id, "x-tenant-id": self.tenant, "x-session-id": request.session_id}
 
 
 def route_of(headers: httpx.Headers) -> dict[str, str]:

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import httpx
 
-from sembench.live.endpoint import Ask, Endpoint, StreamedAnswer
+from sembench.live.endpoint import Endpoint, ServerRequest, StreamedAnswer
 from sembench.live.streaming import malformed
 from sembench.openai_events import TokenUsage, read_usage, text_and_thought
 
-Template = Literal["completion", "chat"]
+ServerTemplate = Literal["completion", "chat"]
 _TOP_LOGPROBS = 5
 
 
@@ -28,7 +28,7 @@ class OpenAIEndpoint(Endpoint):
         *,
         tenant: str,
         timeout_s: float,
-        template: Template = "completion",
+        template: ServerTemplate = "completion",
         seed: int | None = None,
     ) -> None:
         super().__init__(client, base_url, model, tenant=tenant, timeout_s=timeout_s)
@@ -50,26 +50,26 @@ class OpenAIEndpoint(Endpoint):
         told = {"name": owner, "version": version.get("version") if version else None}
         return {name: str(value) for name, value in told.items() if value}
 
-    def _body(self, ask: Ask) -> dict[str, Any]:
+    def _body(self, request: ServerRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": ask.max_tokens,
+            "max_tokens": request.max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if self.template == "chat":
-            body["messages"] = [{"role": "user", "content": ask.text}]
+            body["messages"] = [{"role": "user", "content": request.text}]
         else:
-            body["prompt"] = ask.text
+            body["prompt"] = request.text
         if self.seed is not None:
             body["seed"] = self.seed
-        if ask.salt is not None:
-            body[self.salt_field] = ask.salt
-        if ask.logprobs:
+        if request.salt is not None:
+            body[self.salt_field] = request.salt
+        if request.logprobs:
             chat = {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
             body |= chat if self.template == "chat" else {"logprobs": _TOP_LOGPROBS}
-        return body | dict(ask.extra)
+        return body | dict(request.extra)
 
 
 class _OpenAIAnswer(StreamedAnswer):

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 
 from sembench.engine_events import summarize
-from sembench.identity import Kind, identify
+from sembench.identity import RunKind, identify
 from sembench.live.arms import ItemReplay, Servers
 from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
 from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
-from sembench.partial import Line, PartialHeader, PartialRun
+from sembench.partial import PartialHeader, PartialLine, PartialRun
 from sembench.results import build_result
 from sembench.schema import InputError, ManifestItem, RequestRecord, Result
 from sembench.schema.engine import EngineRequest
@@ -81,7 +81,7 @@ async def replay(
         recording = Recording(open_partial(_header(config, manifest, items, found, isolation)))
         try:
             await warm_up_servers(config, servers, items)
-            run = _Run(config, servers, isolation, found, recording, on_record)
+            run = _ServingRun(config, servers, isolation, found, recording, on_record)
             await run.serve(run.take_up(items))
         finally:
             recording.partial.close()
@@ -110,7 +110,7 @@ class Recording:
         """These items are to be served again on resume: what failed there says nothing of them."""
         self.partial.append({"redo": sorted(set(items))})
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: PartialLine) -> None:
         self.resumed += "resumed" in line.value
         if "record" in line.value:
             record = line.parse(RequestRecord, line.value["record"])
@@ -171,7 +171,7 @@ def finish(config: LiveConfig, items: Sequence[ManifestItem], recording: Recordi
 def _header(
     config: LiveConfig, manifest: Path, items: Sequence[ManifestItem], found: Preflight, isolation: Isolation
 ) -> PartialHeader:
-    kind: Kind = "live-sglang" if config.engine == "sglang" else "live-gateway"
+    kind: RunKind = "live-sglang" if config.engine == "sglang" else "live-gateway"
     # Without a cold arm nothing has to be kept apart: items meet the cache as traffic leaves it.
     apart = isolation.how if config.paired else "none"
     server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": apart}
@@ -181,7 +181,7 @@ def _header(
     return PartialHeader(run=run, fixed={"config": config.model_dump(mode="json"), "server": server})
 
 
-class _Run:
+class _ServingRun:
     """The workers that share one queue of items."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sembench.live.endpoint import Ask, Endpoint, StreamedAnswer
+from sembench.live.endpoint import Endpoint, ServerRequest, StreamedAnswer
 from sembench.live.streaming import malformed
 from sembench.openai_events import TokenUsage, count_or_none
 
@@ -33,18 +33,18 @@ class SGLangEndpoint(Endpoint):
         self.incremental = any(info.get(name) is True for name in _INCREMENTAL)
         return {"name": "sglang"} | {name: info[name] for name in _SETTINGS if info.get(name) is not None}
 
-    def _body(self, ask: Ask) -> dict[str, Any]:
+    def _body(self, request: ServerRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "text": ask.text,
-            "sampling_params": {"temperature": 0, "max_new_tokens": ask.max_tokens},
+            "text": request.text,
+            "sampling_params": {"temperature": 0, "max_new_tokens": request.max_tokens},
             "stream": True,
-            "rid": ask.request_id,
+            "rid": request.request_id,
         }
-        if ask.salt is not None:
-            body[self.salt_field] = ask.salt
-        if ask.logprobs:
+        if request.salt is not None:
+            body[self.salt_field] = request.salt
+        if request.logprobs:
             body |= {"return_logprob": True, "top_logprobs_num": _TOP_LOGPROBS}
-        return body | dict(ask.extra)
+        return body | dict(request.extra)
 
 
 class _SGLangAnswer(StreamedAnswer):

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sembench.load.answer import Answer
 from sembench.load.watch import Watch
+from sembench.schema.result import Count
 
-Count = Annotated[int, Field(ge=0)]
 _SAMPLES = 5
 
 

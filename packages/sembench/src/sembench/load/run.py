@@ -19,7 +19,7 @@ from sembench.load.client import LoadClient, Target
 from sembench.load.loops import PromptMix, closed_loop, open_loop
 from sembench.load.point import LoadPoint, point_of
 from sembench.load.watch import Watch, undisturbed
-from sembench.schema import Aggregate, InputError, ManifestItem, Result, write_atomically
+from sembench.schema import Aggregate, InputError, ManifestItem, Result, naming, write_atomically
 
 REFUSED = 3
 _DONORS_AT_ONCE = 4
@@ -28,7 +28,7 @@ _SPARE_FILES = 64
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadSweep:
     """Which points are measured, and for how long each."""
 
     concurrency: tuple[int, ...]
@@ -66,31 +66,35 @@ Observer = Callable[[Setting, Watch], Awaitable[None]]
 
 
 async def run_points(
-    plan: Plan, target: Target, items: list[ManifestItem], observe: Observer, on_point: Callable[[LoadPoint], None]
+    sweep: LoadSweep,
+    target: Target,
+    items: list[ManifestItem],
+    observe: Observer,
+    on_point: Callable[[LoadPoint], None],
 ) -> None:
     """Measures every point and hands it on as soon as it stands. A server that went away ends the run."""
-    for setting in plan.points():
-        mix = PromptMix(items, setting.reuse_share, plan.seed)
+    for setting in sweep.points():
+        mix = PromptMix(items, setting.reuse_share, sweep.seed)
         donors = await _serve_donors(target, mix) if setting.reuse_share > 0 else 0
-        point = await _measured(plan, target, setting, mix, donors, observe)
+        point = await _measured(sweep, target, setting, mix, donors, observe)
         on_point(point)
         if point.stopped:
             raise InputError(f"{target.url}: with {setting.words}: {point.stopped}", REFUSED)
 
 
 async def _measured(
-    plan: Plan, target: Target, setting: Setting, mix: PromptMix, donors: int, observe: Observer
+    sweep: LoadSweep, target: Target, setting: Setting, mix: PromptMix, donors: int, observe: Observer
 ) -> LoadPoint:
     client = LoadClient(target)
     if setting.concurrency is not None:
         # Before the clock starts: opening many connections takes a while.
         await client.open_connections(setting.concurrency)
-    start = time.monotonic() + plan.warmup_s
+    start = time.monotonic() + sweep.warmup_s
     watch = Watch(
         start,
-        start + plan.duration_s,
+        start + sweep.duration_s,
         hopeless_after=max(_HOPELESS, 2 * (setting.concurrency or 0)),
-        min_requests=plan.min_requests,
+        min_requests=sweep.min_requests,
     )
     beside = [asyncio.create_task(watch.measure_lag()), asyncio.create_task(_run(observe(setting, watch)))]
     try:
@@ -98,7 +102,7 @@ async def _measured(
             if setting.concurrency is not None:
                 await closed_loop(client, mix, watch, setting.concurrency)
             elif setting.rate is not None:
-                await open_loop(client, mix, watch, setting.rate, plan.max_in_flight, plan.seed)
+                await open_loop(client, mix, watch, setting.rate, sweep.max_in_flight, sweep.seed)
     finally:
         for task in beside:
             task.cancel()
@@ -111,7 +115,7 @@ async def _measured(
         concurrency=setting.concurrency,
         rate=setting.rate,
         reuse_share=setting.reuse_share,
-        warmup_s=plan.warmup_s,
+        warmup_s=sweep.warmup_s,
         donors_served=donors,
     )
 
@@ -143,7 +147,7 @@ async def _run(observing: Awaitable[None]) -> None:
 
 @dataclass(frozen=True)
 class LoadRun:
-    plan: Plan
+    sweep: LoadSweep
     target: Target
     manifest: Path
     items: list[ManifestItem]
@@ -151,7 +155,7 @@ class LoadRun:
 
     def measure(self, output: Path, observe: Observer) -> Result:
         """Writes the result with the points so far after each, also when the server goes away in the middle."""
-        allow_connections(max((*self.plan.concurrency, self.plan.max_in_flight if self.plan.rates else 0)))
+        allow_connections(max((*self.sweep.concurrency, self.sweep.max_in_flight if self.sweep.rates else 0)))
         return asyncio.run(self._measure(output, observe))
 
     async def _measure(self, output: Path, observe: Observer) -> Result:
@@ -161,7 +165,7 @@ class LoadRun:
                 "load",
                 self.manifest,
                 len(self.items),
-                seed=self.plan.seed,
+                seed=self.sweep.seed,
                 engine=engine,
                 serve_command=self.serve_command,
             ),
@@ -171,7 +175,7 @@ class LoadRun:
         )
         _write(output, result)
         try:
-            await run_points(self.plan, self.target, self.items, observe, _collector(output, result))
+            await run_points(self.sweep, self.target, self.items, observe, _collector(output, result))
         except InputError as error:
             done = len(result.load or ())
             raise InputError(f"{error}\nthe {done} points so far are in {output}", error.exit_code) from None
@@ -192,7 +196,11 @@ class LoadRun:
     def _config(self) -> dict[str, Any]:
         target = asdict(self.target)
         del target["api_key"]
-        return {**asdict(self.plan), **target, "prompts": "a new first line each; without reuse, words in random order"}
+        return {
+            **asdict(self.sweep),
+            **target,
+            "prompts": "a new first line each; without reuse, words in random order",
+        }
 
 
 def _collector(output: Path, result: Result) -> Callable[[LoadPoint], None]:
@@ -207,10 +215,8 @@ def _collector(output: Path, result: Result) -> Callable[[LoadPoint], None]:
 
 
 def _write(output: Path, result: Result) -> None:
-    try:
+    with naming(f"--output {output}"):
         write_atomically(output, result.model_dump_json(indent=1))
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}") from None
 
 
 def allow_connections(wanted: int) -> None:

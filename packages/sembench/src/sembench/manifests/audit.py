@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sembench.manifests.audited_texts import Corpus, Hashes, collect, distinct
-from sembench.manifests.items import Report, unreported
+from sembench.manifests.audited_texts import Corpus, WindowHashes, collect, distinct
+from sembench.manifests.items import ReportProgress, unreported
 from sembench.schema import ManifestItem, Rate
 from sembench.tokenization import Tokenizer
 
@@ -68,7 +68,7 @@ def audit_manifest(
     *,
     manifest: str,
     manifest_sha256: str,
-    report: Report = unreported,
+    report: ReportProgress = unreported,
 ) -> Audit:
     """Evidence that more than ``boilerplate_share`` of the sources (and three at least) have is no collision."""
     corpus = collect(items, tokenizer, block_size, report)
@@ -103,7 +103,7 @@ def audit_manifest(
     )
 
 
-def _shared(by_source: dict[str, Hashes]) -> tuple[Hashes, Any]:
+def _shared(by_source: dict[str, WindowHashes]) -> tuple[WindowHashes, Any]:
     """The windows that several sources have, and how many have each."""
     together = [hashes for hashes in by_source.values() if len(hashes)]
     if not together:
@@ -112,7 +112,7 @@ def _shared(by_source: dict[str, Hashes]) -> tuple[Hashes, Any]:
     return values[counts > 1], counts[counts > 1]
 
 
-def _collisions(corpus: Corpus, suspects: Hashes) -> dict[tuple[str, str], Hashes]:
+def _collisions(corpus: Corpus, suspects: WindowHashes) -> dict[tuple[str, str], WindowHashes]:
     """Pairs of different sources, with the windows that the first has in a recipient and the second in a donor."""
     receiving = _among(corpus.recipients, suspects)
     giving = _among(corpus.donors, suspects)
@@ -125,7 +125,7 @@ def _collisions(corpus: Corpus, suspects: Hashes) -> dict[tuple[str, str], Hashe
     return found
 
 
-def _among(by_source: dict[str, Hashes], suspects: Hashes) -> dict[str, Hashes]:
+def _among(by_source: dict[str, WindowHashes], suspects: WindowHashes) -> dict[str, WindowHashes]:
     """Sources with any of them."""
     found = {name: np.intersect1d(hashes, suspects, assume_unique=True) for name, hashes in by_source.items()}
     return {name: hashes for name, hashes in found.items() if len(hashes)}
@@ -146,7 +146,7 @@ def _swap_overlap(items: Sequence[ManifestItem], corpus: Corpus) -> Rate:
     return Rate.of(sum(len(common) for common, _ in overlaps), sum(len(all_) for _, all_ in overlaps))
 
 
-def _own_overlap(item: ManifestItem, corpus: Corpus) -> tuple[Hashes, Hashes]:
+def _own_overlap(item: ManifestItem, corpus: Corpus) -> tuple[WindowHashes, WindowHashes]:
     """The windows that an item's recipient shares with its own donors, and all that it has."""
     taken = corpus.evidence_of(item.recipient_prompt, item.metadata)
     given = distinct([corpus.evidence_of(donor.text, donor.metadata) for donor in item.donor_prompts])

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sembench.manifests.items import Report
+from sembench.manifests.items import ReportProgress
 from sembench.schema import DonorPrompt, InputError, ManifestItem
 from sembench.tokenization import Tokenizer
 
-Hashes = npt.NDArray[np.uint64]
+WindowHashes = npt.NDArray[np.uint64]
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
-_EMPTY: Hashes = np.empty(0, np.uint64)
+_EMPTY: WindowHashes = np.empty(0, np.uint64)
 Texts = dict[str, set[str]]
 
 
-def windows(tokens: npt.NDArray[np.int32] | list[int], size: int) -> Hashes:
+def windows(tokens: npt.NDArray[np.int32] | list[int], size: int) -> WindowHashes:
     """The hash of each run of ``size`` tokens, in order; empty where there are fewer.
 
     64 bits: among a hundred million different runs two agree by chance about once in four thousand audits.
@@ -40,7 +40,7 @@ def windows(tokens: npt.NDArray[np.int32] | list[int], size: int) -> Hashes:
         return total ^ (total >> np.uint64(32))
 
 
-def distinct(parts: list[Hashes]) -> Hashes:
+def distinct(parts: list[WindowHashes]) -> WindowHashes:
     return np.unique(np.concatenate(parts)) if parts else _EMPTY
 
 
@@ -50,22 +50,22 @@ class Corpus:
 
     names: dict[str, str]
     """Source to what a reader calls it."""
-    recipients: dict[str, Hashes]
-    donors: dict[str, Hashes]
-    frames: dict[str, Hashes]
+    recipients: dict[str, WindowHashes]
+    donors: dict[str, WindowHashes]
+    frames: dict[str, WindowHashes]
     _texts: Texts
-    _hashed: dict[str, Hashes]
+    _hashed: dict[str, WindowHashes]
     _tokenizer: Tokenizer
     _block_size: int
 
-    def evidence_of(self, text: str, metadata: dict[str, Any]) -> Hashes:
+    def evidence_of(self, text: str, metadata: dict[str, Any]) -> WindowHashes:
         return distinct([self._hashed[part] for part in _evidence(text, metadata)])
 
-    def windows_of(self, prompt: str) -> Hashes:
+    def windows_of(self, prompt: str) -> WindowHashes:
         """Of a whole prompt."""
         return windows(self._tokenizer.encode(prompt), self._block_size)
 
-    def example(self, source: str, common: Hashes) -> str | None:
+    def example(self, source: str, common: WindowHashes) -> str | None:
         """The first text of a recipient of the source that is among the windows."""
         for text in sorted(self._texts[source]):
             places = np.flatnonzero(np.isin(self._hashed[text], common))
@@ -75,7 +75,7 @@ class Corpus:
         return None
 
 
-def collect(items: Sequence[ManifestItem], tokenizer: Tokenizer, block_size: int, report: Report) -> Corpus:
+def collect(items: Sequence[ManifestItem], tokenizer: Tokenizer, block_size: int, report: ReportProgress) -> Corpus:
     """A text that stands in several prompts is tokenized once."""
     names: dict[str, str] = {}
     recipients: Texts = {}
@@ -142,7 +142,9 @@ def _spans(text: str, metadata: dict[str, Any]) -> list[tuple[int, int]]:
         raise InputError("metadata.evidence_spans: expected a list of [start, end] in characters") from None
 
 
-def _hashed(parts: tuple[Texts, ...], tokenizer: Tokenizer, block_size: int, report: Report) -> dict[str, Hashes]:
+def _hashed(
+    parts: tuple[Texts, ...], tokenizer: Tokenizer, block_size: int, report: ReportProgress
+) -> dict[str, WindowHashes]:
     texts = sorted({text for part in parts for group in part.values() for text in group})
     hashed = {}
     for done, (text, tokens) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True), 1):
@@ -151,7 +153,7 @@ def _hashed(parts: tuple[Texts, ...], tokenizer: Tokenizer, block_size: int, rep
     return hashed
 
 
-def _windows(texts: Texts, hashed: dict[str, Hashes]) -> dict[str, Hashes]:
+def _windows(texts: Texts, hashed: dict[str, WindowHashes]) -> dict[str, WindowHashes]:
     return {source: distinct([hashed[text] for text in group]) for source, group in texts.items()}
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from sembench.manifests.draws import Draws
 from sembench.manifests.longbench import V1Row, V2Row, document_id, source_of_v1, source_of_v2
-from sembench.manifests.source import Fact, Source
+from sembench.manifests.source import Fact, SourceDocument
 from sembench.manifests.text_units import sentence_spans, squeezed
 from sembench.schema import InputError, read_jsonl
 
@@ -22,11 +22,11 @@ _FACTS = 6
 _LENGTHS = (60, 240)
 """Characters of a sentence that can be asked about: enough to be found, short enough to be read."""
 _TERM = re.compile(r"\b(?:\d[\d.,-]{2,}\d|[A-Z][a-z]{3,}(?: [A-Z][a-z]{2,})*|[a-z]{7,})\b")
-Grouped = dict[str, list[Source]]
+Grouped = dict[str, list[SourceDocument]]
 """Sources by dataset, in the order of their rows."""
 
 
-def source_of_file(path: Path, root: Path, seed: int) -> Source:
+def source_of_file(path: Path, root: Path, seed: int) -> SourceDocument:
     """The questions are gaps in sentences of the text; what fills a gap stands nowhere else in it."""
     text = _text(path).strip()
     name = path.relative_to(root).as_posix()
@@ -35,7 +35,7 @@ def source_of_file(path: Path, root: Path, seed: int) -> Source:
     if not facts:
         raise InputError(f"{path}: holds no sentence that a question could be made of; take it out of --source")
     dataset = "text" if dataset == "." else dataset
-    return Source(dataset, dataset, name, "document", text, facts, metadata={"document_id": document_id(text)})
+    return SourceDocument(dataset, dataset, name, "document", text, facts, metadata={"document_id": document_id(text)})
 
 
 def gap_questions(text: str, draws: Draws) -> tuple[Fact, ...]:
@@ -98,7 +98,7 @@ def read_folder(folder: Path, version: int, datasets: tuple[str, ...], seed: int
     return grouped, _digest([*wanted, *arrays, *texts], folder)
 
 
-def _sources(files: list[Path], version: int) -> Iterator[Source]:
+def _sources(files: list[Path], version: int) -> Iterator[SourceDocument]:
     for path in files:
         if path.suffix == ".json":
             yield from (source_of_v2(row, None) for row in _array(path))
@@ -126,7 +126,7 @@ def _array(path: Path) -> Iterator[V2Row]:
             raise InputError(f"{path}: row {number}: {field}: {problem['msg']}") from None
 
 
-def _texts(paths: list[Path], folder: Path, seed: int) -> Iterator[Source]:
+def _texts(paths: list[Path], folder: Path, seed: int) -> Iterator[SourceDocument]:
     return (source_of_file(path, folder, seed) for path in paths)
 
 

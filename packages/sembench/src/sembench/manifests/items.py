@@ -13,7 +13,7 @@ from typing import Any
 from sembench.identity import sha256_of
 from sembench.manifests.draws import Draws, stable_id
 from sembench.manifests.prompts import Prompt
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 from sembench.manifests.text_units import ESTIMATE_METHOD, estimate_tokens, holds_answer
 from sembench.manifests.transforms import TRANSFORM_FUNCTIONS, Context, DonorDraft, Draft, NotPossible
 from sembench.schema import TRANSFORMS, DonorPrompt, InputError, ManifestItem, write_atomically
@@ -22,7 +22,7 @@ BUILDER_VERSION = "1"
 """Raised whenever the same inputs and seed would give other bytes."""
 
 
-Report = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Hears of progress: of what, how many are done, and of how many."""
 
 
@@ -67,11 +67,11 @@ class Built:
 
 
 def build_items(
-    sources: Sequence[Source],
+    sources: Sequence[SourceDocument],
     options: BuildOptions,
-    stranger: Callable[[Source], Source],
-    report: Report = unreported,
-    claims: Callable[[Source, str], bool] = lambda source, document: True,
+    stranger: Callable[[SourceDocument], SourceDocument],
+    report: ReportProgress = unreported,
+    claims: Callable[[SourceDocument, str], bool] = lambda source, document: True,
     only: tuple[str, ...] | None = None,
 ) -> Built:
     """One item for each transform of each source, two for a conversation.
@@ -97,7 +97,7 @@ def build_items(
     return built
 
 
-def _item(source: Source, transform: str, index: int, draft: Draft, builder: dict[str, Any]) -> ManifestItem:
+def _item(source: SourceDocument, transform: str, index: int, draft: Draft, builder: dict[str, Any]) -> ManifestItem:
     recipient = draft.recipient
     return ManifestItem(
         item_id=stable_id(source.dataset, source.source_id, transform, "recipient", index),
@@ -122,7 +122,7 @@ def _item(source: Source, transform: str, index: int, draft: Draft, builder: dic
     )
 
 
-def _donor(source: Source, transform: str, index: int, number: int, donor: DonorDraft) -> DonorPrompt:
+def _donor(source: SourceDocument, transform: str, index: int, number: int, donor: DonorDraft) -> DonorPrompt:
     return DonorPrompt(
         donor_id=stable_id(source.dataset, source.source_id, transform, f"donor-{index}", number),
         text=donor.prompt.text,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sembench.manifests.source import Fact, Source
+from sembench.manifests.source import Fact, SourceDocument
 from sembench.schema import InputError
 
 V1_DATASETS = (
@@ -115,7 +115,7 @@ class V2Row(BaseModel):
     length: str | None = None
 
 
-def source_of_v1(row: V1Row, dataset: str) -> Source:
+def source_of_v1(row: V1Row, dataset: str) -> SourceDocument:
     task = _TASKS.get(dataset, "Continue the text.")
     question = row.input.strip() or task
     if dataset == "repobench-p" and row.input.strip():
@@ -131,7 +131,7 @@ def source_of_v1(row: V1Row, dataset: str) -> Source:
     )
 
 
-def source_of_v2(row: V2Row, dataset: str | None) -> Source:
+def source_of_v2(row: V2Row, dataset: str | None) -> SourceDocument:
     """``dataset`` where the rows lie in a file of their own; otherwise it is named after the row's domain."""
     choices = {letter: getattr(row, f"choice_{letter}") for letter in "ABCD"}
     listed = "\n".join(f"{letter}) {text}" for letter, text in choices.items())
@@ -154,10 +154,12 @@ def document_id(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _source(dataset: str, domain: str, source_id: str, context: str, fact: Fact, metadata: dict[str, Any]) -> Source:
+def _source(
+    dataset: str, domain: str, source_id: str, context: str, fact: Fact, metadata: dict[str, Any]
+) -> SourceDocument:
     document = context.strip()
     known = {name: value for name, value in metadata.items() if value is not None}
-    return Source(
+    return SourceDocument(
         dataset=dataset,
         domain=domain,
         source_id=source_id,

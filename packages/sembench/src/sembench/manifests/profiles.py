@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from sembench.manifests.domains import DOMAINS, Domain
 from sembench.manifests.draws import Draws
 from sembench.manifests.folder import Grouped, read_folder
-from sembench.manifests.items import BuildOptions, Built, Report, build_items, unreported
+from sembench.manifests.items import BuildOptions, Built, ReportProgress, build_items, unreported
 from sembench.manifests.longbench import (
     V1_DATASETS,
     V1_REPOSITORY,
@@ -26,7 +26,7 @@ from sembench.manifests.longbench import (
     v1_file,
     v2_file,
 )
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 from sembench.manifests.synthetic import SyntheticWriter
 from sembench.manifests.text_units import estimate_tokens
 from sembench.schema import TRANSFORMS, InputError, ManifestItem
@@ -63,7 +63,7 @@ def synthetic_manifest(
     sources_per_band: int,
     *,
     max_per_domain: int | None = None,
-    report: Report = unreported,
+    report: ReportProgress = unreported,
 ) -> Built:
     kinds = [_domain(name) for name in domains]
     lengths = [(band, number) for band in bands_tokens for number in range(sources_per_band)][:max_per_domain]
@@ -82,7 +82,7 @@ def build_fixture(*, seed: int = 7) -> list[ManifestItem]:
     return fixture_manifest(BuildOptions("fixture", seed)).items
 
 
-def fixture_manifest(options: BuildOptions, report: Report = unreported) -> Built:
+def fixture_manifest(options: BuildOptions, report: ReportProgress = unreported) -> Built:
     writer = SyntheticWriter(options.seed)
     strangers = _WrittenStrangers(writer)
     built = Built()
@@ -105,7 +105,7 @@ class _WrittenStrangers:
     def __init__(self, writer: SyntheticWriter) -> None:
         self._writer = writer
 
-    def for_(self, source: Source) -> Source:
+    def for_(self, source: SourceDocument) -> SourceDocument:
         """Of the domain after the source's own."""
         place = DOMAIN_NAMES.index(source.domain)
         other = DOMAINS[DOMAIN_NAMES[(place + 1) % len(DOMAIN_NAMES)]]
@@ -113,7 +113,7 @@ class _WrittenStrangers:
         return self._writer.write(other, f"{other.name}-unrelated-to-{source.source_id}", band, with_swap=False)
 
 
-def _built(keys: list[tuple[Domain, str, int]], options: BuildOptions, report: Report) -> Built:
+def _built(keys: list[tuple[Domain, str, int]], options: BuildOptions, report: ReportProgress) -> Built:
     writer = SyntheticWriter(options.seed)
     swap = "entity_swap_control" in options.transforms
     sources = []
@@ -137,7 +137,7 @@ def longbench_manifest(
     max_items_per_dataset: int = MAX_ITEMS_PER_DATASET,
     source: Path | None = None,
     revision: str | None = None,
-    report: Report = unreported,
+    report: ReportProgress = unreported,
 ) -> Built:
     """The first rows of each dataset, from a local folder or from the hub at a pinned revision."""
     origin: dict[str, Any]
@@ -159,13 +159,13 @@ def longbench_manifest(
 class _FoundStrangers:
     """Donors of another domain: best a row that is used for nothing else, else any, else a generated text."""
 
-    def __init__(self, used: list[Source], spare: list[Source], seed: int) -> None:
+    def __init__(self, used: list[SourceDocument], spare: list[SourceDocument], seed: int) -> None:
         self._used = used
         self._spare = spare
         self._seed = seed
         self._writer = SyntheticWriter(seed)
 
-    def for_(self, source: Source) -> Source:
+    def for_(self, source: SourceDocument) -> SourceDocument:
         draws = Draws(self._seed, source.dataset, source.source_id, "stranger")
         for rows in (self._spare, self._used):
             others = [row for row in rows if row.domain != source.domain]
@@ -202,7 +202,7 @@ def _valid(model: type[AnyRow], row: dict[str, Any], file: str) -> AnyRow:
         raise InputError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
 
 
-def _refuse_doubles(sources: list[Source]) -> None:
+def _refuse_doubles(sources: list[SourceDocument]) -> None:
     """Two rows of one name would give two items of one id."""
     seen: set[tuple[str, str]] = set()
     for source in sources:

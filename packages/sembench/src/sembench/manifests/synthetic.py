@@ -10,7 +10,7 @@ from itertools import count
 from sembench.manifests.domains import Domain, FactForm
 from sembench.manifests.draws import Draws
 from sembench.manifests.grammar import Cast, Clock, Filler, expand
-from sembench.manifests.source import Fact, Source, Swapped
+from sembench.manifests.source import Fact, SourceDocument, Swapped
 from sembench.manifests.text_units import pieces
 from sembench.schema import InputError
 
@@ -57,7 +57,7 @@ class SyntheticWriter:
         self._runs = Runs()
         self._owners: dict[str, int] = {}
 
-    def claims(self, source: Source, document: str) -> bool:
+    def claims(self, source: SourceDocument, document: str) -> bool:
         """Whether an edited document keeps its source apart from the others; if so it is kept apart from now on."""
         owner = self._owners[source.source_id]
         runs = self._runs.free(self._runs.numbered(document), owner)
@@ -66,7 +66,7 @@ class SyntheticWriter:
         self._runs.take(runs, owner)
         return True
 
-    def write(self, domain: Domain, source_id: str, band_tokens: int, *, with_swap: bool) -> Source:
+    def write(self, domain: Domain, source_id: str, band_tokens: int, *, with_swap: bool) -> SourceDocument:
         """A document of about ``band_tokens`` less the frame; ``with_swap`` also tells it of other people."""
         owner = self._owners.setdefault(source_id, len(self._owners))
         tokens = max(60, band_tokens - FRAME_TOKENS)
@@ -82,7 +82,7 @@ class SyntheticWriter:
             for line in lines:
                 other.write(line.prefix, _same_wording(line), line.fact)
             swapped = Swapped(other.text, _scored_first(other.facts, scored))
-        return Source(
+        return SourceDocument(
             dataset=domain.name,
             domain=domain.name,
             source_id=source_id,

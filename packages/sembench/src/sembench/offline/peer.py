@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from sembench.offline.blocks import Ids
 from sembench.schema import InputError
 from semblend_core import (
     DeclineReason,
@@ -32,6 +31,7 @@ from semblend_core import (
     ProviderStats,
     SemanticLookupProvider,
     Span,
+    TokenIds,
 )
 
 PEER_VERSION = "0.3.25"
@@ -66,7 +66,7 @@ class PeerProvider(SemanticLookupProvider):
     """A lookup's time is what the peer's process spent on it, embedding included."""
 
     def __init__(self, python: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> None:
-        self._donors: dict[tuple[str, str], Ids] = {}
+        self._donors: dict[tuple[str, str], TokenIds] = {}
         self._outdated = False  # The peer still knows a donor that was forgotten.
         self._texts: dict[str, str] = {}
         self._lookups = self._plans = 0
@@ -133,7 +133,7 @@ class PeerProvider(SemanticLookupProvider):
                 self._register(name, tokens)
             self._outdated = False
 
-    def _register(self, donor_id: str, tokens: Ids) -> None:
+    def _register(self, donor_id: str, tokens: TokenIds) -> None:
         text = self._texts.get(donor_id, "")
         self._pipe.ask({"do": "register", "id": donor_id, "tokens": tokens.tolist(), "text": text})
 
@@ -163,7 +163,7 @@ def _note_on(embedder: str) -> str:
 
 
 def equal_spans(
-    runs: Sequence[tuple[int, str, int, int]], request: LookupRequest, donors: Mapping[tuple[str, str], Ids]
+    runs: Sequence[tuple[int, str, int, int]], request: LookupRequest, donors: Mapping[tuple[str, str], TokenIds]
 ) -> tuple[list[Span], int]:
     """Spans of equal tokens, and how many proposed tokens are not equal (or not there at all)."""
     spans: list[Span] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sembench.offline.blocks import Ids, blocks_of
+from sembench.offline.blocks import blocks_of
 from sembench.schema import InputError
 from semblend_core import (
     DeclineReason,
@@ -29,6 +29,7 @@ from semblend_core import (
     SettingError,
     Settings,
     Span,
+    TokenIds,
     create_provider,
 )
 
@@ -128,7 +129,7 @@ class ExactBlockProvider(SemanticLookupProvider):
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, _BlockPool] = {}
         self._lookups = self._plans = 0
         self._shut_down = False
 
@@ -146,7 +147,7 @@ class ExactBlockProvider(SemanticLookupProvider):
         prompt = int(request.token_ids.size)
         return LookupResult(Plan.over(request.request_id, prompt, request.exact_prefix_tokens, spans), None)
 
-    def _spans(self, request: LookupRequest, pool: _Pool) -> list[Span]:
+    def _spans(self, request: LookupRequest, pool: _BlockPool) -> list[Span]:
         size = self._block_size
         spans: list[Span] = []
         for number, block in enumerate(blocks_of(request.token_ids, size)):
@@ -167,7 +168,7 @@ class ExactBlockProvider(SemanticLookupProvider):
             return OfferResult(0, DeclineReason.SHUT_DOWN)
         if tokens.size < self._block_size:
             return OfferResult(0, DeclineReason.DONOR_TOO_SHORT)
-        pool = self._pools.setdefault(offer.namespace.digest, _Pool(self._block_size))
+        pool = self._pools.setdefault(offer.namespace.digest, _BlockPool(self._block_size))
         if not pool.add(offer.donor_id, tokens):
             return OfferResult(0, DeclineReason.DUPLICATE_DONOR)
         return OfferResult(int(tokens.size))
@@ -205,15 +206,15 @@ class ExactBlockProvider(SemanticLookupProvider):
         self._pools.clear()
 
 
-class _Pool:
+class _BlockPool:
     """The donors of one namespace, and where each different block was first seen."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self.donors: dict[str, Ids] = {}
+        self.donors: dict[str, TokenIds] = {}
         self.places: dict[bytes, tuple[str, int]] = {}
 
-    def add(self, donor_id: str, tokens: Ids) -> bool:
+    def add(self, donor_id: str, tokens: TokenIds) -> bool:
         """False where the id is taken by other tokens."""
         if donor_id in self.donors:
             return np.array_equal(self.donors[donor_id], tokens)

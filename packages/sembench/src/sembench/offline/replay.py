@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sembench.offline.blocks import Ids, exact_prefix_tokens, full_blocks, measure_blocks
+from sembench.offline.blocks import exact_prefix_tokens, full_blocks, measure_blocks
 from sembench.schema import InputError, ManifestItem, RequestRecord
 from sembench.tokenization import Tokenizer
 from semblend_core import (
@@ -24,6 +24,7 @@ from semblend_core import (
     Plan,
     SemanticLookupProvider,
     Span,
+    TokenIds,
     as_token_ids,
 )
 
@@ -40,11 +41,11 @@ class OfflineRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
+class _DonorPool:
     """Donors that one lookup may use."""
 
     namespace: Namespace
-    donors: Mapping[str, Ids]
+    donors: Mapping[str, TokenIds]
     blocks: AbstractSet[bytes]
 
 
@@ -90,9 +91,9 @@ class _Replay:
         self._run = run
         self._note_text: Callable[[str, str], None] = getattr(provider, "note_text", lambda name, text: None)
 
-    def measure_alone(self, item: ManifestItem, recipient: Ids, donors: Mapping[str, Ids]) -> RequestRecord:
+    def measure_alone(self, item: ManifestItem, recipient: TokenIds, donors: Mapping[str, TokenIds]) -> RequestRecord:
         """With a namespace of its own, and its donors forgotten afterwards: no item can see another's."""
-        pool = _Pool(self._namespace(item.item_id), donors, full_blocks(donors.values(), self._block_size))
+        pool = _DonorPool(self._namespace(item.item_id), donors, full_blocks(donors.values(), self._block_size))
         texts = _texts_of([item])
         try:
             for donor_id, ids in donors.items():
@@ -108,11 +109,11 @@ class _Replay:
                 self._provider.forget_donor(pool.namespace, donor_id)
         return record
 
-    def offer_all(self, items: Sequence[ManifestItem]) -> _Pool:
+    def offer_all(self, items: Sequence[ManifestItem]) -> _DonorPool:
         texts = _texts_of(items)
         encoded = self._tokenizer.encode_batch(list(texts.values()))
         donors = {donor_id: as_token_ids(ids) for donor_id, ids in zip(texts, encoded, strict=True)}
-        pool = _Pool(self._namespace(None), donors, full_blocks(donors.values(), self._block_size))
+        pool = _DonorPool(self._namespace(None), donors, full_blocks(donors.values(), self._block_size))
         for donor_id, ids in donors.items():
             try:
                 self._offer(pool.namespace, donor_id, ids, texts[donor_id])
@@ -122,7 +123,7 @@ class _Replay:
                 self._run.offers[f"raised {type(error).__name__}"] += 1
         return pool
 
-    def measure(self, item: ManifestItem, recipient: Ids, pool: _Pool) -> RequestRecord:
+    def measure(self, item: ManifestItem, recipient: TokenIds, pool: _DonorPool) -> RequestRecord:
         request = LookupRequest(f"offline-{item.item_id}", pool.namespace, recipient)
         try:
             self._note_text(request.request_id, item.recipient_prompt)
@@ -147,7 +148,9 @@ class _Replay:
             }
         )
 
-    def _measured(self, item: ManifestItem, recipient: Ids, pool: _Pool, spans: Sequence[Span] | None) -> RequestRecord:
+    def _measured(
+        self, item: ManifestItem, recipient: TokenIds, pool: _DonorPool, spans: Sequence[Span] | None
+    ) -> RequestRecord:
         """``spans`` None: the provider's share is not known, that of exact matching is."""
         blocks = measure_blocks(recipient, pool.blocks, spans or (), self._block_size)
         known = spans is not None
@@ -169,7 +172,7 @@ class _Replay:
             donors=len({span.donor_id for span in spans}) if spans is not None else None,
         )
 
-    def _failed(self, item: ManifestItem, recipient: Ids, pool: _Pool, error: Exception) -> RequestRecord:
+    def _failed(self, item: ManifestItem, recipient: TokenIds, pool: _DonorPool, error: Exception) -> RequestRecord:
         broken = isinstance(error, ContractError)
         reason = (
             f"provider broke the contract: {error}" if broken else f"provider raised {type(error).__name__}: {error}"
@@ -177,7 +180,7 @@ class _Replay:
         record = self._measured(item, recipient, pool, None)
         return record.model_copy(update={"status": "error", "error": reason, "outcome": "error"})
 
-    def _offer(self, namespace: Namespace, donor_id: str, ids: Ids, text: str) -> None:
+    def _offer(self, namespace: Namespace, donor_id: str, ids: TokenIds, text: str) -> None:
         self._note_text(donor_id, text)
         answer = self._provider.offer_donor(DonorOffer(donor_id, namespace, ids))
         self._run.offers[REGISTERED if answer.reason is None else str(answer.reason)] += 1
@@ -204,7 +207,7 @@ def _outcome_of(request: LookupRequest, result: LookupResult) -> Outcome:
 
 def _tokenized(
     items: Sequence[ManifestItem], tokenizer: Tokenizer
-) -> Iterator[tuple[ManifestItem, dict[str, Ids], Ids]]:
+) -> Iterator[tuple[ManifestItem, dict[str, TokenIds], TokenIds]]:
     """Each item with the ids of its donors and of its recipient; a text of several items is tokenized once.
 
     In windows, so that tokenizing, which may use every core, and lookups, which are timed, take turns.
@@ -237,7 +240,7 @@ class ContractError(Exception):
     """The provider answered with something that no engine could load. The message says what."""
 
 
-def checked_spans(result: object, request: LookupRequest, donors: Mapping[str, Ids]) -> tuple[Span, ...]:
+def checked_spans(result: object, request: LookupRequest, donors: Mapping[str, TokenIds]) -> tuple[Span, ...]:
     """The spans that the provider proposes, none where it declines; ContractError where they cannot be loaded.
 
     That spans are in order and do not overlap was checked when the plan was made: ``Plan`` refuses others.
@@ -261,7 +264,7 @@ def _check_plan(plan: Plan, request: LookupRequest) -> None:
         raise ContractError(f"the plan has an exact prefix of {plan.exact_prefix_tokens} tokens that nobody claimed")
 
 
-def _check_span(span: Span, prompt: Ids, donors: Mapping[str, Ids]) -> None:
+def _check_span(span: Span, prompt: TokenIds, donors: Mapping[str, TokenIds]) -> None:
     donor = donors.get(span.donor_id)
     if donor is None:
         raise ContractError(f"a span names donor {span.donor_id!r}, which was never offered here")

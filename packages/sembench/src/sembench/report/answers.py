@@ -18,7 +18,7 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnswerPair:
     cold: RequestRecord
     warm: RequestRecord
 
@@ -45,16 +45,16 @@ def answers(result: Result, prefix: str) -> Html:
     return section(anchor, title, el("p", note), *(_side_by_side(pair) for pair in shown))
 
 
-def pairs_of(result: Result) -> list[Pair]:
+def pairs_of(result: Result) -> list[AnswerPair]:
     arms: dict[str, dict[str, RequestRecord]] = defaultdict(dict)
     for record in result.requests:
         may_stand = record.status == "ok" if record.arm != "cold" else is_cold(record)
         if may_stand and record.output is not None:
             arms[record.item_id].setdefault(record.arm, record)
-    return [Pair(found["cold"], found["warm"]) for found in arms.values() if {"cold", "warm"} <= set(found)]
+    return [AnswerPair(found["cold"], found["warm"]) for found in arms.values() if {"cold", "warm"} <= set(found)]
 
 
-def chosen(pairs: list[Pair]) -> list[Pair]:
+def chosen(pairs: list[AnswerPair]) -> list[AnswerPair]:
     worst = sorted(pairs, key=lambda pair: pair.distance, reverse=True)[:_WORST]
     transforms = {pair.warm.transform for pair in worst}
     shown = list(worst)
@@ -65,7 +65,7 @@ def chosen(pairs: list[Pair]) -> list[Pair]:
     return shown
 
 
-def _side_by_side(pair: Pair) -> Html:
+def _side_by_side(pair: AnswerPair) -> Html:
     cold, warm = pair.cold.output or "", pair.warm.output or ""
     if cold == warm:
         shown = el("div", el("h4", "Cold and with reuse, the same"), el("pre", cold[:_CHARACTERS], _cut(cold)))

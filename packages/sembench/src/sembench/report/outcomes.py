@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from sembench.report.figures import NOT_MEASURED, count, milliseconds, percent, times
-from sembench.report.headline import Row, controls
+from sembench.report.headline import FigureRow, controls
 from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.results.records import is_cold
 from sembench.schema import EngineSummary, Paired, RequestRecord, Result
@@ -67,7 +67,7 @@ def negative_controls(result: Result, prefix: str) -> Html:
     return section(anchor, title, el("p", note), _summary(rows), *_each(records))
 
 
-def _summary(rows: list[Row]) -> Html:
+def _summary(rows: list[FigureRow]) -> Html:
     return table(("Measure", "Value", "Made of"), [(row.name, row.value, row.made_of) for row in rows])
 
 

@@ -26,7 +26,7 @@ from sembench.results.records import Records, confirmed_blocks, confirmed_tokens
 from sembench.schema import Aggregate, ManifestItem, Rate, RequestRecord, Result, RunIdentity, TransformSummary
 from sembench.statistics import mean, percentile
 
-Figure = Callable[[RequestRecord], int | None]
+RecordCount = Callable[[RequestRecord], int | None]
 
 
 def build_result(
@@ -60,7 +60,7 @@ def aggregate_of(served: Records) -> Aggregate:
     """All rates and means of the arm that the run is about."""
     main = served.of(served.main_arm)
     controls = served.only(lambda item: item.negative_control)
-    placed: Figure = _placed_offline if served.main_arm == "offline" else _placed_by_backend
+    placed: RecordCount = _placed_offline if served.main_arm == "offline" else _placed_by_backend
     exact = _block_rate(served, lambda record: record.exact_blocks)
     eligible = _block_rate(served, lambda record: record.eligible_blocks)
     confirmed = _block_rate(served, confirmed_blocks)
@@ -136,7 +136,7 @@ def _placed_offline(record: RequestRecord) -> int | None:
     return None if beyond is None else int(beyond > 0)
 
 
-def _block_rate(served: Records, figure: Figure) -> Rate | None:
+def _block_rate(served: Records, figure: RecordCount) -> Rate | None:
     total, known = 0, []
     for item in served.items:
         blocks = served.total_blocks(item.item_id)
@@ -149,12 +149,12 @@ def _block_rate(served: Records, figure: Figure) -> Rate | None:
     return Rate.of(sum(known), total) if known else None
 
 
-def _request_rate(served: Records, figure: Figure) -> Rate | None:
+def _request_rate(served: Records, figure: RecordCount) -> Rate | None:
     known = [value for record in served.of(served.main_arm) if (value := figure(record)) is not None]
     return Rate.of(sum(known), len(served.items)) if known else None
 
 
-def _strict(controls: Records, rate: Rate | None, figure: Figure, *, in_blocks: bool = False) -> Rate | None:
+def _strict(controls: Records, rate: Rate | None, figure: RecordCount, *, in_blocks: bool = False) -> Rate | None:
     """Without a value unless every control was measured, and for block rates its length is known."""
     measured = sum(
         figure(record) is not None and not (in_blocks and controls.total_blocks(record.item_id) is None)

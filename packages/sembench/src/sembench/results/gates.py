@@ -54,7 +54,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class GateReport:
     verdicts: list[Verdict]
     notes: list[str]
     """What a reader of the verdicts should know, such as figures that contradict each other."""
@@ -71,7 +71,7 @@ def judge_gates(
     noise_floor: NoiseFloor | None = None,
     *,
     allow_missing: bool = False,
-) -> Report:
+) -> GateReport:
     """One verdict for each gate that is asked for, in the order of ``Wanted``."""
     backend = BackendEvidence.of(result, summaries)
     figures: dict[str, Callable[[], Found]] = {
@@ -97,7 +97,7 @@ def judge_gates(
         "require_no_engine_errors": lambda: _errors(backend),
     }
     verdicts = [_verdict(name, getattr(wanted, name), figures[name](), allow_missing) for name in wanted.names]
-    return Report(verdicts, backend.notes)
+    return GateReport(verdicts, backend.notes)
 
 
 def _verdict(name: str, bound: float | bool, found: Found, allow_missing: bool) -> Verdict:

@@ -2,7 +2,7 @@
 
 from sembench.schema.engine import EngineSummary
 from sembench.schema.manifest import MANIFEST_SCHEMA, TRANSFORMS, DonorPrompt, ManifestItem
-from sembench.schema.reading import InputError, read_json, read_jsonl, write_atomically
+from sembench.schema.reading import InputError, naming, read_json, read_jsonl, write_atomically
 from sembench.schema.result import (
     RESULT_SCHEMA,
     Aggregate,
@@ -39,6 +39,7 @@ __all__ = [
     "RunIdentity",
     "Spread",
     "TransformSummary",
+    "naming",
     "read_json",
     "read_jsonl",
     "write_atomically",

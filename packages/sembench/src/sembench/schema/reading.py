@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +48,15 @@ def read_json(path: Path, model: type[Model]) -> Model:
     return _validated(document, model, str(path))
 
 
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """A file that cannot be opened or written is an InputError that starts with ``what``, such as the option."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}") from None
+
+
 def write_atomically(path: Path, text: str) -> None:
     """The file is the old one or the new one, whenever the process is killed."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -64,10 +73,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _opened(path: Path) -> Any:
-    try:
+    with naming(path):
         return path.open("rb")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
 
 
 def _validated(document: Any, model: type[Model], where: str) -> Model:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sembench.manifests import names
 from sembench.manifests.draws import Draws
 from sembench.manifests.prompts import other_wording, question_last
-from sembench.manifests.source import Fact, Source, Swapped
+from sembench.manifests.source import Fact, SourceDocument, Swapped
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 
 _WORD_OR_NUMBER = re.compile(r"\b(?:[A-Z][a-z]{2,}|\d{2,})\b")
@@ -17,7 +17,7 @@ _NAME_INSIDE = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]{2,}\b")
 _CALENDAR = frozenset((*names.MONTHS, *names.WEEKDAYS))
 
 
-def entity_swap_control(source: Source, context: Context) -> list[Draft]:
+def entity_swap_control(source: SourceDocument, context: Context) -> list[Draft]:
     """The donor reads like the recipient, and each of its names and figures is another."""
     swapped = source.swapped or swap_entities(source, context.draws)
     if swapped is None:
@@ -36,7 +36,7 @@ def entity_swap_control(source: Source, context: Context) -> list[Draft]:
     ]
 
 
-def negative_control(source: Source, context: Context) -> list[Draft]:
+def negative_control(source: SourceDocument, context: Context) -> list[Draft]:
     """The donor is of another domain and is asked in other words: whatever is reused of it is a fault."""
     stranger = context.stranger(source)
     scored = source.facts[0]
@@ -53,7 +53,7 @@ def negative_control(source: Source, context: Context) -> list[Draft]:
     ]
 
 
-def swap_entities(source: Source, draws: Draws) -> Swapped | None:
+def swap_entities(source: SourceDocument, draws: Draws) -> Swapped | None:
     """The document with each name and each figure exchanged, the same one always for the same; None if it has none."""
     exchanged = _exchange(source.document, draws)
     document = exchanged(source.document)

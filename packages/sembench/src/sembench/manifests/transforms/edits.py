@@ -7,7 +7,7 @@ import textwrap
 
 from sembench.manifests.draws import Draws
 from sembench.manifests.prompts import Prompt, question_last
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 from sembench.manifests.text_units import holds_answer, sentence_spans
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 
@@ -24,7 +24,7 @@ _REVISIONS = (
 )
 
 
-def fuzzy_edit(source: Source, context: Context) -> list[Draft]:
+def fuzzy_edit(source: SourceDocument, context: Context) -> list[Draft]:
     draws = context.draws
     line = f"Retrieved from mirror {draws.between(2, 40)} | revision {draws.digits(3)}\n"
     document, changed, paragraphs = reflowed(source.document, draws)
@@ -32,7 +32,7 @@ def fuzzy_edit(source: Source, context: Context) -> list[Draft]:
     return [_edited(source, _with_line(source, line, document), metadata)]
 
 
-def sparse_edit(source: Source, context: Context) -> list[Draft]:
+def sparse_edit(source: SourceDocument, context: Context) -> list[Draft]:
     fact = source.facts[0]
     for _ in range(_ATTEMPTS):
         document, revised, sentences = revise(source.document, fact.answers, context.draws)
@@ -99,13 +99,13 @@ def _other_number(number: str, draws: Draws) -> str:
             return other
 
 
-def _with_line(source: Source, line: str, document: str) -> Prompt:
+def _with_line(source: SourceDocument, line: str, document: str) -> Prompt:
     whole = question_last(source, document, source.facts[0].question)
     start, end = whole.evidence[0]
     return Prompt(whole.text[:start] + line + whole.text[start:], ((start + len(line), end + len(line)),))
 
 
-def _edited(source: Source, recipient: Prompt, metadata: dict[str, int]) -> Draft:
+def _edited(source: SourceDocument, recipient: Prompt, metadata: dict[str, int]) -> Draft:
     fact = source.facts[0]
     donor = question_last(source, source.document, fact.question)
     return Draft(

@@ -10,18 +10,18 @@ from sembench.manifests.prompts import (
     ACKNOWLEDGED,
     OTHER_INSTRUCTION,
     SYSTEM,
-    Evidence,
     Prompt,
+    SourceText,
     prompt,
     records,
     summary_task,
 )
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 from sembench.manifests.text_units import holds_answer
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, donor_task, fact_within
 
 
-def rag_reorder(source: Source, context: Context) -> list[Draft]:
+def rag_reorder(source: SourceDocument, context: Context) -> list[Draft]:
     segments = context.segments(source, at_least=2)
     order = _deranged(len(segments), context.draws)
     first = [(f"[Record {number}]", segment) for number, segment in enumerate(segments, 1)]
@@ -41,7 +41,7 @@ def rag_reorder(source: Source, context: Context) -> list[Draft]:
     ]
 
 
-def multi_donor_composite(source: Source, context: Context) -> list[Draft]:
+def multi_donor_composite(source: SourceDocument, context: Context) -> list[Draft]:
     segments = context.segments(source, at_least=2)
     donors = []
     for number, segment in enumerate(segments):
@@ -71,7 +71,7 @@ class _Turn:
     reply: str
 
 
-def multi_turn(source: Source, context: Context) -> list[Draft]:
+def multi_turn(source: SourceDocument, context: Context) -> list[Draft]:
     """The donor is the conversation one turn earlier; trimming drops the first part, never the one with the answer."""
     turns = _turns(source, context.segments(source, at_least=3))
     scored = source.facts[0]
@@ -86,7 +86,7 @@ def multi_turn(source: Source, context: Context) -> list[Draft]:
     return drafts
 
 
-def _turns(source: Source, segments: list[str]) -> list[_Turn]:
+def _turns(source: SourceDocument, segments: list[str]) -> list[_Turn]:
     if holds_answer(segments[0], source.facts[0].answers):
         segments = [segments[1], segments[0], *segments[2:]]
     turns = []
@@ -97,11 +97,11 @@ def _turns(source: Source, segments: list[str]) -> list[_Turn]:
     return turns
 
 
-def _conversation(source: Source, turns: list[_Turn]) -> Prompt:
+def _conversation(source: SourceDocument, turns: list[_Turn]) -> Prompt:
     """What is sent in the last of the turns: its reply is what the model has to write."""
-    parts: list[str | Evidence] = [SYSTEM.format(noun=source.noun)]
+    parts: list[str | SourceText] = [SYSTEM.format(noun=source.noun)]
     for turn in turns:
-        parts += [f"\n\nUser: Part {turn.number}:\n", Evidence(turn.segment), f"\n\n{turn.question}\n\nAssistant:"]
+        parts += [f"\n\nUser: Part {turn.number}:\n", SourceText(turn.segment), f"\n\n{turn.question}\n\nAssistant:"]
         if turn is not turns[-1]:
             parts.append(f" {turn.reply}")
     return prompt(*parts)
