@@ -111,7 +111,7 @@ class EngineWindow(BaseModel):
     deltas: list[Delta] = []
 
 
-def window_between(before: EngineSnapshot, after: EngineSnapshot) -> EngineWindow:
+def compare_snapshots(before: EngineSnapshot, after: EngineSnapshot) -> EngineWindow:
     """Raises InputError where the two are not an earlier and a later look at the same endpoint."""
     if before.url != after.url:
         raise InputError(f"--before is of {before.url}, --after of {after.url}: take both from the same address")

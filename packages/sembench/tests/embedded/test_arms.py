@@ -10,7 +10,7 @@ import pytest
 
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.runner import run_embedded
-from sembench.embedded.server import ServedPrefill, Server, whole_blocks
+from sembench.embedded.server import ServedPrefill, Server, round_down_to_blocks
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.schema.result import Arm
 
@@ -61,7 +61,7 @@ def test_a_repeated_prompt_is_left_to_the_prefix_cache(result: Result) -> None:
     warm = find(result, "exact_repeat", "warm")
     assert warm.outcome == "exact_prefix"
     assert warm.confirmed_tokens == 0
-    assert warm.exact_prefix_tokens == whole_blocks((warm.prompt_tokens or 0) - 1, 16)
+    assert warm.exact_prefix_tokens == round_down_to_blocks((warm.prompt_tokens or 0) - 1, 16)
 
 
 def test_the_exact_arm_computes_no_more_than_one_block_and_agrees_with_cold(result: Result) -> None:

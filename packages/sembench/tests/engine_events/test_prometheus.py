@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from sembench.prometheus import EngineSnapshot, EngineWindow, parse_metrics, take_snapshot, window_between
+from sembench.prometheus import EngineSnapshot, EngineWindow, compare_snapshots, parse_metrics, take_snapshot
 from sembench.schema import InputError, read_json
 from semblend_core import (
     ENGINE_COUNTERS,
@@ -80,7 +80,7 @@ def snapshot(text: str, time: float = 0.0, url: str = "http://x/metrics") -> Eng
 
 
 def window(before: str, after: str) -> EngineWindow:
-    return window_between(snapshot(before), snapshot(after, time=10.0))
+    return compare_snapshots(snapshot(before), snapshot(after, time=10.0))
 
 
 def vllm(queries: int, hits: int, computed: int, transferred: int, engine: int = 0) -> str:
@@ -194,9 +194,9 @@ def test_sglang_tokens_are_told_by_source() -> None:
 
 def test_windows_of_two_servers_or_backwards_in_time_are_refused() -> None:
     with pytest.raises(InputError, match="same address"):
-        window_between(snapshot("a_total 1\n"), snapshot("a_total 2\n", url="http://y/metrics"))
+        compare_snapshots(snapshot("a_total 1\n"), snapshot("a_total 2\n", url="http://y/metrics"))
     with pytest.raises(InputError, match="swap"):
-        window_between(snapshot("a_total 1\n", time=5.0), snapshot("a_total 2\n", time=4.0))
+        compare_snapshots(snapshot("a_total 1\n", time=5.0), snapshot("a_total 2\n", time=4.0))
 
 
 def test_the_commands_take_snapshots_and_compare_them(endpoint: Endpoint, sembench: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sembench.manifests.draws import Draws
 from sembench.manifests.source import Fact, SourceDocument
 from sembench.manifests.transforms import TRANSFORM_FUNCTIONS, Context, Draft, NotPossible
-from sembench.manifests.transforms.edits import reflowed, revise
+from sembench.manifests.transforms.edits import reflow, revise
 from sembench.schema import TRANSFORMS, ManifestItem
 
 
@@ -97,7 +97,7 @@ def test_fuzzy_edit_changes_whitespace_only_and_adds_a_line(synthetic_items: lis
 
 def test_reflow_wraps_long_lines_sets_in_short_ones_and_leaves_two_paragraphs_of_three_alone() -> None:
     document = "\n\n".join(f"short {n}\n" + f"word{n} " * 30 for n in range(9))
-    after, changed, paragraphs = reflowed(document, Draws(3))
+    after, changed, paragraphs = reflow(document, Draws(3))
     assert (changed, paragraphs) == (3, 9)
     assert after.count("  short") == 3
     assert sum(len(line) > 84 for line in after.splitlines()) == 6
@@ -105,7 +105,7 @@ def test_reflow_wraps_long_lines_sets_in_short_ones_and_leaves_two_paragraphs_of
 
 
 def test_a_text_without_paragraphs_is_reflowed_by_lines() -> None:
-    after, changed, lines = reflowed("\n".join("speaker says " * 20 for _ in range(12)), Draws(1))
+    after, changed, lines = reflow("\n".join("speaker says " * 20 for _ in range(12)), Draws(1))
     assert (changed, lines) == (4, 12)
     assert after.split() == ["speaker", "says"] * 240
 

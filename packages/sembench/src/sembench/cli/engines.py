@@ -131,9 +131,9 @@ def engine_window(before: Path, after: Path, output: Path) -> None:
     Example:
       sembench engine-window --before before.json --after after.json --output window.json
     """
-    from sembench.prometheus import EngineSnapshot, window_between
+    from sembench.prometheus import EngineSnapshot, compare_snapshots
 
-    window = window_between(read_json(before, EngineSnapshot), read_json(after, EngineSnapshot))
+    window = compare_snapshots(read_json(before, EngineSnapshot), read_json(after, EngineSnapshot))
     write_atomically(output, window.model_dump_json(indent=1))
     click.echo(f"{window.seconds:.1f} s, {len(window.deltas)} series changed: {output}")
     for name, rate in window.rates.items():

@@ -227,7 +227,7 @@ def verify_endpoint(url: str, model: str, engine: str, reset_urls: tuple[str, ..
 
 def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
     from sembench.live.display import print_result, record_counter
-    from sembench.live.replay import finish, replay
+    from sembench.live.replay import build_live_result, replay
     from sembench.partial import PartialHeader, PartialRun, partial_path
     from sembench.terminal import ProgressBars
 
@@ -248,7 +248,7 @@ def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
     except KeyboardInterrupt:
         click.echo(f"stopped; what was measured is in {partial_file}: run again with --resume", err=True)
         raise
-    result = finish(config, items, recording)
+    result = build_live_result(config, items, recording)
     write_atomically(output, result.model_dump_json(indent=1))
     recording.partial.remove()
     print_result(result)

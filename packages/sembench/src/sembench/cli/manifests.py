@@ -129,9 +129,9 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     from sembench.manifests.profiles import (
         DOMAIN_NAMES,
         MAX_ITEMS_PER_DATASET,
-        fixture_manifest,
-        longbench_manifest,
-        synthetic_manifest,
+        build_fixture_manifest,
+        build_longbench_manifest,
+        build_synthetic_manifest,
     )
 
     shared = BuildOptions(
@@ -143,10 +143,10 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     )
     datasets = tuple(dict.fromkeys(options["datasets"]))
     if profile == "fixture":
-        return fixture_manifest(shared, report)
+        return build_fixture_manifest(shared, report)
     if profile == "synthetic-v1":
         bands = tuple(dict.fromkeys(_tokens(band) for band in options["length_bands"] or _BANDS))
-        return synthetic_manifest(
+        return build_synthetic_manifest(
             shared,
             datasets or DOMAIN_NAMES,
             bands,
@@ -154,7 +154,7 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
             max_per_domain=options["max_items_per_dataset"],
             report=report,
         )
-    return longbench_manifest(
+    return build_longbench_manifest(
         shared,
         version=int(profile[-1]),
         datasets=datasets,
@@ -290,7 +290,7 @@ def verify_frozen(manifest: Path, spec: Path) -> None:
     from sembench.manifests import frozen
 
     record = read_json(spec, frozen.FrozenSpec)
-    found = frozen.differences(record, frozen.freeze(manifest))
+    found = frozen.find_differences(record, frozen.freeze(manifest))
     if found:
         listed = "\n".join(f"  {line}" for line in found)
         raise InputError(f"{manifest} is not what {spec} recorded:\n{listed}", exit_code=1)

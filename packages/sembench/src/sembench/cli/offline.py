@@ -100,7 +100,7 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
     from sembench.identity import identify, load_manifest
     from sembench.offline.providers import ProviderOptions, open_provider
     from sembench.offline.replay import replay_offline
-    from sembench.offline.result import offline_result
+    from sembench.offline.result import build_offline_result
     from sembench.terminal import ProgressBars
     from sembench.tokenization import load_tokenizer
 
@@ -131,7 +131,7 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
         "provider": describe(),
         "max_items": options["max_items"],
     }
-    return offline_result(identity, config, items, run, options["block_size"], shared_pool=options["shared_pool"])
+    return build_offline_result(identity, config, items, run, options["block_size"], shared_pool=options["shared_pool"])
 
 
 def _variables(settings: tuple[str, ...]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.runner import run_embedded
-from sembench.embedded.table import TABLE_WIDTH, lines_of, replay_table
+from sembench.embedded.table import TABLE_WIDTH, build_table, group_records
 from sembench.manifests import BuildOptions, build_synthetic, write_manifest
 from sembench.manifests.domains import DOMAINS
 from sembench.manifests.items import build_items
@@ -47,7 +47,7 @@ _ANSWER_WIDTH = 26
 _ANSWER_COLUMNS = {"question": 32, "in the text": 13, "cold": _ANSWER_WIDTH, "with reuse": _ANSWER_WIDTH}
 
 
-def demo_items(seed: int) -> list[ManifestItem]:
+def build_demo_items(seed: int) -> list[ManifestItem]:
     """An item per transform on the handbook, and a long generated document behind a new instruction."""
     stranger = SyntheticWriter(seed).write(DOMAINS["log_triage"], "demo-unrelated", 1_500, with_swap=False)
     items = []
@@ -68,14 +68,14 @@ def _handbook(transform: str) -> SourceDocument:
 
 def run_demo(output_dir: Path, seed: int, model: str | None = None) -> Result:
     """Writes manifest.jsonl, result.json and report.html into ``output_dir``, and prints the screen."""
-    items = demo_items(seed)
+    items = build_demo_items(seed)
     manifest, output, report = (output_dir / name for name in ("manifest.jsonl", "result.json", "report.html"))
     with naming(f"--output-dir {output_dir}"):
         write_manifest(manifest, items)
         partial_path(output).unlink(missing_ok=True)  # A demo always starts anew.
     result = run_embedded(manifest, output, demo_config(model), seed=seed, console=Console(stderr=True))
     _write_report(result, report)
-    show(result, items, report.resolve())
+    show_demo(result, items, report.resolve())
     return result
 
 
@@ -92,12 +92,12 @@ def _write_report(result: Result, path: Path) -> None:
     write_report([result], path)
 
 
-def show(result: Result, items: Sequence[ManifestItem], report: Path) -> None:
+def show_demo(result: Result, items: Sequence[ManifestItem], report: Path) -> None:
     console = table_console(TABLE_WIDTH)
     console.print(_opening(result), highlight=False)
     labels = {item.item_id: _label(item, items) for item in items}
-    lines = lines_of(result, lambda record: labels[record.item_id])
-    console.print(replay_table(lines, "\nwhat changed"))
+    lines = group_records(result, lambda record: labels[record.item_id])
+    console.print(build_table(lines, "\nwhat changed"))
     console.print(_answers(result, items))
     console.print(_findings(result), highlight=False)
     console.print(f"Report: {report}", soft_wrap=True, highlight=False)

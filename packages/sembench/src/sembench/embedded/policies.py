@@ -43,7 +43,7 @@ POLICY_BUDGET = 0.15
 Chooser = Callable[[Plan], TierChoice | None]
 
 
-def chooser_of(config: EmbeddedConfig) -> Chooser:
+def make_chooser(config: EmbeddedConfig) -> Chooser:
     """What to do with a plan; None for a plan that the tier declines."""
     if config.policy is None:
         return lambda plan: _with_budget(choose_policy(config.tier, plan), config.budget)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sembench.embedded.server import ServedPrefill
-from sembench.offline.blocks import full_blocks, measure_blocks
+from sembench.offline.blocks import collect_blocks, measure_blocks
 from sembench.schema import ManifestItem, Quality, RequestRecord
 from sembench.schema.result import Arm
 from semblend_core import TokenIds
@@ -25,7 +25,7 @@ class ScoredAnswer:
     """From the first token to the end of the answer."""
 
 
-def served_record(
+def make_record(
     item: ManifestItem, arm: Arm, served: ServedPrefill, times_s: Sequence[float], reply: ScoredAnswer
 ) -> RequestRecord:
     """One arm's record. ``times_s`` are its times to the first token, one per round."""
@@ -52,12 +52,12 @@ def served_record(
     )
 
 
-def with_blocks(
+def add_block_counts(
     record: RequestRecord, served: ServedPrefill, donors: Sequence[TokenIds], block_size: int
 ) -> RequestRecord:
     """The record with the block metrics of what the provider proposed, whether or not it was carried out."""
     spans = served.found.plan.spans if served.found and served.found.plan else ()
-    blocks = measure_blocks(served.prefill.token_ids, full_blocks(donors, block_size), spans, block_size)
+    blocks = measure_blocks(served.prefill.token_ids, collect_blocks(donors, block_size), spans, block_size)
     counts = {
         "total_blocks": blocks.total,
         "exact_blocks": blocks.exact,
@@ -68,7 +68,7 @@ def with_blocks(
     return record.model_copy(update=counts)
 
 
-def failed_records(item: ManifestItem, problem: str, prompt_tokens: int) -> list[RequestRecord]:
+def make_failed_records(item: ManifestItem, problem: str, prompt_tokens: int) -> list[RequestRecord]:
     """Both arms of a pair, for an item that the model cannot serve."""
     arms: tuple[Arm, ...] = ("cold", "warm")
     return [

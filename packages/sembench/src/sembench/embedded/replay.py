@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, greedy_text, prefill_in_two
+from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, generate_greedily, prefill_in_two
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.policies import chooser_of
-from sembench.embedded.records import ScoredAnswer, failed_records, served_record, with_blocks
+from sembench.embedded.policies import make_chooser
+from sembench.embedded.records import ScoredAnswer, add_block_counts, make_failed_records, make_record
 from sembench.embedded.server import DonorMemory, ServedPrefill, Server
 from sembench.schema import ManifestItem, Quality, RequestRecord
 from sembench.scoring import score
@@ -89,11 +89,11 @@ class Arms:
         self._times.note(cold, warm, exact)
         self._further_rounds(say)
 
-        records = [served_record(self._item, "cold", cold, self._times.cold, cold_reply)]
+        records = [make_record(self._item, "cold", cold, self._times.cold, cold_reply)]
         if exact and exact_reply:
-            records.append(served_record(self._item, "exact", exact, self._times.exact, exact_reply))
-        record = served_record(self._item, "warm", warm, self._times.warm, warm_reply)
-        records.append(with_blocks(record, warm, self._server.donor_tokens, self._config.block_size))
+            records.append(make_record(self._item, "exact", exact, self._times.exact, exact_reply))
+        record = make_record(self._item, "warm", warm, self._times.warm, warm_reply)
+        records.append(add_block_counts(record, warm, self._server.donor_tokens, self._config.block_size))
         records += self._probe(warm, truth, say)
         floor = self._noise_floor(truth, say)
         return FinishedItem(item_id=self._item.item_id, records=records, noise_floor=floor)
@@ -115,7 +115,7 @@ class Arms:
         self._server.publish(warm)
         probe = self._server.serve(f"{self._item.item_id}-probe", self._prompt, reuse=False)
         reply = self._reply(self._text(probe), truth.compare(probe.prefill))
-        return [served_record(self._item, "probe", probe, [probe.ttft_s], reply)]
+        return [make_record(self._item, "probe", probe, [probe.ttft_s], reply)]
 
     def _noise_floor(self, truth: ColdTruth, say: Say) -> Divergence | None:
         if not self._config.noise_floor or self._prompt.size < 2:
@@ -127,7 +127,7 @@ class Arms:
         return self._server.serve(f"{self._item.item_id}-warm-{number}", self._prompt)
 
     def _text(self, served: ServedPrefill, at_least: int = 0) -> GreedyText:
-        return greedy_text(self._engine, served.prefill, self._config.max_output_tokens, at_least)
+        return generate_greedily(self._engine, served.prefill, self._config.max_output_tokens, at_least)
 
     def _reply(self, said: GreedyText, strayed: Divergence | None = None) -> ScoredAnswer:
         text = self._model.decode(said.tokens)
@@ -143,7 +143,7 @@ class Replayer:
     def __init__(self, model: EmbeddedModel, config: EmbeddedConfig) -> None:
         self._model, self._engine = model, model.engine
         self._config = config
-        self._choose = chooser_of(config)
+        self._choose = make_chooser(config)
         self._memory = DonorMemory(_DONOR_MEMORY_BYTES)
         self._behind = max(config.continuation_tokens, config.max_output_tokens)
         self._settings = Settings(quality_tier=config.tier, lookup_budget_ms=config.lookup_budget_ms)
@@ -153,7 +153,7 @@ class Replayer:
         length = min(_WARM_UP_TOKENS, self._engine.max_tokens - self._behind)
         tokens = as_token_ids([number % self._engine.vocabulary for number in range(length)])
         for _ in range(2):
-            greedy_text(self._engine, self._engine.prefill(tokens, room=self._behind), 4)
+            generate_greedily(self._engine, self._engine.prefill(tokens, room=self._behind), 4)
 
     def replay(self, item: ManifestItem, say: Say) -> FinishedItem:
         import torch
@@ -191,4 +191,4 @@ class Replayer:
 
 
 def _failed(item: ManifestItem, problem: str, prompt: TokenIds) -> FinishedItem:
-    return FinishedItem(item_id=item.item_id, records=failed_records(item, problem, prompt.size))
+    return FinishedItem(item_id=item.item_id, records=make_failed_records(item, problem, prompt.size))

@@ -49,7 +49,7 @@ class PrefixCache:
         """How many leading tokens are covered, and by what. At least the last token is left to compute."""
         length, found = 0, None
         for held, kv in self._entries:
-            common = whole_blocks(min(common_prefix(tokens, held), tokens.size - 1), self._block_size)
+            common = round_down_to_blocks(min(count_common_prefix(tokens, held), tokens.size - 1), self._block_size)
             if common > length:
                 length, found = common, kv
         return length, found
@@ -76,13 +76,13 @@ class DonorMemory:
         return kv
 
 
-def common_prefix(one: TokenIds, other: TokenIds) -> int:
+def count_common_prefix(one: TokenIds, other: TokenIds) -> int:
     length = min(one.size, other.size)
     different = np.flatnonzero(one[:length] != other[:length])
     return int(different[0]) if different.size else length
 
 
-def whole_blocks(tokens: int, block_size: int) -> int:
+def round_down_to_blocks(tokens: int, block_size: int) -> int:
     return tokens // block_size * block_size
 
 
@@ -130,7 +130,7 @@ class Server:
         """Keep of a served prompt what the engine may: nothing from the first relocated token on."""
         tokens = served.prefill.token_ids
         exact = tokens.size if served.plan is None else served.plan.first_approximate_token
-        length = whole_blocks(exact, self._block_size)
+        length = round_down_to_blocks(exact, self._block_size)
         if length:
             self._cache.publish(tokens, self._engine.capture(served.prefill.workspace, length))
 
@@ -144,7 +144,7 @@ class Server:
     def serve_again(self, cold: Prefill) -> ServedPrefill:
         """The same prompt from its own KV, which stays where it is as in a paged cache: the last block is computed."""
         tokens = cold.token_ids
-        exact = whole_blocks(tokens.size - 1, self._block_size)
+        exact = round_down_to_blocks(tokens.size - 1, self._block_size)
         with self._engine.timed() as elapsed:
             cold.workspace.truncate(exact)
             prefill = self._compute_behind(cold.workspace, tokens, exact)

@@ -58,7 +58,7 @@ def _outcome(record: RequestRecord) -> str:
     return words.get(record.outcome or "", (record.decline_reason or record.outcome or _NONE).replace("_", " "))
 
 
-def lines_of(result: Result, label: Callable[[RequestRecord], str]) -> list[TableLine]:
+def group_records(result: Result, label: Callable[[RequestRecord], str]) -> list[TableLine]:
     """Records under the same label make a line, in the order of their first."""
     lines: dict[str, TableLine] = {}
     for record in result.requests:
@@ -67,7 +67,7 @@ def lines_of(result: Result, label: Callable[[RequestRecord], str]) -> list[Tabl
     return list(lines.values())
 
 
-def replay_table(lines: Iterable[TableLine], first_heading: str) -> Table:
+def build_table(lines: Iterable[TableLine], first_heading: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column(first_heading, no_wrap=True)
     for heading in _HEADINGS:
@@ -123,7 +123,7 @@ def _small(value: float | None) -> str:
 def print_summary(result: Result, output: Path) -> None:
     """Medians and means by transform, then where the whole result is."""
     console = table_console(TABLE_WIDTH)
-    console.print(replay_table(lines_of(result, lambda record: record.transform), "\ntransform"))
+    console.print(build_table(group_records(result, lambda record: record.transform), "\ntransform"))
     failed = [record for record in result.requests if record.status == "error"]
     if failed:
         console.print(f"{len(failed)} of {len(result.requests)} requests failed, first: {failed[0].error}")

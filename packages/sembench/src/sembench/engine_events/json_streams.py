@@ -7,30 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sembench.engine_events.event import Event, UnreadableEventError, number, whole
+from sembench.engine_events.event import REUSE_COUNTS, Event, UnreadableEventError, as_count, as_number
 from sembench.schema import InputError
 
 AUDIT_SCHEMA = "semblend.audit.v1"
 AUDIT_FAMILY = "semblend.audit."
-AUDIT_TELLS = frozenset(
-    {
-        "donors_captured",
-        "donors_registered",
-        "lookups",
-        "lookup_hits",
-        "plans",
-        "loads_advertised",
-        "advertised_tokens",
-        "materialization_events",
-        "materialized_tokens",
-        "materialized_bytes",
-    }
-)
+AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes"}
 _DONOR_STAGES = ("offer", "capture")
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
 
 
-def audit_record(text: str, place: str) -> dict[str, Any] | None:
+def find_audit_record(text: str, place: str) -> dict[str, Any] | None:
     """The record in a line of a log, behind whatever prefix; None where there is none."""
     if AUDIT_FAMILY not in text:
         return None
@@ -50,12 +37,12 @@ def check_schema(schema: object, place: str) -> None:
         raise InputError(f"{place}: schema: expected {AUDIT_SCHEMA!r}, found {schema!r}")
 
 
-def audit_event(record: dict[str, Any]) -> Event:
+def read_audit_event(record: dict[str, Any]) -> Event:
     """One record as an event. Fields that a later version adds are left alone."""
     kind, request_id = record.get("event"), record.get("request_id")
     common: dict[str, Any] = {
         "request_id": None if request_id is None else str(request_id),
-        "time": number(record.get("time")),
+        "time": as_number(record.get("time")),
     }
     match kind:
         case "lookup":
@@ -64,8 +51,8 @@ def audit_event(record: dict[str, Any]) -> Event:
                 kind="lookup",
                 found=reason is None,
                 reason=reason,
-                spans=whole(record.get("spans")),
-                lookup_us=number(record.get("microseconds")),
+                spans=as_count(record.get("spans")),
+                lookup_us=as_number(record.get("microseconds")),
                 **common,
             )
         case "plan":
@@ -73,13 +60,13 @@ def audit_event(record: dict[str, Any]) -> Event:
             only_found = record.get("materialize") is False
             return Event(kind="plan", reason="discovery_only" if only_found else None, **common)
         case "load_advertised":
-            spans = whole(record.get("spans"))
-            return Event(kind="load_advertised", tokens=whole(record.get("tokens")), spans=spans, **common)
+            spans = as_count(record.get("spans"))
+            return Event(kind="load_advertised", tokens=as_count(record.get("tokens")), spans=spans, **common)
         case "materialized":
-            tokens = whole(record.get("tokens"))
+            tokens = as_count(record.get("tokens"))
             if not tokens:
                 raise UnreadableEventError(f"materialized states at least 1 token, got {record.get('tokens')!r}")
-            return Event(kind="materialized", tokens=tokens, bytes=whole(record.get("bytes")), **common)
+            return Event(kind="materialized", tokens=tokens, bytes=as_count(record.get("bytes")), **common)
         case "declined":
             of_donor = record.get("stage") in _DONOR_STAGES
             common["request_id"] = None if of_donor else common["request_id"]
@@ -90,7 +77,7 @@ def audit_event(record: dict[str, Any]) -> Event:
             what = f"{record.get('where')}: {record.get('error')} at {record.get('location')}"
             return Event(kind="error", reason=what, **common)
         case "donor_captured" | "donor_registered":
-            return Event(kind=kind, tokens=whole(record.get("tokens")), **{**common, "request_id": None})
+            return Event(kind=kind, tokens=as_count(record.get("tokens")), **{**common, "request_id": None})
     return Event(kind="other", reason=str(kind), **{**common, "request_id": None})
 
 
@@ -98,17 +85,7 @@ class TrtllmStream:
     """``materialized`` is reuse. ``engine_blend_boundary`` says how the suffix was run, which is no count of tokens."""
 
     is_stream = True
-    tells = frozenset(
-        {
-            "donors_registered",
-            "lookups",
-            "lookup_hits",
-            "loads_advertised",
-            "advertised_tokens",
-            "materialization_events",
-            "materialized_tokens",
-        }
-    )
+    tells = REUSE_COUNTS | {"lookups"}
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -136,7 +113,7 @@ class TrtllmStream:
             case "lookup":
                 yield from self._lookup(record, common)
             case "donor_registered":
-                yield Event(kind="donor_registered", tokens=whole(record.get("token_count")), time=common["time"])
+                yield Event(kind="donor_registered", tokens=as_count(record.get("token_count")), time=common["time"])
             case "materialized":
                 yield from self._materialized(record, common)
             case "engine_blend_boundary":
@@ -153,7 +130,7 @@ class TrtllmStream:
         yield Event(kind="lookup", found=found, reason=None if found else reason or "not_found", **common)
         if reason:
             yield Event(kind="declined", reason=str(reason), **common)
-        advertised = whole(record.get("num_new_matched_tokens"))
+        advertised = as_count(record.get("num_new_matched_tokens"))
         if found and advertised:
             yield Event(kind="load_advertised", tokens=advertised, **common)
 
@@ -161,8 +138,8 @@ class TrtllmStream:
         if record.get("materialized", True) in (False, 0):
             yield Event(kind="declined", reason="nothing_materialized", **common)
             return
-        tokens = next((n for name in _TOKEN_FIELDS if (n := whole(record.get(name))) is not None), None)
-        planned = whole(record.get("covered_token_count"))
+        tokens = next((n for name in _TOKEN_FIELDS if (n := as_count(record.get(name))) is not None), None)
+        planned = as_count(record.get("covered_token_count"))
         if tokens is not None and planned is not None and tokens > planned:
             # No more tokens can land than the plan covers: the count is of something finer, such as token layers.
             self._counts["counts_above_the_plan"] += 1
@@ -178,5 +155,5 @@ def _request_id(record: dict[str, Any]) -> str | None:
 
 
 def _time(record: dict[str, Any]) -> float | None:
-    known = (number(record.get(name)) for name in ("time", "timestamp", "ts"))
+    known = (as_number(record.get(name)) for name in ("time", "timestamp", "ts"))
     return next((time for time in known if time is not None), None)

@@ -57,7 +57,7 @@ def read_lines(path: Path) -> Iterator[LogLine]:
             if not raw:
                 return
             number += 1
-            yield LogLine(f"{path}:{number}", clean(raw), torn, cut)
+            yield LogLine(f"{path}:{number}", clean_line(raw), torn, cut)
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -77,7 +77,7 @@ def is_plain(path: Path) -> bool:
         return stream.read(4096).lstrip()[:1] in (b"{", b"")
 
 
-def clean(raw: bytes) -> str:
+def clean_line(raw: bytes) -> str:
     """Text without colours and control characters. A carriage return becomes a blank: progress bars overwrite."""
     text = raw.decode("utf-8", errors="replace").rstrip("\r\n")
     if "\x1b" in text:

@@ -11,13 +11,13 @@ from sembench.engine_events.json_streams import (
     AUDIT_FAMILY,
     AUDIT_TELLS,
     TrtllmStream,
-    audit_event,
-    audit_record,
     check_schema,
+    find_audit_record,
+    read_audit_event,
 )
 from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, read_lines
 from sembench.engine_events.tally import EventTally
-from sembench.engine_events.text_logs import LmcacheLog, SglangLog, VllmLog, time_of
+from sembench.engine_events.text_logs import LmcacheLog, SglangLog, VllmLog, find_time
 from sembench.schema import EngineSummary, InputError
 from semblend_core import read_audit
 
@@ -104,7 +104,7 @@ class _Reading:
 
     def _read_line(self, line: LogLine) -> None:
         try:
-            record = audit_record(line.text, line.place)
+            record = find_audit_record(line.text, line.place)
             if record is not None:
                 self._add_record(record, line.place)
                 return
@@ -123,7 +123,7 @@ class _Reading:
             self._note(line, events)
 
     def _note(self, line: LogLine, events: list[Event]) -> None:
-        time = time_of(line.text)
+        time = find_time(line.text)
         if time is not None and all(event.time is None for event in events):
             self.own.saw_time(time)
         if line.torn and not line.text.rstrip().endswith("}"):
@@ -132,7 +132,7 @@ class _Reading:
     def _add_record(self, record: dict[str, Any], place: str) -> None:
         check_schema(record.get("schema"), place)
         try:
-            self.audit.add(audit_event(record))
+            self.audit.add(read_audit_event(record))
         except UnreadableEventError as error:
             self._unreadable(f"{place}: {error}")
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 
-from sembench.engine_events.event import Event, UnreadableEventError
+from sembench.engine_events.event import REUSE_COUNTS, Event, UnreadableEventError
 
 _PAIR = re.compile(r"(\w+)=([^\s,;()]+)")
 # A level or a bracket may follow at once: where a line end was lost, the next line's prefix does.
@@ -31,7 +31,7 @@ _LMCACHE_REQUEST = re.compile(r"Reqid: *([^\s,]+)|req_id=([^\s\],]+)", re.IGNORE
 _NUMBER = re.compile(r"\d+")
 
 
-def time_of(text: str) -> float | None:
+def find_time(text: str) -> float | None:
     """Unix seconds of the first time with a zone. Times without one are in a zone that only the host knows."""
     found = _ISO_TIME.search(text[:200])
     if found is None:
@@ -49,16 +49,7 @@ class _TextLog(ABC):
 
     is_stream = False
     marker: re.Pattern[str]
-    tells = frozenset(
-        {
-            "donors_registered",
-            "lookup_hits",
-            "loads_advertised",
-            "advertised_tokens",
-            "materialization_events",
-            "materialized_tokens",
-        }
-    )
+    tells = REUSE_COUNTS
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

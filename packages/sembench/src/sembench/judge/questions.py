@@ -48,11 +48,11 @@ _THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL | re.IGNORECASE)
 _OBJECT = re.compile(r"\{[^{}]*\}")
 
 
-def faithfulness(prompt: str, answer: str) -> list[Message]:
+def ask_for_faithfulness(prompt: str, answer: str) -> list[Message]:
     return _messages(_FAITHFULNESS, prompt=prompt, answer=answer)
 
 
-def pairwise(prompt: str, first: str, second: str) -> list[Message]:
+def ask_for_preference(prompt: str, first: str, second: str) -> list[Message]:
     return _messages(_PAIRWISE, prompt=prompt, first=first, second=second)
 
 
@@ -60,12 +60,12 @@ def _messages(template: str, **parts: Any) -> list[Message]:
     return [{"role": "system", "content": _ROLE}, {"role": "user", "content": template.format(**parts)}]
 
 
-def score_in(reply: str) -> int | None:
+def read_score(reply: str) -> int | None:
     """A whole number from 1 to 5, else None."""
     return _only(reply, "score", _as_score)
 
 
-def vote_in(reply: str) -> Vote | None:
+def read_vote(reply: str) -> Vote | None:
     return _only(reply, "better", _as_vote)
 
 

@@ -12,11 +12,11 @@ import httpx
 
 from sembench.live.streaming import (
     RequestFailedError,
-    event_stream,
     failure_of_response,
     failure_of_status,
     failure_of_transport,
     malformed,
+    open_event_stream,
 )
 from sembench.openai_events import TokenUsage, count_or_none
 
@@ -83,10 +83,12 @@ class Endpoint(ABC):
     async def ask(self, request: ServerRequest) -> Reply:
         """Serve one prompt, greedily, streaming."""
         answer, url = self._answer(), f"{self.base_url}{self._path}"
-        async with event_stream(self.client, url, self._body(request), self.headers(request), self.timeout_s) as stream:
+        async with open_event_stream(
+            self.client, url, self._body(request), self.headers(request), self.timeout_s
+        ) as stream:
             async for arrived, data in stream.events():
                 answer.take(data, stream.ms_since_sent(arrived))
-            return answer.reply(route_of(stream.headers))
+            return answer.reply(read_route(stream.headers))
 
     @property
     @abstractmethod
@@ -136,7 +138,7 @@ class Endpoint(ABC):
         return {"X-Request-Id": request.request_id, "x-tenant-id": self.tenant, "x-session-id": request.session_id}
 
 
-def route_of(headers: httpx.Headers) -> dict[str, str]:
+def read_route(headers: httpx.Headers) -> dict[str, str]:
     return {name: headers[name] for name in ROUTE_HEADERS if name in headers}
 
 

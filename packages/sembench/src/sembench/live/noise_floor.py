@@ -14,7 +14,7 @@ from sembench.live.arms import ItemReplay
 from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
 from sembench.live.preflight import REFUSED
-from sembench.live.replay import FAILURES_IN_A_ROW, check_servers, servers_of, warm_up_servers
+from sembench.live.replay import FAILURES_IN_A_ROW, check_servers, open_servers, warm_up_servers
 from sembench.schema import (
     InputError,
     ManifestItem,
@@ -51,7 +51,7 @@ async def calibrate(
     """An item's servings follow each other, as its arms do in a replay: slow drift of the server stays out of both."""
     servings: dict[str, list[ColdServing]] = {item.item_id: [] for item in items}
     async with open_client(api_key, 1) as client:
-        servers = servers_of(config, client)
+        servers = open_servers(config, client)
         found = await check_servers(config, servers)
         isolation = Isolation(client, found.able, concurrency=1)
         server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": isolation.how}

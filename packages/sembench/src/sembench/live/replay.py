@@ -75,7 +75,7 @@ async def replay(
 ) -> Recording:
     """Serve what is not yet recorded. The recording that comes back holds every record."""
     async with open_client(api_key, config.concurrency) as client:
-        servers = servers_of(config, client)
+        servers = open_servers(config, client)
         found = await check_servers(config, servers)
         isolation = Isolation(client, found.able, concurrency=config.concurrency)
         recording = Recording(open_partial(_header(config, manifest, items, found, isolation)))
@@ -120,7 +120,7 @@ class Recording:
                 del self.records[key]
 
 
-def servers_of(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
+def open_servers(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
     recipients = config.endpoint(client)
     apart = config.donor_url is not None and config.donor_url != config.url
     return Servers(recipients, config.endpoint(client, config.donor_url) if apart else recipients)
@@ -149,7 +149,7 @@ async def warm_up_servers(config: LiveConfig, servers: Servers, items: Sequence[
         await warm_up(endpoint, config.warmup_requests, words=words, max_tokens=config.max_output_tokens)
 
 
-def finish(config: LiveConfig, items: Sequence[ManifestItem], recording: Recording) -> Result:
+def build_live_result(config: LiveConfig, items: Sequence[ManifestItem], recording: Recording) -> Result:
     """The result of all records, in the manifest's order, whatever the order in which they were served."""
     ordered = [
         recording.records[(item.item_id, arm)]

@@ -88,7 +88,7 @@ def _text(data: bytes) -> str:
 
 
 @asynccontextmanager
-async def event_stream(
+async def open_event_stream(
     client: httpx.AsyncClient, url: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float
 ) -> AsyncIterator[EventStream]:
     """POST ``body`` and read the answer as events. Every failure, also inside, is a RequestFailedError."""

@@ -123,7 +123,7 @@ async def open_loop(
     begin = time.monotonic()
     noting = asyncio.get_running_loop().call_later(watch.window_start - begin, note_backlog)
     try:
-        for number, offset in enumerate(arrivals(rate, seed)):
+        for number, offset in enumerate(draw_arrivals(rate, seed)):
             if not watch.is_open_at(begin + offset):
                 break
             # Prepared while there is time, so that at its moment only the sending is left.
@@ -147,7 +147,7 @@ async def open_loop(
         await _cancelled(tasks)
 
 
-def arrivals(rate: float, seed: int) -> Iterator[float]:
+def draw_arrivals(rate: float, seed: int) -> Iterator[float]:
     """A Poisson process without end: independent users. The same seed gives the same moments."""
     source = random.Random(f"{seed} {rate}")
     moment = 0.0

@@ -117,7 +117,7 @@ def _quantile(ordered: list[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def point_of(
+def measure_point(
     watch: Watch,
     *,
     concurrency: int | None,

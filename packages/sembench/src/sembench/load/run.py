@@ -17,7 +17,7 @@ from sembench.live.preflight import preflight
 from sembench.load.answer import Answer
 from sembench.load.client import LoadClient, Target
 from sembench.load.loops import PromptMix, closed_loop, open_loop
-from sembench.load.point import LoadPoint, point_of
+from sembench.load.point import LoadPoint, measure_point
 from sembench.load.watch import Watch, undisturbed
 from sembench.schema import Aggregate, InputError, ManifestItem, Result, naming, write_atomically
 
@@ -110,7 +110,7 @@ async def _measured(
         client.close()
     if any(answer.error for answer in watch.answers) and not await client.reachable():
         watch.stopped = watch.stopped or "the server no longer accepts connections"
-    return point_of(
+    return measure_point(
         watch,
         concurrency=setting.concurrency,
         rate=setting.rate,

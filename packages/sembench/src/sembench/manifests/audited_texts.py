@@ -21,7 +21,7 @@ _EMPTY: WindowHashes = np.empty(0, np.uint64)
 Texts = dict[str, set[str]]
 
 
-def windows(tokens: npt.NDArray[np.int32] | list[int], size: int) -> WindowHashes:
+def hash_windows(tokens: npt.NDArray[np.int32] | list[int], size: int) -> WindowHashes:
     """The hash of each run of ``size`` tokens, in order; empty where there are fewer.
 
     64 bits: among a hundred million different runs two agree by chance about once in four thousand audits.
@@ -40,7 +40,7 @@ def windows(tokens: npt.NDArray[np.int32] | list[int], size: int) -> WindowHashe
         return total ^ (total >> np.uint64(32))
 
 
-def distinct(parts: list[WindowHashes]) -> WindowHashes:
+def unite(parts: list[WindowHashes]) -> WindowHashes:
     return np.unique(np.concatenate(parts)) if parts else _EMPTY
 
 
@@ -59,11 +59,11 @@ class Corpus:
     _block_size: int
 
     def evidence_of(self, text: str, metadata: dict[str, Any]) -> WindowHashes:
-        return distinct([self._hashed[part] for part in _evidence(text, metadata)])
+        return unite([self._hashed[part] for part in _evidence(text, metadata)])
 
     def windows_of(self, prompt: str) -> WindowHashes:
         """Of a whole prompt."""
-        return windows(self._tokenizer.encode(prompt), self._block_size)
+        return hash_windows(self._tokenizer.encode(prompt), self._block_size)
 
     def example(self, source: str, common: WindowHashes) -> str | None:
         """The first text of a recipient of the source that is among the windows."""
@@ -75,7 +75,9 @@ class Corpus:
         return None
 
 
-def collect(items: Sequence[ManifestItem], tokenizer: Tokenizer, block_size: int, report: ReportProgress) -> Corpus:
+def collect_texts(
+    items: Sequence[ManifestItem], tokenizer: Tokenizer, block_size: int, report: ReportProgress
+) -> Corpus:
     """A text that stands in several prompts is tokenized once."""
     names: dict[str, str] = {}
     recipients: Texts = {}
@@ -148,13 +150,13 @@ def _hashed(
     texts = sorted({text for part in parts for group in part.values() for text in group})
     hashed = {}
     for done, (text, tokens) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True), 1):
-        hashed[text] = windows(tokens, block_size)
+        hashed[text] = hash_windows(tokens, block_size)
         report("texts", done, len(texts))
     return hashed
 
 
 def _windows(texts: Texts, hashed: dict[str, WindowHashes]) -> dict[str, WindowHashes]:
-    return {source: distinct([hashed[text] for text in group]) for source, group in texts.items()}
+    return {source: unite([hashed[text] for text in group]) for source, group in texts.items()}
 
 
 def _characters(text: str, tokens: int, tokenizer: Tokenizer) -> int:

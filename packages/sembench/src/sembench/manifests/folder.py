@@ -12,9 +12,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sembench.manifests.draws import Draws
-from sembench.manifests.longbench import V1Row, V2Row, document_id, source_of_v1, source_of_v2
+from sembench.manifests.longbench import V1Row, V2Row, document_id, make_source_v1, make_source_v2
 from sembench.manifests.source import Fact, SourceDocument
-from sembench.manifests.text_units import sentence_spans, squeezed
+from sembench.manifests.text_units import find_sentences, squeeze
 from sembench.schema import InputError, read_jsonl
 
 SUFFIXES = (".txt", ".rst", ".md")
@@ -26,25 +26,25 @@ Grouped = dict[str, list[SourceDocument]]
 """Sources by dataset, in the order of their rows."""
 
 
-def source_of_file(path: Path, root: Path, seed: int) -> SourceDocument:
+def read_text_source(path: Path, root: Path, seed: int) -> SourceDocument:
     """The questions are gaps in sentences of the text; what fills a gap stands nowhere else in it."""
     text = _text(path).strip()
     name = path.relative_to(root).as_posix()
     dataset = path.relative_to(root).parent.as_posix()
-    facts = gap_questions(text, Draws(seed, name, "gaps"))
+    facts = make_gap_questions(text, Draws(seed, name, "gaps"))
     if not facts:
         raise InputError(f"{path}: holds no sentence that a question could be made of; take it out of --source")
     dataset = "text" if dataset == "." else dataset
     return SourceDocument(dataset, dataset, name, "document", text, facts, metadata={"document_id": document_id(text)})
 
 
-def gap_questions(text: str, draws: Draws) -> tuple[Fact, ...]:
+def make_gap_questions(text: str, draws: Draws) -> tuple[Fact, ...]:
     """A few, in random order, from sentences all over the text."""
     occurrences = Counter(match.group() for match in _TERM.finditer(text))
-    flat = squeezed(text)
+    flat = squeeze(text)
     facts: list[Fact] = []
-    for start, end in draws.shuffled(sentence_spans(text)):
-        sentence = squeezed(text[start:end])
+    for start, end in draws.shuffled(find_sentences(text)):
+        sentence = squeeze(text[start:end])
         if not _LENGTHS[0] <= len(sentence) <= _LENGTHS[1]:
             continue
         once = [
@@ -101,12 +101,12 @@ def read_folder(folder: Path, version: int, datasets: tuple[str, ...], seed: int
 def _sources(files: list[Path], version: int) -> Iterator[SourceDocument]:
     for path in files:
         if path.suffix == ".json":
-            yield from (source_of_v2(row, None) for row in _array(path))
+            yield from (make_source_v2(row, None) for row in _array(path))
         elif version == 1:
-            yield from (source_of_v1(row, path.stem) for row in read_jsonl(path, V1Row))
+            yield from (make_source_v1(row, path.stem) for row in read_jsonl(path, V1Row))
         else:
             named = None if path.stem == "data" else path.stem
-            yield from (source_of_v2(row, named) for row in read_jsonl(path, V2Row))
+            yield from (make_source_v2(row, named) for row in read_jsonl(path, V2Row))
 
 
 def _array(path: Path) -> Iterator[V2Row]:
@@ -127,7 +127,7 @@ def _array(path: Path) -> Iterator[V2Row]:
 
 
 def _texts(paths: list[Path], folder: Path, seed: int) -> Iterator[SourceDocument]:
-    return (source_of_file(path, folder, seed) for path in paths)
+    return (read_text_source(path, folder, seed) for path in paths)
 
 
 def _digest(paths: list[Path], folder: Path) -> str:

@@ -26,7 +26,7 @@ ReportProgress = Callable[[str, int, int], None]
 """Hears of progress: of what, how many are done, and of how many."""
 
 
-def unreported(stage: str, done: int, total: int) -> None:
+def ignore_progress(stage: str, done: int, total: int) -> None:
     pass
 
 
@@ -70,7 +70,7 @@ def build_items(
     sources: Sequence[SourceDocument],
     options: BuildOptions,
     stranger: Callable[[SourceDocument], SourceDocument],
-    report: ReportProgress = unreported,
+    report: ReportProgress = ignore_progress,
     claims: Callable[[SourceDocument, str], bool] = lambda source, document: True,
     only: tuple[str, ...] | None = None,
 ) -> Built:
@@ -152,11 +152,11 @@ def _estimated(text: str) -> int:
     return estimate_tokens(text)
 
 
-def manifest_line(item: ManifestItem) -> str:
+def format_item(item: ManifestItem) -> str:
     return json.dumps(item.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def write_manifest(path: Path, items: Iterable[ManifestItem]) -> str:
     """Writes the manifest and returns its sha256."""
-    write_atomically(path, "".join(manifest_line(item) + "\n" for item in items))
+    write_atomically(path, "".join(format_item(item) + "\n" for item in items))
     return sha256_of(path)

@@ -115,7 +115,7 @@ class V2Row(BaseModel):
     length: str | None = None
 
 
-def source_of_v1(row: V1Row, dataset: str) -> SourceDocument:
+def make_source_v1(row: V1Row, dataset: str) -> SourceDocument:
     task = _TASKS.get(dataset, "Continue the text.")
     question = row.input.strip() or task
     if dataset == "repobench-p" and row.input.strip():
@@ -126,12 +126,12 @@ def source_of_v1(row: V1Row, dataset: str) -> SourceDocument:
         domain,
         row.id_,
         row.context,
-        Fact(question, paraphrased(question), tuple(row.answers)),
+        Fact(question, paraphrase(question), tuple(row.answers)),
         {"language": row.language, "length": row.length},
     )
 
 
-def source_of_v2(row: V2Row, dataset: str | None) -> SourceDocument:
+def make_source_v2(row: V2Row, dataset: str | None) -> SourceDocument:
     """``dataset`` where the rows lie in a file of their own; otherwise it is named after the row's domain."""
     choices = {letter: getattr(row, f"choice_{letter}") for letter in "ABCD"}
     listed = "\n".join(f"{letter}) {text}" for letter, text in choices.items())
@@ -141,7 +141,7 @@ def source_of_v2(row: V2Row, dataset: str | None) -> SourceDocument:
         slug(row.domain),
         row.id_,
         row.context,
-        Fact(row.question + ending, paraphrased(row.question) + ending, (row.answer, choices[row.answer])),
+        Fact(row.question + ending, paraphrase(row.question) + ending, (row.answer, choices[row.answer])),
         {"sub_domain": row.sub_domain, "difficulty": row.difficulty, "length": row.length},
     )
 
@@ -170,7 +170,7 @@ def _source(
     )
 
 
-def paraphrased(question: str) -> str:
+def paraphrase(question: str) -> str:
     """A long subject would read badly turned round, so beyond a dozen words the question is only introduced anew."""
     text = question.strip()
     if len(text.split()) <= 12:

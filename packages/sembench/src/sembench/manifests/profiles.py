@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from sembench.manifests.domains import DOMAINS, Domain
 from sembench.manifests.draws import Draws
 from sembench.manifests.folder import Grouped, read_folder
-from sembench.manifests.items import BuildOptions, Built, ReportProgress, build_items, unreported
+from sembench.manifests.items import BuildOptions, Built, ReportProgress, build_items, ignore_progress
 from sembench.manifests.longbench import (
     V1_DATASETS,
     V1_REPOSITORY,
@@ -21,8 +21,8 @@ from sembench.manifests.longbench import (
     V1Row,
     V2Row,
     hub_rows,
-    source_of_v1,
-    source_of_v2,
+    make_source_v1,
+    make_source_v2,
     v1_file,
     v2_file,
 )
@@ -53,17 +53,17 @@ def build_synthetic(
     A band is the length of a whole prompt in tokens, by estimate. No two documents share a block of 16 tokens.
     """
     options = BuildOptions("synthetic-v1", seed, transforms)
-    return synthetic_manifest(options, domains, bands_tokens, sources_per_band).items
+    return build_synthetic_manifest(options, domains, bands_tokens, sources_per_band).items
 
 
-def synthetic_manifest(
+def build_synthetic_manifest(
     options: BuildOptions,
     domains: tuple[str, ...],
     bands_tokens: tuple[int, ...],
     sources_per_band: int,
     *,
     max_per_domain: int | None = None,
-    report: ReportProgress = unreported,
+    report: ReportProgress = ignore_progress,
 ) -> Built:
     kinds = [_domain(name) for name in domains]
     lengths = [(band, number) for band in bands_tokens for number in range(sources_per_band)][:max_per_domain]
@@ -79,10 +79,10 @@ def synthetic_manifest(
 
 def build_fixture(*, seed: int = 7) -> list[ManifestItem]:
     """A small manifest with every transform, one after another on a document of each domain in turn."""
-    return fixture_manifest(BuildOptions("fixture", seed)).items
+    return build_fixture_manifest(BuildOptions("fixture", seed)).items
 
 
-def fixture_manifest(options: BuildOptions, report: ReportProgress = unreported) -> Built:
+def build_fixture_manifest(options: BuildOptions, report: ReportProgress = ignore_progress) -> Built:
     writer = SyntheticWriter(options.seed)
     strangers = _WrittenStrangers(writer)
     built = Built()
@@ -129,7 +129,7 @@ def _domain(name: str) -> Domain:
     return DOMAINS[name]
 
 
-def longbench_manifest(
+def build_longbench_manifest(
     options: BuildOptions,
     *,
     version: int,
@@ -137,7 +137,7 @@ def longbench_manifest(
     max_items_per_dataset: int = MAX_ITEMS_PER_DATASET,
     source: Path | None = None,
     revision: str | None = None,
-    report: ReportProgress = unreported,
+    report: ReportProgress = ignore_progress,
 ) -> Built:
     """The first rows of each dataset, from a local folder or from the hub at a pinned revision."""
     origin: dict[str, Any]
@@ -181,11 +181,11 @@ def _from_hub(version: int, datasets: tuple[str, ...], revision: str) -> Grouped
     if version == 1:
         for name in datasets or V1_DATASETS:
             file = v1_file(name, revision)
-            grouped[name] = [source_of_v1(_valid(V1Row, row, file), name) for row in hub_rows(file)]
+            grouped[name] = [make_source_v1(_valid(V1Row, row, file), name) for row in hub_rows(file)]
         return grouped
     file = v2_file(revision)
     for row in hub_rows(file):
-        source = source_of_v2(_valid(V2Row, row, file), None)
+        source = make_source_v2(_valid(V2Row, row, file), None)
         if not datasets or source.dataset in datasets:
             grouped.setdefault(source.dataset, []).append(source)
     missing = [name for name in datasets if name not in grouped]

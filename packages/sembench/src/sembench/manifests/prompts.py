@@ -36,7 +36,7 @@ class Prompt:
         return "\n".join(self.text[start:end] for start, end in self.evidence)
 
 
-def prompt(*parts: str | SourceText) -> Prompt:
+def join_prompt(*parts: str | SourceText) -> Prompt:
     texts: list[str] = []
     spans: list[tuple[int, int]] = []
     length = 0
@@ -58,17 +58,19 @@ def followed_by(first: str, rest: Prompt) -> Prompt:
 def question_last(source: SourceDocument, document: str, question: str, instruction: str = INSTRUCTION) -> Prompt:
     """The usual layout: instruction, document, question."""
     head = instruction.format(noun=source.noun)
-    return prompt(f"{head}\n\nThe {source.noun}:\n", SourceText(document), f"\n\nQuestion: {question}\nAnswer:")
+    return join_prompt(f"{head}\n\nThe {source.noun}:\n", SourceText(document), f"\n\nQuestion: {question}\nAnswer:")
 
 
 def other_wording(source: SourceDocument, document: str, question: str) -> Prompt:
     """Another header and another wording of the task around the same document."""
     head = OTHER_INSTRUCTION.format(noun=source.noun)
-    return prompt(f"{head}\n\n<attachment>\n", SourceText(document), f"\n</attachment>\n\nRequest: {question}\nReply:")
+    return join_prompt(
+        f"{head}\n\n<attachment>\n", SourceText(document), f"\n</attachment>\n\nRequest: {question}\nReply:"
+    )
 
 
 def task_first(source: SourceDocument, document: str, question: str) -> Prompt:
-    return prompt(
+    return join_prompt(
         f"Task: {question}\nWork only from the {source.noun} below, and answer in its own words.\n\n",
         SourceText(document),
         "\n\nAnswer:",
@@ -77,17 +79,17 @@ def task_first(source: SourceDocument, document: str, question: str) -> Prompt:
 
 def document_first(source: SourceDocument, document: str, question: str) -> Prompt:
     task = f"Above is a {source.noun}. Answer in its own words.\nQuestion: {question}\nAnswer:"
-    return prompt(SourceText(document), f"\n\n{task}")
+    return join_prompt(SourceText(document), f"\n\n{task}")
 
 
-def records(
+def records_prompt(
     source: SourceDocument, segments: list[tuple[str, str]], question: str, instruction: str = INSTRUCTION
 ) -> Prompt:
     """Segments as retrieved records, each behind its header."""
     parts: list[str | SourceText] = [instruction.format(noun=source.noun)]
     for header, segment in segments:
         parts += [f"\n\n{header}\n", SourceText(segment)]
-    return prompt(*parts, f"\n\nQuestion: {question}\nAnswer:")
+    return join_prompt(*parts, f"\n\nQuestion: {question}\nAnswer:")
 
 
 def summary_task(source: SourceDocument) -> str:

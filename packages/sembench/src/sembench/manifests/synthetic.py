@@ -11,7 +11,7 @@ from sembench.manifests.domains import Domain, FactForm
 from sembench.manifests.draws import Draws
 from sembench.manifests.grammar import Cast, Clock, Filler, expand
 from sembench.manifests.source import Fact, SourceDocument, Swapped
-from sembench.manifests.text_units import pieces
+from sembench.manifests.text_units import split_pieces
 from sembench.schema import InputError
 
 RUN = 12
@@ -32,7 +32,7 @@ class Runs:
     def numbered(self, text: str) -> list[int]:
         """The pieces of a text as numbers: their hash, unlike that of a text, is the same in every process."""
         numbers = self._numbers
-        return [numbers.setdefault(piece, len(numbers)) for piece in pieces(text)]
+        return [numbers.setdefault(piece, len(numbers)) for piece in split_pieces(text)]
 
     def free(self, codes: list[int], owner: int) -> list[int] | None:
         """The runs in numbered pieces; None where another source has one of them."""

@@ -34,9 +34,9 @@ class BlockMetrics:
 def measure_blocks(
     recipient: TokenIds, donor_blocks: AbstractSet[bytes], spans: Iterable[Span], block_size: int
 ) -> BlockMetrics:
-    """``donor_blocks`` are those of ``full_blocks``; ``spans`` are what a provider proposes, taken at their word."""
-    exact = exact_blocks(recipient, donor_blocks, block_size)
-    candidate, eligible = proposed_blocks(recipient.size, spans, block_size)
+    """``donor_blocks`` are those of ``collect_blocks``; ``spans`` are what a provider proposes, taken at their word."""
+    exact = find_exact_blocks(recipient, donor_blocks, block_size)
+    candidate, eligible = find_proposed_blocks(recipient.size, spans, block_size)
     return BlockMetrics(
         total=recipient.size // block_size,
         exact=int(exact.sum()),
@@ -46,17 +46,17 @@ def measure_blocks(
     )
 
 
-def full_blocks(donors: Iterable[TokenIds], block_size: int) -> set[bytes]:
+def collect_blocks(donors: Iterable[TokenIds], block_size: int) -> set[bytes]:
     """Every full block of every donor. Kept whole, so that no hash can collide."""
-    return {block for donor in donors for block in blocks_of(donor, block_size)}
+    return {block for donor in donors for block in split_blocks(donor, block_size)}
 
 
-def exact_blocks(recipient: TokenIds, donor_blocks: AbstractSet[bytes], block_size: int) -> BlockMask:
+def find_exact_blocks(recipient: TokenIds, donor_blocks: AbstractSet[bytes], block_size: int) -> BlockMask:
     """Per full recipient block: whether it equals a full block of a donor."""
-    return np.array([block in donor_blocks for block in blocks_of(recipient, block_size)], np.bool_)
+    return np.array([block in donor_blocks for block in split_blocks(recipient, block_size)], np.bool_)
 
 
-def exact_prefix_tokens(recipient: TokenIds, donors: Iterable[TokenIds], block_size: int) -> int:
+def count_exact_prefix(recipient: TokenIds, donors: Iterable[TokenIds], block_size: int) -> int:
     """Tokens of the leading full blocks that the recipient shares with one donor: what a prefix cache would give."""
     longest = 0
     for donor in donors:
@@ -66,7 +66,7 @@ def exact_prefix_tokens(recipient: TokenIds, donors: Iterable[TokenIds], block_s
     return longest // block_size * block_size
 
 
-def proposed_blocks(tokens: int, spans: Iterable[Span], block_size: int) -> tuple[BlockMask, BlockMask]:
+def find_proposed_blocks(tokens: int, spans: Iterable[Span], block_size: int) -> tuple[BlockMask, BlockMask]:
     """Per full block: whether it is a candidate, and whether it is eligible."""
     source = np.full(tokens, -1, np.int64)  # The donor of each position, by number; -1: none.
     shift = np.zeros(tokens, np.int64)  # Constant over consecutive positions of one donor.
@@ -83,7 +83,7 @@ def proposed_blocks(tokens: int, spans: Iterable[Span], block_size: int) -> tupl
     return candidate, candidate & one_donor & consecutive
 
 
-def blocks_of(ids: TokenIds, block_size: int) -> list[bytes]:
+def split_blocks(ids: TokenIds, block_size: int) -> list[bytes]:
     """The full blocks, as bytes that are equal where the tokens are."""
     width = block_size * 4
     data = np.ascontiguousarray(ids[: ids.size // block_size * block_size], "<i4").tobytes()

@@ -97,7 +97,7 @@ class PeerProvider(SemanticLookupProvider):
         reason = str(answer["reason"] or "")
         if reason.startswith("pipeline_error"):
             raise RuntimeError(f"the peer failed: {reason}")
-        spans, unequal = equal_spans(answer["runs"], request, self._donors)
+        spans, unequal = find_equal_spans(answer["runs"], request, self._donors)
         self._unequal_tokens += unequal
         if not spans:
             self._misses[reason or "only unequal tokens"] += 1
@@ -162,7 +162,7 @@ def _note_on(embedder: str) -> str:
     return f"{by_design}; it ran without its embedding model, on {embedder}: its choice of donors is not the model's"
 
 
-def equal_spans(
+def find_equal_spans(
     runs: Sequence[tuple[int, str, int, int]], request: LookupRequest, donors: Mapping[tuple[str, str], TokenIds]
 ) -> tuple[list[Span], int]:
     """Spans of equal tokens, and how many proposed tokens are not equal (or not there at all)."""

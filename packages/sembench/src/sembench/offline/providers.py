@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sembench.offline.blocks import blocks_of
+from sembench.offline.blocks import split_blocks
 from sembench.schema import InputError
 from semblend_core import (
     DeclineReason,
@@ -150,7 +150,7 @@ class ExactBlockProvider(SemanticLookupProvider):
     def _spans(self, request: LookupRequest, pool: _BlockPool) -> list[Span]:
         size = self._block_size
         spans: list[Span] = []
-        for number, block in enumerate(blocks_of(request.token_ids, size)):
+        for number, block in enumerate(split_blocks(request.token_ids, size)):
             start = number * size
             if start < request.exact_prefix_tokens or block not in pool.places:
                 continue
@@ -219,7 +219,7 @@ class _BlockPool:
         if donor_id in self.donors:
             return np.array_equal(self.donors[donor_id], tokens)
         self.donors[donor_id] = tokens
-        for number, block in enumerate(blocks_of(tokens, self._block_size)):
+        for number, block in enumerate(split_blocks(tokens, self._block_size)):
             self.places.setdefault(block, (donor_id, number * self._block_size))
         return True
 
@@ -235,4 +235,4 @@ class _BlockPool:
     def goes_on(self, span: Span, block: bytes) -> bool:
         """Whether the span's donor has ``block`` next."""
         following = self.donors[span.donor_id][span.donor_end : span.donor_end + self._block_size]
-        return blocks_of(following, self._block_size) == [block]
+        return split_blocks(following, self._block_size) == [block]

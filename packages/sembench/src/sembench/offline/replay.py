@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sembench.offline.blocks import exact_prefix_tokens, full_blocks, measure_blocks
+from sembench.offline.blocks import collect_blocks, count_exact_prefix, measure_blocks
 from sembench.schema import InputError, ManifestItem, RequestRecord
 from sembench.tokenization import Tokenizer
 from semblend_core import (
@@ -93,7 +93,7 @@ class _Replay:
 
     def measure_alone(self, item: ManifestItem, recipient: TokenIds, donors: Mapping[str, TokenIds]) -> RequestRecord:
         """With a namespace of its own, and its donors forgotten afterwards: no item can see another's."""
-        pool = _DonorPool(self._namespace(item.item_id), donors, full_blocks(donors.values(), self._block_size))
+        pool = _DonorPool(self._namespace(item.item_id), donors, collect_blocks(donors.values(), self._block_size))
         texts = _texts_of([item])
         try:
             for donor_id, ids in donors.items():
@@ -113,7 +113,7 @@ class _Replay:
         texts = _texts_of(items)
         encoded = self._tokenizer.encode_batch(list(texts.values()))
         donors = {donor_id: as_token_ids(ids) for donor_id, ids in zip(texts, encoded, strict=True)}
-        pool = _DonorPool(self._namespace(None), donors, full_blocks(donors.values(), self._block_size))
+        pool = _DonorPool(self._namespace(None), donors, collect_blocks(donors.values(), self._block_size))
         for donor_id, ids in donors.items():
             try:
                 self._offer(pool.namespace, donor_id, ids, texts[donor_id])
@@ -130,7 +130,7 @@ class _Replay:
             started = time.perf_counter()
             result = self._provider.lookup(request)
             elapsed_us = (time.perf_counter() - started) * 1e6
-            spans = checked_spans(result, request, pool.donors)
+            spans = check_spans(result, request, pool.donors)
             self._provider.report_outcome(_outcome_of(request, result))
         except InputError:
             raise
@@ -164,7 +164,7 @@ class _Replay:
             prompt_tokens=recipient.size,
             total_blocks=blocks.total,
             exact_blocks=blocks.exact,
-            exact_prefix_tokens=exact_prefix_tokens(recipient, pool.donors.values(), self._block_size),
+            exact_prefix_tokens=count_exact_prefix(recipient, pool.donors.values(), self._block_size),
             candidate_blocks=blocks.candidate if known else None,
             eligible_blocks=blocks.eligible if known else None,
             eligible_beyond_exact_blocks=blocks.eligible_beyond_exact if known else None,
@@ -240,7 +240,7 @@ class ContractError(Exception):
     """The provider answered with something that no engine could load. The message says what."""
 
 
-def checked_spans(result: object, request: LookupRequest, donors: Mapping[str, TokenIds]) -> tuple[Span, ...]:
+def check_spans(result: object, request: LookupRequest, donors: Mapping[str, TokenIds]) -> tuple[Span, ...]:
     """The spans that the provider proposes, none where it declines; ContractError where they cannot be loaded.
 
     That spans are in order and do not overlap was checked when the plan was made: ``Plan`` refuses others.

@@ -17,7 +17,7 @@ from sembench.terminal import table_console
 _WIDTH = 120
 
 
-def offline_result(
+def build_offline_result(
     identity: RunIdentity,
     config: dict[str, Any],
     items: Sequence[ManifestItem],

@@ -29,24 +29,26 @@ class FigureRow:
     strong: bool = False
 
 
-def headline(result: Result, prefix: str) -> Html:
-    return section(f"{prefix}summary", "Summary", el("p", abstract(result), class_="lead"), _table(groups(result)))
+def render_headline(result: Result, prefix: str) -> Html:
+    return section(
+        f"{prefix}summary", "Summary", el("p", summarize_result(result), class_="lead"), _table(group_rows(result))
+    )
 
 
-def groups(result: Result) -> list[tuple[str, list[FigureRow]]]:
+def group_rows(result: Result) -> list[tuple[str, list[FigureRow]]]:
     """The headline's rows by the question they answer; the comparison shows the same ones side by side."""
     aggregate, paired = result.aggregate, result.paired or Paired(clean_pairs=0)
     if result.run.kind == "offline":
-        return [("What could be reused", _offline(aggregate)), ("Negative controls", controls(aggregate, paired))]
+        return [("What could be reused", _offline(aggregate)), ("Negative controls", control_rows(aggregate, paired))]
     return [
         ("Speed", _speed(paired)),
         ("Reuse, as the backend confirmed it", _reuse(result, paired)),
         ("Quality against the cold answers", _quality(aggregate, paired)),
-        ("Negative controls", controls(aggregate, paired)),
+        ("Negative controls", control_rows(aggregate, paired)),
     ]
 
 
-def abstract(result: Result) -> str:
+def summarize_result(result: Result) -> str:
     """The result in sentences; only what was measured is told."""
     aggregate, paired = result.aggregate, result.paired
     told = [
@@ -63,7 +65,7 @@ def abstract(result: Result) -> str:
     return " ".join(sentence for sentence in told if sentence) or "None of the headline figures was measured."
 
 
-def reused_tokens(result: Result) -> Rate | None:
+def count_reused_tokens(result: Result) -> Rate | None:
     """Confirmed tokens of the prompt tokens, over the warm requests for which the backend told both."""
     told = [
         (record.confirmed_tokens, record.prompt_tokens)
@@ -73,14 +75,14 @@ def reused_tokens(result: Result) -> Rate | None:
     return Rate.of(sum(a for a, _ in told), sum(b for _, b in told)) if told else None
 
 
-def hit_rate(result: Result) -> Rate | None:
+def find_hit_rate(result: Result) -> Rate | None:
     """Of the clean pairs where there are pairs, else of all requests."""
     if result.paired is not None and result.paired.hit_rate is not None:
         return result.paired.hit_rate
     return result.aggregate.semantic_placement_rate_by_request
 
 
-def controls(aggregate: Aggregate, paired: Paired) -> list[FigureRow]:
+def control_rows(aggregate: Aggregate, paired: Paired) -> list[FigureRow]:
     return [
         _rate("Controls with any reuse", aggregate.negative_control_semantic_placement_rate, "requests"),
         _rate("Their blocks confirmed by the backend", aggregate.negative_control_backend_confirmed_rate, "blocks"),
@@ -113,7 +115,7 @@ def _reuse(result: Result, paired: Paired) -> list[FigureRow]:
     aggregate = result.aggregate
     whose = "clean pairs" if paired.hit_rate is not None else "requests"
     return [
-        _rate("Hit rate", hit_rate(result), whose, strong=True),
+        _rate("Hit rate", find_hit_rate(result), whose, strong=True),
         _tokens(result),
         _rate("Reused of what was advertised", aggregate.materialized_reuse_rate, "tokens"),
         _rate("Blocks confirmed by the backend", aggregate.backend_confirmed_block_rate, "blocks"),
@@ -124,7 +126,7 @@ def _reuse(result: Result, paired: Paired) -> list[FigureRow]:
 
 
 def _tokens(result: Result) -> FigureRow:
-    share = reused_tokens(result)
+    share = count_reused_tokens(result)
     tokens = result.aggregate.materialized_tokens
     if tokens is None and share is not None and share.numerator is not None:
         tokens = int(share.numerator)
@@ -200,7 +202,7 @@ def _speed_sentence(paired: Paired | None) -> str | None:
 
 
 def _reuse_sentence(result: Result) -> str | None:
-    rate, tokens = hit_rate(result), reused_tokens(result)
+    rate, tokens = find_hit_rate(result), count_reused_tokens(result)
     if rate is None or rate.value is None:
         return None
     whose = "clean pairs" if result.paired and result.paired.hit_rate else "requests"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from sembench.report.figures import NOT_MEASURED, count, milliseconds, percent, times
-from sembench.report.headline import FigureRow, controls
+from sembench.report.headline import FigureRow, control_rows
 from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.results.records import is_cold
 from sembench.schema import EngineSummary, Paired, RequestRecord, Result
@@ -27,7 +27,7 @@ _ROWS = (
 )
 
 
-def outcomes(result: Result, prefix: str) -> Html:
+def render_outcomes(result: Result, prefix: str) -> Html:
     aggregate = result.aggregate
     body = [
         el("h3", "Outcomes"),
@@ -53,10 +53,10 @@ def share_table(name: str, counts: Mapping[str, int], nothing: str) -> Html:
     return table((name, "Share", ""), rows, class_="shares")
 
 
-def negative_controls(result: Result, prefix: str) -> Html:
+def render_negative_controls(result: Result, prefix: str) -> Html:
     anchor, title = f"{prefix}controls", "Negative controls"
     records = [record for record in result.requests if record.negative_control]
-    rows = controls(result.aggregate, result.paired or Paired(clean_pairs=0))
+    rows = control_rows(result.aggregate, result.paired or Paired(clean_pairs=0))
     if not records and all(row.value == NOT_MEASURED for row in rows):
         told = "Not measured: the result has no negative control, so it cannot show that unrelated prompts stay cold."
         return section(anchor, title, el("p", told, class_="missing"))
@@ -110,7 +110,7 @@ def _confirmed(found: dict[str, RequestRecord]) -> int:
     return max((record.confirmed_tokens or 0 for record in found.values()), default=0)
 
 
-def engine_events(summaries: Sequence[EngineSummary]) -> Html | None:
+def render_engine_events(summaries: Sequence[EngineSummary]) -> Html | None:
     if not summaries:
         return None
     head = ("Event", *(summary.engine for summary in summaries))

@@ -17,7 +17,7 @@ _NARROW, _WIDE = 280.0, 900.0
 _LABEL_WIDTH, _LABEL_HEIGHT = 16.0, 13.0
 
 
-def by_transform(result: Result, prefix: str) -> Html:
+def render_transforms(result: Result, prefix: str) -> Html:
     if not result.by_transform:
         told = el("p", "Not measured: the result has no figures by transform.", class_="missing")
         return section(f"{prefix}transforms", "By transform", told)
@@ -33,7 +33,7 @@ def by_transform(result: Result, prefix: str) -> Html:
     return section(f"{prefix}transforms", "By transform", note, table(head, rows, class_="figures wide"))
 
 
-def speedup_of(summary: TransformSummary) -> Interval | None:
+def choose_speedup(summary: TransformSummary) -> Interval | None:
     """For a transform that holds controls only, their own ratio."""
     paired = summary.paired
     if paired is None:
@@ -50,7 +50,7 @@ def _cells(summary: TransformSummary) -> tuple[Child, ...]:
     return (
         count(aggregate.items),
         rate_cell(hits),
-        interval_cell(speedup_of(summary)),
+        interval_cell(choose_speedup(summary)),
         count(aggregate.materialized_tokens),
         number(aggregate.kl_mean),
         number(aggregate.ppl_ratio, 4),
@@ -83,8 +83,8 @@ class Point:
     speedup: float
 
 
-def speed_against_quality(result: Result, prefix: str) -> Html:
-    anchor, title, points = f"{prefix}speed-quality", "Speed against quality", points_of(result)
+def render_speed_against_quality(result: Result, prefix: str) -> Html:
+    anchor, title, points = f"{prefix}speed-quality", "Speed against quality", find_points(result)
     if not points:
         told = "Not measured: no transform has both a TTFT speed-up and a KL divergence."
         return section(anchor, title, el("p", told, class_="missing"))
@@ -96,10 +96,10 @@ def speed_against_quality(result: Result, prefix: str) -> Html:
     return section(anchor, title, el("p", note), el("figure", _speed_quality_figure(points), key))
 
 
-def points_of(result: Result) -> list[Point]:
+def find_points(result: Result) -> list[Point]:
     points = []
     for n, (transform, summary) in enumerate(result.by_transform.items(), 1):
-        kl, interval = known(summary.aggregate.kl_mean), speedup_of(summary)
+        kl, interval = known(summary.aggregate.kl_mean), choose_speedup(summary)
         speedup = known(interval.value) if interval else None
         if kl is not None and speedup is not None:
             # A divergence can come out below 0 by rounding alone.
@@ -112,7 +112,7 @@ def _speed_quality_figure(points: Sequence[Point]) -> Html:
     y = Axis.from_zero(max(1.0, *(point.speedup for point in points)))
     placed = [(point, place(point.kl), y.y(point.speedup)) for point in points]
     marks: list[Child] = [el("line", x1="0", x2="100%", y1=y.y(1), y2=y.y(1), class_="reference")]
-    rows = label_rows([(px, py) for _, px, py in placed])
+    rows = place_labels([(px, py) for _, px, py in placed])
     for (point, px, py), label_y in zip(placed, rows, strict=True):
         tip = f"{point.transform}: {times(point.speedup)}, KL {number(point.kl)}"
         marks.append(el("circle", el("title", tip), cx=f"{px}%", cy=py, r=4, class_="mark warm"))
@@ -146,7 +146,7 @@ def _kl_places(values: Sequence[float]) -> tuple[Callable[[float], float], list[
     return place, [*zero, *(Tick(place(tick), tick_label(tick)) for tick in axis.ticks)]
 
 
-def label_rows(places: Sequence[tuple[float, float]]) -> list[float]:
+def place_labels(places: Sequence[tuple[float, float]]) -> list[float]:
     """For each point (percent, pixels) the height of its number, off the other points and the numbers before it."""
     taken: list[tuple[float, float]] = []
     for x, y in places:

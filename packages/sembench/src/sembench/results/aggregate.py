@@ -45,7 +45,7 @@ def build_result(
     return Result(
         run=run if run.finished_at else run.model_copy(update={"finished_at": now()}),
         config=config,
-        aggregate=aggregate_of(served),
+        aggregate=aggregate_records(served),
         paired=pair_up(served) if served.has_pairs else None,
         by_transform={name: _summary(part) for name, part in served.by_transform()},
         requests=list(served),
@@ -53,10 +53,10 @@ def build_result(
 
 
 def _summary(served: Records) -> TransformSummary:
-    return TransformSummary(aggregate=aggregate_of(served), paired=pair_up(served) if served.has_pairs else None)
+    return TransformSummary(aggregate=aggregate_records(served), paired=pair_up(served) if served.has_pairs else None)
 
 
-def aggregate_of(served: Records) -> Aggregate:
+def aggregate_records(served: Records) -> Aggregate:
     """All rates and means of the arm that the run is about."""
     main = served.of(served.main_arm)
     controls = served.only(lambda item: item.negative_control)
@@ -89,7 +89,7 @@ def aggregate_of(served: Records) -> Aggregate:
         ),
         negative_control_semantic_placement_rate=_strict(controls, _request_rate(controls, placed), placed),
         materialized_reuse_rate=_materialized(main),
-        propagation_contamination_rate=contamination(served),
+        propagation_contamination_rate=measure_contamination(served),
         materialization_events=sum(tokens > 0 for tokens in landed) if landed else None,
         materialized_tokens=sum(landed) if landed else None,
         outcomes=dict(Counter(record.outcome for record in main if record.outcome)),
@@ -99,7 +99,7 @@ def aggregate_of(served: Records) -> Aggregate:
     )
 
 
-def contamination(served: Records) -> Rate | None:
+def measure_contamination(served: Records) -> Rate | None:
     """Share of probes that show the traces of an earlier approximate request.
 
     A probe repeats, with reuse off, a prompt whose warm request had confirmed tokens; probes of other prompts show

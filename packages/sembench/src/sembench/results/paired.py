@@ -31,7 +31,7 @@ def pair_up(served: Records) -> Paired:
     Negative controls are in ``clean_pairs``, in their own speedup and in the miss tax, and in nothing else.
     ``hit_rate`` is over the pairs of the headline; a pair of which nothing is known to be confirmed is no hit.
     """
-    pairs, dropped = clean_pairs(served)
+    pairs, dropped = find_clean_pairs(served)
     controls = [pair for pair in pairs if pair.cold.negative_control]
     blended = [pair for pair in pairs if not pair.cold.negative_control]
     hits = [pair for pair in blended if (confirmed_tokens(pair.warm) or 0) > 0]
@@ -54,7 +54,7 @@ def pair_up(served: Records) -> Paired:
     )
 
 
-def clean_pairs(served: Records) -> tuple[list[CleanPair], dict[str, int]]:
+def find_clean_pairs(served: Records) -> tuple[list[CleanPair], dict[str, int]]:
     """The clean pairs in the manifest's order, and why the other items have none."""
     pairs: list[CleanPair] = []
     dropped: Counter[str] = Counter()

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sembench.results.paired import CleanPair, clean_pairs
+from sembench.results.paired import CleanPair, find_clean_pairs
 from sembench.results.records import Records, confirmed_tokens
 from sembench.schema import InputError, Interval, ManifestItem, Rate, Result
 
@@ -93,7 +93,7 @@ def _pairs(result: Result) -> list[CleanPair]:
         )
         for record in result.requests
     }
-    return clean_pairs(Records(list(items.values()), result.requests, result.aggregate.block_size or 16))[0]
+    return find_clean_pairs(Records(list(items.values()), result.requests, result.aggregate.block_size or 16))[0]
 
 
 def _require(

@@ -12,8 +12,8 @@ from sembench.manifests.prompts import (
     SYSTEM,
     Prompt,
     SourceText,
-    prompt,
-    records,
+    join_prompt,
+    records_prompt,
     summary_task,
 )
 from sembench.manifests.source import SourceDocument
@@ -32,8 +32,8 @@ def rag_reorder(source: SourceDocument, context: Context) -> list[Draft]:
     fact = source.facts[0]
     return [
         Draft(
-            [DonorDraft(records(source, first, donor_task(source)), "records in order", source)],
-            records(source, again, fact.question, OTHER_INSTRUCTION),
+            [DonorDraft(records_prompt(source, first, donor_task(source)), "records in order", source)],
+            records_prompt(source, again, fact.question, OTHER_INSTRUCTION),
             fact.question,
             fact.answers,
             metadata={"segment_order": order},
@@ -47,11 +47,11 @@ def multi_donor_composite(source: SourceDocument, context: Context) -> list[Draf
     for number, segment in enumerate(segments):
         fact = fact_within(source, segment)
         task = fact.question if fact else summary_task(source)
-        alone = records(source, [("[Record 1]", segment)], task)
+        alone = records_prompt(source, [("[Record 1]", segment)], task)
         donors.append(DonorDraft(alone, f"segment {number + 1} of {len(segments)}", source, {"segment": number}))
     scored = source.facts[0]
     together = [(f"### Passage {number}", segment) for number, segment in enumerate(segments, 1)]
-    recipient = records(source, together, scored.question, OTHER_INSTRUCTION)
+    recipient = records_prompt(source, together, scored.question, OTHER_INSTRUCTION)
     return [Draft(donors, recipient, scored.question, scored.answers, metadata={"segments": len(segments)})]
 
 
@@ -104,4 +104,4 @@ def _conversation(source: SourceDocument, turns: list[_Turn]) -> Prompt:
         parts += [f"\n\nUser: Part {turn.number}:\n", SourceText(turn.segment), f"\n\n{turn.question}\n\nAssistant:"]
         if turn is not turns[-1]:
             parts.append(f" {turn.reply}")
-    return prompt(*parts)
+    return join_prompt(*parts)
