@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sembench.embedded.comparison import ColdTruth, generate_greedily
-from sembench.embedded.config import EmbeddedConfig
+from sembench.embedded.config import EmbeddedConfig, make_chooser
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.policies import make_chooser
 from sembench.embedded.server import DonorMemory, PrefixCache, Server
 from sembench.schema import ManifestItem
 from semblend_core import Settings, as_token_ids, create_provider

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, generate_greedily, prefill_in_two
-from sembench.embedded.config import EmbeddedConfig
+from sembench.embedded.config import EmbeddedConfig, make_chooser
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.policies import make_chooser
 from sembench.embedded.records import ScoredAnswer, add_block_counts, make_failed_records, make_record
 from sembench.embedded.server import DonorMemory, ServedPrefill, Server
 from sembench.schema import ManifestItem, Quality, RequestRecord

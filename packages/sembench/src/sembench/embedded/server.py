@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sembench.embedded.config import Chooser
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.policies import Chooser
 from semblend_core import (
     DeclineReason,
     DonorOffer,
