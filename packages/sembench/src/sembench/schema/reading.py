@@ -22,19 +22,16 @@ class InputError(Exception):
         self.exit_code = exit_code
 
 
-def read_jsonl(path: Path, model: type[Model], *, allow_torn_end: bool = False) -> Iterator[Model]:
-    """One model per line. ``allow_torn_end`` forgives a last line that a killed writer left unfinished."""
+def read_jsonl(path: Path, model: type[Model]) -> Iterator[Model]:
+    """One model per line."""
     with _opened(path) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            torn = not line.endswith(b"\n")
             try:
                 yield _validated(json.loads(line), model, f"{path}:{number}")
             except (ValueError, RecursionError) as error:
-                if torn and allow_torn_end:
-                    return
-                hint = "; the file ends in the middle of a line" if torn else ""
+                hint = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
                 raise InputError(f"{path}:{number}: not JSON: {error}{hint}") from None
 
 
