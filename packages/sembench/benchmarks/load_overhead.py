@@ -20,8 +20,7 @@ import time
 from dataclasses import dataclass
 
 from sembench.load.client import LoadClient, Target
-from sembench.load.loops import closed_loop
-from sembench.load.mix import PromptMix
+from sembench.load.loops import PromptMix, closed_loop
 from sembench.load.point import Percentiles
 from sembench.load.stub import MODEL
 from sembench.load.watch import Watch, undisturbed

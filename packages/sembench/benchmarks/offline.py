@@ -17,7 +17,7 @@ from sembench.identity import identify, load_manifest
 from sembench.manifests import build_synthetic
 from sembench.offline.providers import ProviderOptions, open_provider
 from sembench.offline.replay import replay_offline
-from sembench.offline.result import offline_result
+from sembench.offline.result import build_offline_result
 from sembench.schema import write_atomically
 from sembench.tokenization import load_tokenizer
 
@@ -54,7 +54,7 @@ def main() -> int:
         run = replay_offline(items, tokenizer, provider)
         replayed = time.perf_counter()
         identity = identify("offline", manifest, len(items))
-        result = offline_result(identity, {"provider": describe()}, items, run, 16, shared_pool=False)
+        result = build_offline_result(identity, {"provider": describe()}, items, run, 16, shared_pool=False)
         write_atomically(Path(folder) / "result.json", result.model_dump_json(indent=1))
         ended = time.perf_counter()
         provider.close()

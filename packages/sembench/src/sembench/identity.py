@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sembench.__about__ import __version__
-from sembench.schema import InputError, ManifestItem, RunIdentity, read_jsonl
+from sembench.schema import InputError, ManifestItem, RunIdentity, naming, read_jsonl
 
-Kind = Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "noise-floor", "merged"]
+RunKind = Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "noise-floor", "merged"]
 _PACKAGES = ("semblend-core", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 
@@ -23,7 +23,7 @@ def now() -> str:
 
 
 def identify(
-    kind: Kind,
+    kind: RunKind,
     manifest: Path | None,
     items: int | None,
     *,
@@ -63,11 +63,8 @@ def load_manifest(path: Path, max_items: int | None = None) -> list[ManifestItem
 
 
 def sha256_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
+    with naming(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _versions() -> dict[str, str]:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sembench.schema import InputError
+from semblend_core import TokenIds
 
 BUILT_IN = "words-v1"
 DEFAULT_MODEL = "smollm2"
 
-Ids = npt.NDArray[np.int32]
 
 _REACH_TIMEOUT_S = 5.0
 _TEXTS_AT_ONCE = 64
@@ -41,9 +40,9 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Ids in [0, 2**31 - 1], without special tokens."""
+        """TokenIds in [0, 2**31 - 1], without special tokens."""
 
-    def encode_batch(self, texts: Sequence[str]) -> Iterator[Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> Iterator[TokenIds]:
         """As ``encode``, in order, one array per text; faster for many where the tokenizer has threads."""
         return (np.array(self.encode(text), np.int32) for text in texts)
 
@@ -101,7 +100,7 @@ class _FastTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def encode_batch(self, texts: Sequence[str]) -> Iterator[Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> Iterator[TokenIds]:
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             batch = list(texts[start : start + _TEXTS_AT_ONCE])
             for encoding in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False):

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sembench.embedded.config import EmbeddedConfig
-from sembench.embedded.prefix_cache import whole_blocks
 from sembench.embedded.runner import run_embedded
-from sembench.embedded.server import Served, Server
+from sembench.embedded.server import ServedPrefill, Server, round_down_to_blocks
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.schema.result import Arm
 
@@ -62,7 +61,7 @@ def test_a_repeated_prompt_is_left_to_the_prefix_cache(result: Result) -> None:
     warm = find(result, "exact_repeat", "warm")
     assert warm.outcome == "exact_prefix"
     assert warm.confirmed_tokens == 0
-    assert warm.exact_prefix_tokens == whole_blocks((warm.prompt_tokens or 0) - 1, 16)
+    assert warm.exact_prefix_tokens == round_down_to_blocks((warm.prompt_tokens or 0) - 1, 16)
 
 
 def test_the_exact_arm_computes_no_more_than_one_block_and_agrees_with_cold(result: Result) -> None:
@@ -127,7 +126,7 @@ def test_a_prompt_that_was_served_with_reuse_equals_cold_when_it_comes_again_wit
 def test_the_probe_notices_an_engine_that_publishes_relocated_kv(
     manifest: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def publish_everything(server: Server, served: Served) -> None:
+    def publish_everything(server: Server, served: ServedPrefill) -> None:
         tokens, workspace = served.prefill.token_ids, served.prefill.workspace
         server._cache.publish(tokens, server._engine.capture(workspace, tokens.size, approximate=True))
 

@@ -25,7 +25,7 @@ def refused(result: Result, *words: str) -> None:
 
 
 def test_help_shows_an_example_and_every_policy() -> None:
-    from sembench.embedded.policies import POLICY_NAMES
+    from sembench.embedded.config import POLICY_NAMES
 
     shown = invoke("--help").output
     assert "sembench run-embedded --manifest" in shown

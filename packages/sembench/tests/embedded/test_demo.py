@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from sembench.cli import main
-from sembench.demo.items import LABELS, demo_items
+from sembench.embedded.demo import LABELS, build_demo_items
 from sembench.identity import load_manifest
 from sembench.schema import Result, read_json
 
@@ -30,7 +30,7 @@ def test_it_writes_manifest_result_and_a_page_that_needs_no_network(shown: tuple
     _, folder = shown
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.jsonl", "report.html", "result.json"]
     items = load_manifest(folder / "manifest.jsonl")
-    assert items == demo_items(seed=7)
+    assert items == build_demo_items(seed=7)
     result = read_json(folder / "result.json", Result)
     assert result.run.kind == "embedded"
     assert result.run.seed == 7
@@ -77,8 +77,8 @@ def test_answers_stand_side_by_side_with_what_the_document_says(shown: tuple[str
 
 
 def test_the_same_seed_gives_the_same_manifest_and_another_seed_another() -> None:
-    assert demo_items(seed=3) == demo_items(seed=3)
-    assert demo_items(seed=3) != demo_items(seed=4)
+    assert build_demo_items(seed=3) == build_demo_items(seed=3)
+    assert build_demo_items(seed=3) != build_demo_items(seed=4)
 
 
 def test_an_output_folder_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -102,10 +102,23 @@ def test_a_torn_last_line_is_dropped(manifest: Path, tiny_model: Path, tmp_path:
     assert len({record.item_id for record in resumed.requests}) == 5
 
 
-def test_a_header_that_was_torn_starts_over(manifest: Path, tiny_model: Path, tmp_path: Path, stopped: Path) -> None:
+def test_a_file_without_a_whole_header_is_named(
+    manifest: Path, tiny_model: Path, tmp_path: Path, stopped: Path
+) -> None:
     stopped.write_bytes(stopped.read_bytes()[:40])
-    resumed = run_embedded(manifest, tmp_path / "result.json", config_for(tiny_model), resume=True)
-    assert len({record.item_id for record in resumed.requests}) == 5
+    with pytest.raises(InputError, match="holds no header; delete the file"):
+        run_embedded(manifest, tmp_path / "result.json", config_for(tiny_model), resume=True)
+
+
+def test_a_run_that_finished_nothing_leaves_nothing_to_ask_about(
+    manifest: Path, tiny_model: Path, tmp_path: Path, stop_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(0)
+    with pytest.raises(StoppedError):
+        run_embedded(manifest, tmp_path / "result.json", config_for(tiny_model))
+    monkeypatch.undo()
+    result = run_embedded(manifest, tmp_path / "result.json", config_for(tiny_model))
+    assert len({record.item_id for record in result.requests}) == 5
 
 
 def test_it_is_not_overwritten_without_resume(manifest: Path, tiny_model: Path, tmp_path: Path, stopped: Path) -> None:
@@ -116,13 +129,13 @@ def test_it_is_not_overwritten_without_resume(manifest: Path, tiny_model: Path, 
 
 
 def test_other_options_are_refused_by_name(manifest: Path, tiny_model: Path, tmp_path: Path, stopped: Path) -> None:
-    with pytest.raises(InputError, match="tier = 'balanced', this run has 'fast'"):
+    with pytest.raises(InputError, match="config tier: was 'balanced', is 'fast'"):
         run_embedded(manifest, tmp_path / "result.json", config_for(tiny_model, tier="fast"), resume=True)
 
 
 def test_another_manifest_is_refused(manifest: Path, tiny_model: Path, tmp_path: Path, stopped: Path) -> None:
     manifest.write_text("".join(manifest.read_text().splitlines(keepends=True)[:4]))
-    with pytest.raises(InputError, match="another manifest"):
+    with pytest.raises(InputError, match="manifest sha256: was "):
         run_embedded(manifest, tmp_path / "result.json", config_for(tiny_model), resume=True)
 
 

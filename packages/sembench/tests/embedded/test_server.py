@@ -12,12 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.embedded.comparison import ColdTruth, greedy_text
-from sembench.embedded.config import EmbeddedConfig
+from sembench.embedded.comparison import ColdTruth, generate_greedily
+from sembench.embedded.config import EmbeddedConfig, make_chooser
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.policies import chooser_of
-from sembench.embedded.prefix_cache import DonorMemory, PrefixCache
-from sembench.embedded.server import Server
+from sembench.embedded.server import DonorMemory, PrefixCache, Server
 from sembench.schema import ManifestItem
 from semblend_core import Settings, as_token_ids, create_provider
 from semblend_core.kv import DonorKv
@@ -32,7 +30,7 @@ def model(tiny_model: Path) -> EmbeddedModel:
 def server(model: EmbeddedModel) -> Iterator[Server]:
     settings = Settings(lookup_budget_ms=1000.0)
     # Seams only: a correction would also change the tokens that are reused.
-    choose = chooser_of(EmbeddedConfig(policy="seam_head", budget=0.1))
+    choose = make_chooser(EmbeddedConfig(policy="seam_head", budget=0.1))
     with closing(create_provider(settings, engine="test")) as provider:
         yield Server(model, provider, choose, block_size=16, room=32)
 
@@ -96,7 +94,7 @@ def test_divergence_is_what_its_formulas_say(model: EmbeddedModel) -> None:
     engine = model.engine
     cold = engine.prefill(model.encode("a quiet harbor at dusk, and nothing else to see"))
     other = engine.prefill(model.encode("a noisy harbor at noon, and much else to listen"))
-    text = as_token_ids(greedy_text(engine, cold, 8, at_least=8).beyond)
+    text = as_token_ids(generate_greedily(engine, cold, 8, at_least=8).beyond)
     found = ColdTruth(engine, cold, text).compare(other)
 
     p, q = (torch.log_softmax(engine.score(each, text).double(), -1).numpy() for each in (cold, other))
@@ -118,12 +116,12 @@ def test_greedy_text_is_the_engines_and_goes_on_past_the_answer_where_asked(
     end = without_end[3]
     monkeypatch.setattr(type(engine), "end_of_text", property(lambda self: {end}))
     answer = without_end[: without_end.index(end)]
-    said = greedy_text(engine, prefill, 8, at_least=12)
+    said = generate_greedily(engine, prefill, 8, at_least=12)
     assert said.tokens == answer
     assert said.beyond == without_end
-    assert greedy_text(engine, prefill, 8).tokens == answer
+    assert generate_greedily(engine, prefill, 8).tokens == answer
     monkeypatch.setattr(type(engine), "end_of_text", property(lambda self: set()))
-    assert greedy_text(engine, prefill, 5).tokens == without_end[:5]
+    assert generate_greedily(engine, prefill, 5).tokens == without_end[:5]
 
 
 def fake_kv(tokens: int) -> DonorKv:

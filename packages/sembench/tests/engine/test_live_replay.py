@@ -17,8 +17,7 @@ import pytest
 from sembench.live.arms import ItemReplay, Servers
 from sembench.live.config import LiveConfig
 from sembench.live.isolation import Capabilities, Isolation
-from sembench.live.noise_floor import NoiseFloor
-from sembench.schema import ManifestItem, Result, read_json
+from sembench.schema import ManifestItem, NoiseFloor, Result, read_json
 
 OUTPUT_TOKENS = 12
 _SENTENCES = (

@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from sembench.prometheus import EngineSnapshot, EngineWindow, parse_metrics, take_snapshot, window_between
+from sembench.prometheus import EngineSnapshot, EngineWindow, compare_snapshots, parse_metrics, take_snapshot
 from sembench.schema import InputError, read_json
+from semblend_core import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    ENGINE_LABELLED_COUNTERS,
+    DonorOffer,
+    LookupRequest,
+    Namespace,
+    Outcome,
+    OutcomeKind,
+    ProviderStats,
+    SemanticLookupProvider,
+    Settings,
+    TokenIds,
+    as_token_ids,
+    create_provider,
+)
 
 Run = Callable[..., Result]
+NAMESPACE = Namespace(
+    model="m",
+    revision="1",
+    tokenizer="t",
+    dtype="none",
+    kv_layout="none",
+    block_size=16,
+    adapter=None,
+    salt="s",
+)
 
 
 class Endpoint:
@@ -53,7 +80,7 @@ def snapshot(text: str, time: float = 0.0, url: str = "http://x/metrics") -> Eng
 
 
 def window(before: str, after: str) -> EngineWindow:
-    return window_between(snapshot(before), snapshot(after, time=10.0))
+    return compare_snapshots(snapshot(before), snapshot(after, time=10.0))
 
 
 def vllm(queries: int, hits: int, computed: int, transferred: int, engine: int = 0) -> str:
@@ -110,27 +137,46 @@ def test_a_family_that_is_not_exported_has_no_rate() -> None:
     assert window("other_total 1\n", "other_total 5\n").rates == {}
 
 
-def exposition(lookups: int, plans: int, confirmed: int, dropped: int = 0) -> str:
-    """As prometheus_client writes it, with _created series and a histogram."""
+def served(provider: SemanticLookupProvider, request_id: str, tokens: TokenIds, kind: OutcomeKind) -> None:
+    """One request of an engine: looked up, then ended as ``kind``."""
+    found = provider.lookup(LookupRequest(request_id, NAMESPACE, tokens))
+    if kind is OutcomeKind.MATERIALIZED:
+        assert found.plan is not None
+        provider.report_outcome(Outcome(request_id, kind, confirmed_tokens=found.plan.reused_tokens))
+    else:
+        provider.report_outcome(Outcome(request_id, kind, reason=found.reason))
+
+
+def exported(stats: ProviderStats) -> str:
+    """The metrics that core declares, filled as adapters fill them and written by prometheus_client."""
     registry = CollectorRegistry()
-    Counter("semblend_lookups", "d", registry=registry).inc(lookups)
-    Counter("semblend_plans", "d", registry=registry).inc(plans)
-    Counter("semblend_confirmed_tokens", "d", registry=registry).inc(confirmed)
-    Counter("semblend_audit_dropped", "d", ["cause"], registry=registry).labels("queue_full").inc(dropped)
-    Counter("semblend_outcomes", "d", ["kind"], registry=registry).labels("materialized").inc(plans)
-    times = Histogram("semblend_lookup_seconds", "d", registry=registry)
-    for _ in range(lookups):
-        times.observe(0.5)
+    for field, (metric, says) in ENGINE_COUNTERS.items():
+        Counter(metric, says, registry=registry).inc(getattr(stats, field))
+    for field, (metric, says, label) in ENGINE_LABELLED_COUNTERS.items():
+        labelled = Counter(metric, says, [label], registry=registry)
+        for value, count in getattr(stats, field).items():
+            labelled.labels(value).inc(count)
+    for field, (metric, says) in ENGINE_GAUGES.items():
+        Gauge(metric, says, registry=registry).set(getattr(stats, field))
     return generate_latest(registry).decode()
 
 
-def test_our_own_counters_are_read_as_prometheus_client_writes_them() -> None:
-    told = window(exposition(4, 2, 100), exposition(14, 7, 900, dropped=3))
-    assert told.totals["semblend_confirmed_tokens"] == 800
-    assert told.rates["semblend_plan_rate"].value == 0.5
-    assert told.rates["semblend_lookup_seconds_mean"].value == 0.5
-    assert told.rates["semblend_outcome_materialized"].numerator == 5
-    assert any("3 audit records were lost" in remark for remark in told.remarks)
+def test_outcomes_and_declines_of_a_provider_are_told_apart_as_adapters_export_them() -> None:
+    known, unknown = (as_token_ids(range(start, start + 512)) for start in (0, 10_000))
+    with closing(create_provider(Settings(lookup_budget_ms=60_000.0), engine="test")) as provider:
+        provider.offer_donor(DonorOffer("donor", NAMESPACE, known))
+        served(provider, "before", unknown, OutcomeKind.DECLINED)
+        before = provider.stats()
+        for number in range(3):
+            served(provider, f"hit-{number}", as_token_ids([7, 7, 7, *known]), OutcomeKind.MATERIALIZED)
+        served(provider, "miss", unknown, OutcomeKind.DECLINED)
+        after = provider.stats()
+    told = window(exported(before), exported(after))
+    assert told.totals["semblend_confirmed_tokens"] == after.confirmed_tokens > 0
+    assert (told.rates["semblend_plan_rate"].numerator, told.rates["semblend_plan_rate"].denominator) == (3, 4)
+    outcomes = {name: rate.numerator for name, rate in told.rates.items() if name.startswith("semblend_outcome_")}
+    assert outcomes == {"semblend_outcome_materialized": 3, "semblend_outcome_declined": 1}
+    assert told.totals["semblend_declines{reason=no_spans}"] == 1
     assert told.resets == []
 
 
@@ -148,9 +194,9 @@ def test_sglang_tokens_are_told_by_source() -> None:
 
 def test_windows_of_two_servers_or_backwards_in_time_are_refused() -> None:
     with pytest.raises(InputError, match="same address"):
-        window_between(snapshot("a_total 1\n"), snapshot("a_total 2\n", url="http://y/metrics"))
+        compare_snapshots(snapshot("a_total 1\n"), snapshot("a_total 2\n", url="http://y/metrics"))
     with pytest.raises(InputError, match="swap"):
-        window_between(snapshot("a_total 1\n", time=5.0), snapshot("a_total 2\n", time=4.0))
+        compare_snapshots(snapshot("a_total 1\n", time=5.0), snapshot("a_total 2\n", time=4.0))
 
 
 def test_the_commands_take_snapshots_and_compare_them(endpoint: Endpoint, sembench: Run, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from click.testing import Result as Ended
 
 from sembench.identity import identify
-from sembench.live.noise_floor import ColdServing, NoiseFloor, build_noise_floor
-from sembench.schema import EngineSummary, Quality, Result
+from sembench.live.noise_floor import ColdServing, build_noise_floor
+from sembench.schema import EngineSummary, NoiseFloor, Quality, Result
 from sembench.schema.engine import EngineRequest
 
 Run = Callable[..., Ended]

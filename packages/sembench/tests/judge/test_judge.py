@@ -18,7 +18,7 @@ from click.testing import Result as Ended
 
 from sembench.cli import main
 from sembench.identity import identify
-from sembench.judge.replies import score_in, vote_in
+from sembench.judge.questions import read_score, read_vote
 from sembench.results import build_result
 from sembench.schema import DonorPrompt, ManifestItem, RequestRecord, Result, read_json
 
@@ -284,7 +284,7 @@ def test_another_manifest_is_refused(judge: Callable[..., tuple[Ended, Path]], m
     ],
 )
 def test_a_score_is_a_whole_number_from_1_to_5_in_an_object(reply: str, score: int | None) -> None:
-    assert score_in(reply) == score
+    assert read_score(reply) == score
 
 
 @pytest.mark.parametrize(
@@ -299,4 +299,4 @@ def test_a_score_is_a_whole_number_from_1_to_5_in_an_object(reply: str, score: i
     ],
 )
 def test_a_vote_is_a_b_or_tie(reply: str, vote: str | None) -> None:
-    assert vote_in(reply) == vote
+    assert read_vote(reply) == vote

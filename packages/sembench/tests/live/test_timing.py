@@ -7,14 +7,14 @@ import time
 import httpx
 import pytest
 
-from sembench.live.endpoint import Ask
+from sembench.live.endpoint import ServerRequest
 from sembench.live.openai import OpenAIEndpoint
 
 STEP_S = 0.2
 
 
 def ask(name="r-1"):
-    return Ask("a prompt", name, "session", max_tokens=8)
+    return ServerRequest("a prompt", name, "session", max_tokens=8)
 
 
 def endpoint(client, url, template="completion"):

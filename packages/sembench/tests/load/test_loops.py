@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from sembench.load.client import LoadClient, Target
-from sembench.load.loops import arrivals, closed_loop, open_loop
-from sembench.load.measure import point_of
-from sembench.load.mix import PromptMix
-from sembench.load.point import LoadPoint
+from sembench.load.loops import PromptMix, closed_loop, draw_arrivals, open_loop
+from sembench.load.point import LoadPoint, measure_point
 from sembench.load.stub import MODEL, Behaviour, StubServer
 from sembench.load.watch import Watch
 from sembench.schema import ManifestItem
@@ -45,7 +43,7 @@ def measure(
 
     watch = asyncio.run(run())
     settings = {"concurrency": concurrency, "rate": rate, "reuse_share": share, "warmup_s": warmup_s}
-    return point_of(watch, donors_served=0, **settings), watch  # type: ignore[arg-type]
+    return measure_point(watch, donors_served=0, **settings), watch  # type: ignore[arg-type]
 
 
 def until(end: float, moments: Iterator[float]) -> list[float]:
@@ -89,18 +87,18 @@ def test_every_request_that_was_due_in_the_window_is_counted_to_its_end(
 
 
 def test_arrivals_are_poisson_and_follow_the_seed() -> None:
-    moments = until(100.0, arrivals(50.0, seed=1))
+    moments = until(100.0, draw_arrivals(50.0, seed=1))
     assert moments == sorted(moments)
     assert moments[0] > 0
     # 5,000 expected; four standard deviations are 283.
     assert abs(len(moments) - 5000) < 283
-    assert moments == until(100.0, arrivals(50.0, seed=1))
-    assert moments != until(100.0, arrivals(50.0, seed=2))
+    assert moments == until(100.0, draw_arrivals(50.0, seed=1))
+    assert moments != until(100.0, draw_arrivals(50.0, seed=2))
 
 
 def test_an_open_loop_does_not_wait_for_answers(items: list[ManifestItem], stub: Callable[..., Any]) -> None:
     """No answer comes before all arrivals have been sent."""
-    due = len(until(0.8, arrivals(60.0, seed=1)))
+    due = len(until(0.8, draw_arrivals(60.0, seed=1)))
     server = stub("--first-token-s", 0, "--between-tokens-s", 0, "--tokens", 2, "--hold-until", due)
     # However late the window begins to count, it waits for them.
     point, _ = measure(server.url, items, rate=60.0, duration_s=0.8, min_requests=due)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sembench.load.answer import Answer
-from sembench.load.measure import point_of
-from sembench.load.point import LoadPoint, Percentiles
+from sembench.load.point import LoadPoint, Percentiles, measure_point
 from sembench.load.watch import Watch
 
 
@@ -21,7 +20,7 @@ def answered(due: float, *token_at: float, sent: float | None = None, **more: An
 def point(*answers: Answer, rate: float | None = 1.0) -> LoadPoint:
     watch = Watch(10.0, 20.0, hopeless_after=20, answers=list(answers))
     concurrency = None if rate else 1
-    return point_of(watch, concurrency=concurrency, rate=rate, reuse_share=0.0, warmup_s=0, donors_served=0)
+    return measure_point(watch, concurrency=concurrency, rate=rate, reuse_share=0.0, warmup_s=0, donors_served=0)
 
 
 def test_only_requests_due_in_the_window_count_and_all_of_them() -> None:

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from sembench.load.mix import PromptMix
+from sembench.load.loops import PromptMix
 from sembench.schema import InputError, ManifestItem
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sembench.manifests import build_synthetic, write_manifest
 from sembench.manifests.audit import Audit, audit_manifest
-from sembench.manifests.token_windows import windows
+from sembench.manifests.audited_texts import hash_windows
 from sembench.schema import InputError, ManifestItem
 from sembench.tokenization import load_tokenizer
 
@@ -183,7 +183,7 @@ def test_the_command_exits_with_0_where_all_is_well(
 @given(st.lists(st.integers(0, 2**31 - 1), max_size=60), st.integers(1, 20))
 def test_windows_are_equal_exactly_where_the_tokens_are(tokens: list[int], size: int) -> None:
     tokens = tokens + tokens[::2]
-    hashes = windows(tokens, size)
+    hashes = hash_windows(tokens, size)
     runs = [tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)]
     assert len(hashes) == max(0, len(runs))
     assert len(np.unique(hashes)) == len(set(runs))

@@ -11,11 +11,10 @@ from itertools import combinations
 
 import pytest
 
-from sembench.manifests import BUILDER_VERSION, build_synthetic, manifest_line
-from sembench.manifests.distinct import RUN, Runs
+from sembench.manifests import BUILDER_VERSION, build_synthetic, format_item
 from sembench.manifests.domains import DOMAINS
-from sembench.manifests.synthetic import SyntheticWriter
-from sembench.manifests.text_units import pieces
+from sembench.manifests.synthetic import RUN, Runs, SyntheticWriter
+from sembench.manifests.text_units import split_pieces
 from sembench.schema import TRANSFORMS, InputError, ManifestItem
 
 FIXTURE_SHA256 = "2158e0cf2f98185688286f1c132095f3c88829da4647fb8abe396b068fe706ae"
@@ -30,16 +29,16 @@ def test_the_fixture_has_every_transform_in_a_dozen_or_so_items(fixture_items: l
 
 
 def test_the_fixture_has_the_bytes_of_its_builder_version(fixture_items: list[ManifestItem]) -> None:
-    data = "".join(manifest_line(item) + "\n" for item in fixture_items).encode()
+    data = "".join(format_item(item) + "\n" for item in fixture_items).encode()
     assert BUILDER_VERSION == "1"
     assert hashlib.sha256(data).hexdigest() == FIXTURE_SHA256
 
 
 def test_same_seed_same_bytes_in_processes_that_hash_text_differently() -> None:
     program = (
-        "import hashlib; from sembench.manifests import build_synthetic, manifest_line;"
+        "import hashlib; from sembench.manifests import build_synthetic, format_item;"
         "items = build_synthetic(seed=5, bands_tokens=(900,));"
-        "print(hashlib.sha256(''.join(map(manifest_line, items)).encode()).hexdigest())"
+        "print(hashlib.sha256(''.join(map(format_item, items)).encode()).hexdigest())"
     )
     digests = {
         subprocess.run(
@@ -98,7 +97,7 @@ def test_no_two_documents_share_a_run_of_pieces() -> None:
     runs = [
         {tuple(parts[start : start + RUN]) for start in range(len(parts) - RUN + 1)}
         for (document,) in documents
-        for parts in (pieces(document),)
+        for parts in (split_pieces(document),)
     ]
     # A document and its own swap stand next to each other, and only they may share wording.
     related = {(2 * n, 2 * n + 1) for n in range(len(runs) // 2)}

@@ -13,10 +13,10 @@ import pytest
 from click.testing import Result
 
 from sembench.identity import load_manifest
-from sembench.manifests import hub
-from sembench.manifests.collected import longbench_manifest
+from sembench.manifests import longbench
 from sembench.manifests.items import BuildOptions
-from sembench.manifests.longbench import V1Row, source_of_v1
+from sembench.manifests.longbench import V1Row, make_source_v1
+from sembench.manifests.profiles import build_longbench_manifest
 from sembench.schema import TRANSFORMS, InputError
 
 Command = Callable[..., Result]
@@ -41,7 +41,7 @@ def test_the_documented_invocation_works_on_a_folder(sembench: Command, longbenc
 
 def test_a_negative_control_avoids_datasets_over_the_same_texts(longbench_folder: Path) -> None:
     options = BuildOptions("longbench-v1", 7, ("negative_control",))
-    built = longbench_manifest(options, version=1, max_items_per_dataset=2, source=longbench_folder)
+    built = build_longbench_manifest(options, version=1, max_items_per_dataset=2, source=longbench_folder)
     for item in built.items:
         donor = item.donor_prompts[0].metadata
         if item.dataset in ("hotpotqa", "musique"):
@@ -54,7 +54,7 @@ def test_a_negative_control_avoids_datasets_over_the_same_texts(longbench_folder
 
 def test_without_another_domain_the_donor_is_generated(longbench_folder: Path) -> None:
     options = BuildOptions("longbench-v1", 7, ("negative_control",))
-    built = longbench_manifest(options, version=1, datasets=("musique",), source=longbench_folder)
+    built = build_longbench_manifest(options, version=1, datasets=("musique",), source=longbench_folder)
     assert {item.donor_prompts[0].metadata["dataset"] for item in built.items} <= {
         "support_tickets",
         "contract_review",
@@ -74,7 +74,7 @@ def test_the_folder_may_lie_anywhere(longbench_folder: Path, tmp_path: Path, sem
 
 def test_an_entity_swap_of_any_text_exchanges_names_and_figures(longbench_folder: Path) -> None:
     options = BuildOptions("longbench-v1", 7, ("entity_swap_control",))
-    for item in longbench_manifest(options, version=1, source=longbench_folder).items:
+    for item in build_longbench_manifest(options, version=1, source=longbench_folder).items:
         donor = item.donor_prompts[0].text
         assert item.answers[0] not in donor
         assert all(wrong in donor for wrong in item.metadata["donor_answers"])
@@ -84,8 +84,8 @@ def test_an_entity_swap_of_any_text_exchanges_names_and_figures(longbench_folder
 
 def test_a_row_without_a_question_gets_the_task_of_its_dataset() -> None:
     row = V1Row.model_validate({"_id": "1", "context": "A report.", "answers": ["It reports."], "input": ""})
-    assert source_of_v1(row, "gov_report").facts[0].question == "Write a summary of the report."
-    assert source_of_v1(row, "lcc").facts[0].question == "Write the next line of the code."
+    assert make_source_v1(row, "gov_report").facts[0].question == "Write a summary of the report."
+    assert make_source_v1(row, "lcc").facts[0].question == "Write the next line of the code."
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_missing_extra_is_named_with_the_way_around_it(
 
 
 def test_hub_files_are_pinned_to_whole_commits() -> None:
-    assert all(len(revision) == 40 for revision in (hub.V1_REVISION, hub.V2_REVISION))
-    assert hub.V1_REVISION in hub.v1_file("qasper", hub.V1_REVISION)
+    assert all(len(revision) == 40 for revision in (longbench.V1_REVISION, longbench.V2_REVISION))
+    assert longbench.V1_REVISION in longbench.v1_file("qasper", longbench.V1_REVISION)
 
 
 def test_rows_inside_an_archive_are_read_through_the_package(
@@ -221,7 +221,7 @@ def test_rows_inside_an_archive_are_read_through_the_package(
     archive = tmp_path / "data.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.write(longbench_folder / "qasper.jsonl", "data/qasper.jsonl")
-    rows = list(hub.hub_rows(f"zip://data/qasper.jsonl::{archive}"))
+    rows = list(longbench.hub_rows(f"zip://data/qasper.jsonl::{archive}"))
     assert [row["_id"] for row in rows] == [f"qasper-{n}" for n in range(4)]
     with pytest.raises(InputError, match="--source DIR"):
-        list(hub.hub_rows(f"zip://data/other.jsonl::{archive}"))
+        list(longbench.hub_rows(f"zip://data/other.jsonl::{archive}"))

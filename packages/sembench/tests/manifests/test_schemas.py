@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from sembench.schema.publish import schema_files
+from sembench.cli.schemas import schema_files
 
 _PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas"
 

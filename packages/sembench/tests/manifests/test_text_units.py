@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.manifests.paraphrase import paraphrased
-from sembench.manifests.text_units import estimate_tokens, holds_answer, sentence_spans, split_segments
+from sembench.manifests.longbench import paraphrase
+from sembench.manifests.text_units import estimate_tokens, find_sentences, holds_answer, split_segments
 
 TEXTS = st.text(alphabet="ab .?!\n,X1", max_size=400)
 
@@ -21,7 +21,7 @@ def test_segments_keep_every_word_in_order_and_respect_both_limits(text: str, mo
 
 @given(TEXTS)
 def test_sentences_cover_all_but_whitespace(text: str) -> None:
-    spans = sentence_spans(text)
+    spans = find_sentences(text)
     outside = [text[end:start] for (_, end), (start, _) in zip([(0, 0), *spans], [*spans, (len(text), 0)], strict=True)]
     assert not "".join(outside).strip()
 
@@ -55,6 +55,6 @@ def test_a_paraphrase_differs_and_keeps_the_subject() -> None:
         "How many ships sank?",
         "Why?",
     ):
-        other = paraphrased(question)
+        other = paraphrase(question)
         assert other != question
         assert question.rstrip("?.").split()[-1] in other

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from sembench.manifests.draws import Draws
-from sembench.manifests.source import Fact, Source
+from sembench.manifests.source import Fact, SourceDocument
 from sembench.manifests.transforms import TRANSFORM_FUNCTIONS, Context, Draft, NotPossible
-from sembench.manifests.transforms.edits import reflowed, revise
+from sembench.manifests.transforms.edits import reflow, revise
 from sembench.schema import TRANSFORMS, ManifestItem
 
 
@@ -97,7 +97,7 @@ def test_fuzzy_edit_changes_whitespace_only_and_adds_a_line(synthetic_items: lis
 
 def test_reflow_wraps_long_lines_sets_in_short_ones_and_leaves_two_paragraphs_of_three_alone() -> None:
     document = "\n\n".join(f"short {n}\n" + f"word{n} " * 30 for n in range(9))
-    after, changed, paragraphs = reflowed(document, Draws(3))
+    after, changed, paragraphs = reflow(document, Draws(3))
     assert (changed, paragraphs) == (3, 9)
     assert after.count("  short") == 3
     assert sum(len(line) > 84 for line in after.splitlines()) == 6
@@ -105,7 +105,7 @@ def test_reflow_wraps_long_lines_sets_in_short_ones_and_leaves_two_paragraphs_of
 
 
 def test_a_text_without_paragraphs_is_reflowed_by_lines() -> None:
-    after, changed, lines = reflowed("\n".join("speaker says " * 20 for _ in range(12)), Draws(1))
+    after, changed, lines = reflow("\n".join("speaker says " * 20 for _ in range(12)), Draws(1))
     assert (changed, lines) == (4, 12)
     assert after.split() == ["speaker", "says"] * 240
 
@@ -185,9 +185,9 @@ def test_a_negative_control_takes_its_donor_from_another_domain(synthetic_items:
     assert not any(item.negative_control for item in synthetic_items if item.transform != "negative_control")
 
 
-def _short() -> tuple[Source, Context]:
+def _short() -> tuple[SourceDocument, Context]:
     fact = Fact("How many?", "What number?", ("forty two",))
-    source = Source("d", "d", "s", "note", "it says forty two and no more", (fact,))
+    source = SourceDocument("d", "d", "s", "note", "it says forty two and no more", (fact,))
     return source, Context(Draws(1), 4, 400, lambda source: source, lambda source, document: True)
 
 

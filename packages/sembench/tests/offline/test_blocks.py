@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.offline.blocks import BlockMetrics, Ids, exact_prefix_tokens, full_blocks, measure_blocks
-from sembench.offline.exact_provider import ExactBlockProvider
+from sembench.offline.blocks import BlockMetrics, TokenIds, collect_blocks, count_exact_prefix, measure_blocks
+from sembench.offline.providers import ExactBlockProvider
 from semblend_core import DonorOffer, LookupRequest, Namespace, Span
 
 tokens = st.lists(st.integers(0, 2), max_size=60)
 block_sizes = st.integers(1, 6)
 
 
-def ids(values: list[int]) -> Ids:
+def ids(values: list[int]) -> TokenIds:
     return np.array(values, np.int32)
 
 
@@ -66,7 +66,7 @@ def test_metrics_are_what_the_definition_counts(
     proposed: tuple[list[int], list[Span]], donors: list[list[int]], size: int
 ) -> None:
     recipient, spans = proposed
-    counted = measure_blocks(ids(recipient), full_blocks(map(ids, donors), size), spans, size)
+    counted = measure_blocks(ids(recipient), collect_blocks(map(ids, donors), size), spans, size)
     assert counted == metrics_by_definition(recipient, donors, spans, size)
 
 
@@ -80,7 +80,7 @@ def test_the_exact_prefix_is_the_longest_run_of_leading_blocks_of_one_donor(
             len(donor) >= blocks * size and donor[: blocks * size] == recipient[: blocks * size] for donor in donors
         ):
             longest = blocks * size
-    assert exact_prefix_tokens(ids(recipient), map(ids, donors), size) == longest
+    assert count_exact_prefix(ids(recipient), map(ids, donors), size) == longest
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60), st.lists(tokens, max_size=3), block_sizes)
@@ -97,7 +97,7 @@ def test_the_exact_provider_proposes_the_exact_blocks_and_no_others(
     for span in spans:
         donor = donors[int(span.donor_id[1:])]
         assert donor[span.donor_start : span.donor_end] == recipient[span.target_start : span.target_end]
-    counted = measure_blocks(ids(recipient), full_blocks(map(ids, donors), size), spans, size)
+    counted = measure_blocks(ids(recipient), collect_blocks(map(ids, donors), size), spans, size)
     assert counted.exact == counted.candidate == counted.eligible
     assert counted.eligible_beyond_exact == 0
 
@@ -123,7 +123,7 @@ def test_figures_worked_out_by_hand() -> None:
         Span(16, "a", 30, 3),
         Span(20, "a", 40, 2),
     ]
-    counted = measure_blocks(ids(recipient), full_blocks([ids(donor)], 4), spans, 4)
+    counted = measure_blocks(ids(recipient), collect_blocks([ids(donor)], 4), spans, 4)
     assert counted == BlockMetrics(total=5, exact=1, candidate=3, eligible=1, eligible_beyond_exact=1)
 
 
@@ -131,10 +131,10 @@ def test_figures_worked_out_by_hand() -> None:
 def test_a_prefix_counts_in_whole_blocks(shared: int, prefix: int) -> None:
     recipient = ids(list(range(10)))
     donor = ids([*range(shared), *[99] * 5])
-    assert exact_prefix_tokens(recipient, [ids([50]), donor], 4) == prefix
+    assert count_exact_prefix(recipient, [ids([50]), donor], 4) == prefix
 
 
 def test_a_block_inside_a_donor_but_not_on_its_grid_is_not_exact() -> None:
-    counted = measure_blocks(ids([1, 2]), full_blocks([ids([0, 1, 2, 3])], 2), (), 2)
+    counted = measure_blocks(ids([1, 2]), collect_blocks([ids([0, 1, 2, 3])], 2), (), 2)
     assert counted.exact == 0
-    assert measure_blocks(ids([1, 2]), full_blocks([ids([0, 9, 1, 2])], 2), (), 2).exact == 1
+    assert measure_blocks(ids([1, 2]), collect_blocks([ids([0, 9, 1, 2])], 2), (), 2).exact == 1

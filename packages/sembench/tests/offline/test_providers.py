@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sembench.offline.exact_provider import ExactBlockProvider
-from sembench.offline.peer import PYTHON_VARIABLE, equal_spans, open_peer
-from sembench.offline.providers import ProviderOptions, open_provider
+from sembench.offline.peer import PYTHON_VARIABLE, find_equal_spans, open_peer
+from sembench.offline.providers import ExactBlockProvider, ProviderOptions, open_provider
 from sembench.schema import InputError
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, SemanticLookupProvider, Span
 
@@ -137,7 +136,7 @@ def test_only_equal_tokens_of_the_peer_become_spans() -> None:
     donors = {(NAMESPACE.digest, "a"): np.array([1, 2, 9, 4, 5], np.int32)}
     asked = request([1, 2, 3, 4, 5, 6])
     runs = [(0, "a", 0, 5), (4, "a", 4, 1), (5, "a", 5, 1), (5, "gone", 0, 1)]
-    spans, unequal = equal_spans(runs, asked, donors)
+    spans, unequal = find_equal_spans(runs, asked, donors)
     # Position 2 differs, position 4 was proposed twice, and position 5 is beyond the donor.
     assert spans == [Span(0, "a", 0, 2), Span(3, "a", 3, 2)]
     assert unequal == 2

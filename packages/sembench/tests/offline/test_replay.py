@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from sembench.identity import identify
-from sembench.offline.exact_provider import ExactBlockProvider
-from sembench.offline.providers import ProviderOptions, open_provider
+from sembench.offline.providers import ExactBlockProvider, ProviderOptions, open_provider
 from sembench.offline.replay import OfflineRun, replay_offline
-from sembench.offline.result import offline_result
+from sembench.offline.result import build_offline_result
 from sembench.schema import InputError, ManifestItem, Result
 from sembench.tokenization import Tokenizer
 from semblend_core import DonorOffer, LookupRequest, LookupResult, OfferResult, Plan, SemanticLookupProvider, Span
@@ -26,7 +25,7 @@ def core() -> SemanticLookupProvider:
 
 
 def result_of(items: list[ManifestItem], run: OfflineRun, *, shared_pool: bool = False) -> Result:
-    return offline_result(identify("offline", None, len(items)), {}, items, run, 16, shared_pool=shared_pool)
+    return build_offline_result(identify("offline", None, len(items)), {}, items, run, 16, shared_pool=shared_pool)
 
 
 def four_items(make_item: MakeItem, distinct: Distinct) -> list[ManifestItem]:

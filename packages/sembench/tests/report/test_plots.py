@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sembench.report.speed_quality import label_rows
 from sembench.report.svg import BOTTOM, TOP, Axis, tick_label
+from sembench.report.transforms import place_labels
 
 positive = st.floats(1e-9, 1e9)
 
@@ -47,7 +47,7 @@ def test_tick_labels_are_short() -> None:
 
 @given(st.lists(st.tuples(st.floats(4, 96), st.floats(TOP, BOTTOM)), max_size=13))
 def test_numbers_in_the_scatter_stay_inside_and_off_each_other(places: list[tuple[float, float]]) -> None:
-    rows = label_rows(places)
+    rows = place_labels(places)
     assert all(TOP <= row <= BOTTOM for row in rows)
     crowded = len(places) > 8  # so many points in one place leave no room
     for (a, (x, _)), (b, (other, _)) in itertools.combinations(zip(rows, places, strict=True), 2):

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from click.testing import Result as Outcome
 
 from sembench.cli import main
-from sembench.cli.report import _names
+from sembench.cli.results import _names
 from sembench.schema import EngineSummary, Result
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from sembench.cli.options import Words
+from sembench.cli.options import FILE, Words
 from sembench.engine_events import ENGINES, collect_logs, summarize
 from sembench.schema import EngineSummary, read_json, write_atomically
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _ENGINE_ALIASES = {"trt-llm": "trtllm", "tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
 
 
@@ -38,11 +37,11 @@ _engine_option = click.option(
     "--input",
     "inputs",
     cls=Words,
-    type=_FILE,
+    type=FILE,
     required=True,
     help="Log files of one run, plain or gzip.",
 )
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the summary goes (JSON).")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the summary goes (JSON).")
 def summarize_engine_events(engine: str, inputs: tuple[Path, ...], output: Path) -> None:
     """Count what an engine's log or audit stream says: donors, lookups, loads, and what really landed.
 
@@ -64,8 +63,8 @@ def summarize_engine_events(engine: str, inputs: tuple[Path, ...], output: Path)
 @click.option("--pod", required=True, help="The pod's name.")
 @click.option("--container", help="Container of the pod; needed where it has several.")
 @click.option("--since-time", metavar="TIME", help="Only what was logged since, such as 2026-06-22T18:00:00Z.")
-@click.option("--output-log", type=_FILE, required=True, help="Where the log goes.")
-@click.option("--output-summary", type=_FILE, required=True, help="Where the summary of its events goes (JSON).")
+@click.option("--output-log", type=FILE, required=True, help="Where the log goes.")
+@click.option("--output-summary", type=FILE, required=True, help="Where the summary of its events goes (JSON).")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds until kubectl is given up.")
 def collect_k8s_engine_events(
     engine: str,
@@ -102,7 +101,7 @@ def collect_k8s_engine_events(
 
 @click.command()
 @click.option("--url", required=True, help="The metrics address, such as http://localhost:8000/metrics.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the snapshot goes (JSON).")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the snapshot goes (JSON).")
 @click.option("--timeout", "timeout_s", default=10.0, show_default=True, help="Seconds until the engine is given up.")
 def engine_snapshot(url: str, output: Path, timeout_s: float) -> None:
     """Keep an engine's Prometheus counters as they are now, to compare them later with `engine-window`.
@@ -119,9 +118,9 @@ def engine_snapshot(url: str, output: Path, timeout_s: float) -> None:
 
 
 @click.command()
-@click.option("--before", type=_FILE, required=True, help="Snapshot taken before the run.")
-@click.option("--after", type=_FILE, required=True, help="Snapshot taken after it, of the same address.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the deltas and rates go (JSON).")
+@click.option("--before", type=FILE, required=True, help="Snapshot taken before the run.")
+@click.option("--after", type=FILE, required=True, help="Snapshot taken after it, of the same address.")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the deltas and rates go (JSON).")
 def engine_window(before: Path, after: Path, output: Path) -> None:
     """What an engine's counters did between two snapshots, and the rates made of that.
 
@@ -132,9 +131,9 @@ def engine_window(before: Path, after: Path, output: Path) -> None:
     Example:
       sembench engine-window --before before.json --after after.json --output window.json
     """
-    from sembench.prometheus import EngineSnapshot, window_between
+    from sembench.prometheus import EngineSnapshot, compare_snapshots
 
-    window = window_between(read_json(before, EngineSnapshot), read_json(after, EngineSnapshot))
+    window = compare_snapshots(read_json(before, EngineSnapshot), read_json(after, EngineSnapshot))
     write_atomically(output, window.model_dump_json(indent=1))
     click.echo(f"{window.seconds:.1f} s, {len(window.deltas)} series changed: {output}")
     for name, rate in window.rates.items():

@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
+from sembench.cli.options import FILE
 from sembench.identity import load_manifest, sha256_of
 from sembench.schema import InputError, Result, read_json, write_atomically
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command()
-@click.option("--result", "result_path", type=_FILE, required=True, help="The result whose answers are judged.")
-@click.option("--manifest", "-m", type=_FILE, required=True, help="The manifest it was run on: it holds the evidence.")
+@click.option("--result", "result_path", type=FILE, required=True, help="The result whose answers are judged.")
+@click.option("--manifest", "-m", type=FILE, required=True, help="The manifest it was run on: it holds the evidence.")
 @click.option("--judge-url", required=True, help="An OpenAI-compatible server, such as http://localhost:8000.")
 @click.option("--judge-model", required=True, help="The judge's name there; better not the model that was judged.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the result with the opinions goes.")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the result with the opinions goes.")
 @click.option("--max-items", type=click.IntRange(min=1), help="Judge only the first items. Default: all.")
 @click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True, help="Questions at a time.")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds until a question is given up.")
@@ -56,6 +53,7 @@ def judge(
     """
     from sembench.judge import JudgeClient, judge_result
     from sembench.judge.client import API_KEY_VARIABLE, REFUSED
+    from sembench.terminal import ProgressBars
 
     result = read_json(result_path, Result)
     if sha256_of(manifest) != result.run.manifest_sha256:
@@ -67,15 +65,14 @@ def judge(
     client = JudgeClient(judge_url, judge_model, api_key=key, timeout_s=timeout_s, max_tokens=max_tokens)
     try:
         client.check()
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("judging", total=len(items))
+        with ProgressBars() as bars:
             judged = judge_result(
                 result,
                 items,
                 client,
                 concurrency=concurrency,
                 max_prompt_chars=max_prompt_chars,
-                on_item=lambda: progress.advance(task),
+                on_item=bars.counter("judging", len(items)),
             )
     finally:
         client.close()

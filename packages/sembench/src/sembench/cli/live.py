@@ -11,27 +11,21 @@ from typing import Any, TypeVar
 
 import click
 
+from sembench.cli.options import FILE, max_output_tokens_option, serve_command_option, template_option, tenant_option
 from sembench.identity import load_manifest
-from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client, partial_path
+from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client
 from sembench.schema import InputError, write_atomically
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _REFUSED_RESULT = 1
 
 _SHARED = (
-    click.option("--manifest", "-m", type=_FILE, required=True, help="What to serve, from `sembench build`."),
-    click.option("--output", "-o", type=_FILE, required=True, help="Where the JSON goes; its folder is made."),
+    click.option("--manifest", "-m", type=FILE, required=True, help="What to serve, from `sembench build`."),
+    click.option("--output", "-o", type=FILE, required=True, help="Where the JSON goes; its folder is made."),
     click.option("--model", required=True, help="The model's name as the server lists it."),
     click.option("--max-items", type=click.IntRange(min=1), help="Serve only the first so many items."),
-    click.option(
-        "--template",
-        type=click.Choice(["completion", "chat"]),
-        default="completion",
-        show_default=True,
-        help="completion sends the prompt as it is; chat sends it as a message, and the server adds its template.",
-    ),
+    template_option,
     click.option(
         "--reset-url",
         "reset_urls",
@@ -41,7 +35,7 @@ _SHARED = (
         "/flush_cache are tried. May be given several times, once for each worker.",
     ),
     click.option("--worker-url", metavar="URL", help="The engine behind the gateway: there its reset is looked for."),
-    click.option("--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer."),
+    max_output_tokens_option,
     click.option(
         "--quality-threshold",
         type=click.FloatRange(0, 1),
@@ -49,7 +43,7 @@ _SHARED = (
         show_default=True,
         help="What the best of F1, ROUGE-L and token recall must reach for an answer to pass.",
     ),
-    click.option("--tenant", default="sembench", show_default=True, help="Sent as x-tenant-id."),
+    tenant_option,
     click.option(
         "--reuse-off",
         default=json.dumps(REUSE_OFF),
@@ -73,7 +67,7 @@ _SHARED = (
         help="After a broken connection, a time-out, a 5xx or a 429; never after another 4xx.",
     ),
     click.option("--timeout-s", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Per request."),
-    click.option("--serve-command", metavar="TEXT", help="How the server was started; kept in the result for readers."),
+    serve_command_option,
     click.option("--seed", default=0, show_default=True, help="Sent to servers that take one; kept in the result."),
 )
 
@@ -110,7 +104,7 @@ _REPLAY = (
     click.option("--capture-logprobs", is_flag=True, help="Keep the log-probabilities of the answers' tokens."),
     click.option(
         "--connector-audit",
-        type=_FILE,
+        type=FILE,
         help="SemBlend's audit stream of the server (SEMBLEND_AUDIT_PATH there), read at the end. Without it nothing "
         "is known to be reused, and confirmed figures stay null.",
     ),
@@ -179,8 +173,9 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
     Example:
       sembench calibrate-noise-floor -m m.jsonl -o floor.json --gateway-url http://localhost:8000 --model NAME
     """
-    from sembench.live.calibration import calibrate
-    from sembench.live.display import counting, print_noise_floor
+    from sembench.live.display import print_noise_floor, record_counter
+    from sembench.live.noise_floor import calibrate
+    from sembench.terminal import ProgressBars
 
     if (gateway_url is None) == (base_url is None):
         raise click.UsageError("give one of --gateway-url and --base-url")
@@ -188,7 +183,8 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
     manifest, output = options.pop("manifest"), options.pop("output")
     config = _config({**options, "paired": True}, engine, clean_url(option, gateway_url or base_url or ""))
     items = load_manifest(manifest, config.max_items)
-    with counting(len(items) * repeats) as on_record:
+    with ProgressBars() as bars:
+        on_record = record_counter(bars, len(items) * repeats)
         floor = asyncio.run(calibrate(config, manifest, items, repeats, on_record, _api_key()))
     write_atomically(output, floor.model_dump_json(indent=1))
     print_noise_floor(floor)
@@ -230,9 +226,10 @@ def verify_endpoint(url: str, model: str, engine: str, reset_urls: tuple[str, ..
 
 
 def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
-    from sembench.live.display import counting, print_result
-    from sembench.live.partial import Partial, PartialHeader
-    from sembench.live.replay import finish, replay
+    from sembench.live.display import print_result, record_counter
+    from sembench.live.replay import build_live_result, replay
+    from sembench.partial import PartialHeader, PartialRun, partial_path
+    from sembench.terminal import ProgressBars
 
     manifest, output = options.pop("manifest"), options.pop("output")
     resume, overwrite = options.pop("resume"), options.pop("overwrite")
@@ -241,18 +238,19 @@ def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
     partial_file = partial_path(output)
     resume = _settle_leftovers(partial_file, output, resume, overwrite)
 
-    def open_partial(header: PartialHeader) -> Partial:
-        return (Partial.resume if resume else Partial.begin)(partial_file, header)
+    def open_partial(header: PartialHeader) -> PartialRun:
+        return (PartialRun.resume if resume else PartialRun.begin)(partial_file, header)
 
     try:
-        with counting(len(items) * len(config.arms)) as on_record:
-            partial = asyncio.run(replay(config, manifest, items, open_partial, on_record, _api_key()))
+        with ProgressBars() as bars:
+            on_record = record_counter(bars, len(items) * len(config.arms))
+            recording = asyncio.run(replay(config, manifest, items, open_partial, on_record, _api_key()))
     except KeyboardInterrupt:
         click.echo(f"stopped; what was measured is in {partial_file}: run again with --resume", err=True)
         raise
-    result = finish(config, items, partial)
+    result = build_live_result(config, items, recording)
     write_atomically(output, result.model_dump_json(indent=1))
-    partial.remove()
+    recording.partial.remove()
     print_result(result)
     click.echo(f"written: {output}")
     if not result.aggregate.requests_ok:

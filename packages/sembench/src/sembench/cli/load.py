@@ -7,16 +7,22 @@ from pathlib import Path
 
 import click
 
-from sembench.cli.options import Words
+from sembench.cli.options import (
+    FILE,
+    Words,
+    max_output_tokens_option,
+    serve_command_option,
+    template_option,
+    tenant_option,
+)
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 
 
 @click.command()
-@click.option("--manifest", "-m", type=_FILE, required=True, help="Whose prompts are sent, from `sembench build`.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the JSON goes; its folder is made.")
+@click.option("--manifest", "-m", type=FILE, required=True, help="Whose prompts are sent, from `sembench build`.")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the JSON goes; its folder is made.")
 @click.option("--gateway-url", required=True, metavar="URL", help="An OpenAI-compatible server or gateway.")
 @click.option("--model", required=True, help="The model's name as the server lists it.")
 @click.option(
@@ -59,7 +65,7 @@ _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
     metavar="SHARE...",
     help="Share of requests whose evidence was served before, as donors. The others share nothing with any request.",
 )
-@click.option("--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer.")
+@max_output_tokens_option
 @click.option("--timeout-s", type=_ABOVE_ZERO, default=120.0, show_default=True, help="Per request, and for the end.")
 @click.option(
     "--max-in-flight",
@@ -69,15 +75,9 @@ _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
     help="Open loop: beyond this, requests wait in the generator, and their wait counts.",
 )
 @click.option("--max-items", type=click.IntRange(min=1), help="Use only the first so many items of the manifest.")
-@click.option(
-    "--template",
-    type=click.Choice(["completion", "chat"]),
-    default="completion",
-    show_default=True,
-    help="completion sends the prompt as it is; chat sends it as a message, and the server adds its template.",
-)
-@click.option("--tenant", default="sembench", show_default=True, help="Sent as x-tenant-id.")
-@click.option("--serve-command", metavar="TEXT", help="How the server was started; kept in the result for readers.")
+@template_option
+@tenant_option
+@serve_command_option
 @click.option("--seed", default=0, show_default=True, help="Of arrivals and of the order of recipients.")
 def run_load(
     manifest: Path,
@@ -122,14 +122,14 @@ def run_load(
     from sembench.live.config import API_KEY_VARIABLE, clean_url
     from sembench.load.client import Target
     from sembench.load.point import LoadPoint
-    from sembench.load.run import LoadRun
-    from sembench.load.screen import LoadScreen, print_points
-    from sembench.load.sweep import Plan
+    from sembench.load.run import LoadRun, LoadSweep
+    from sembench.load.screen import PointObserver, print_points
     from sembench.schema import InputError
+    from sembench.terminal import ProgressBars
 
     items = load_manifest(manifest, max_items)
     levels = concurrency or (() if rates else _DEFAULT_CONCURRENCY)
-    plan = Plan(levels, rates, reuse_shares, duration, warmup, min_requests, max_in_flight, seed)
+    sweep = LoadSweep(levels, rates, reuse_shares, duration, warmup, min_requests, max_in_flight, seed)
     target = Target(
         clean_url("--gateway-url", gateway_url),
         model,
@@ -140,10 +140,10 @@ def run_load(
         os.environ.get(API_KEY_VARIABLE) or None,
         seed,
     )
-    run = LoadRun(plan, target, manifest, items, serve_command)
+    run = LoadRun(sweep, target, manifest, items, serve_command)
     try:
-        with LoadScreen(len(list(plan.points()))) as screen:
-            result = run.measure(output, screen.observe)
+        with ProgressBars(refresh_by_hand=True) as bars:
+            result = run.measure(output, PointObserver(bars, len(list(sweep.points()))).observe)
     except KeyboardInterrupt:
         click.echo(f"stopped; the points that were complete are in {output}", err=True)
         raise

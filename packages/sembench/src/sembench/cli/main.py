@@ -11,7 +11,7 @@ from sembench.__about__ import __version__
 from sembench.schema import InputError
 
 COMMANDS = {
-    "demo": "demo",
+    "demo": "embedded",
     "build": "manifests",
     "checksum-manifest": "manifests",
     "audit-manifest": "manifests",
@@ -33,7 +33,7 @@ COMMANDS = {
     "assert-result-gates": "results",
     "roi": "results",
     "judge": "judge",
-    "report": "report",
+    "report": "results",
 }
 """Command to its module in ``sembench.cli``; there it is a click command of that name, with underscores."""
 

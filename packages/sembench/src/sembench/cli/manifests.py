@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sembench.cli.options import Words
-from sembench.schema import TRANSFORMS, InputError, read_json, write_atomically
+from sembench.schema import TRANSFORMS, InputError, naming, read_json, write_atomically
 
 _BANDS = ("2k", "4k", "8k", "16k")
 _GENERATED = ("fixture", "synthetic-v1")
@@ -113,22 +111,28 @@ def build(profile: str, output: Path, **options: Any) -> None:
         if options[name] not in (None, ()) and profile not in profiles:
             raise click.UsageError(f"--{name.replace('_', '-')} is for {' and '.join(profiles)}, not for {profile}")
     from sembench.manifests import write_manifest
-    from sembench.manifests.display import print_built, progress
+    from sembench.manifests.display import print_built
+    from sembench.terminal import ProgressBars
 
-    with progress() as report:
-        built = _built(profile, options, report)
+    with ProgressBars() as bars:
+        built = _built(profile, options, bars.show)
     if not built.items:
         reasons = "\n".join(f"  {reason}" for reason in built.skipped)
         raise InputError(f"no item could be built:\n{reasons}", exit_code=2)
-    with _writing("--output", output):
+    with naming(f"--output {output}"):
         digest = write_manifest(output, built.items)
     print_built(built, output, digest)
 
 
 def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     from sembench.manifests import BuildOptions
-    from sembench.manifests.collected import MAX_ITEMS_PER_DATASET, longbench_manifest
-    from sembench.manifests.generated import DOMAIN_NAMES, fixture_manifest, synthetic_manifest
+    from sembench.manifests.profiles import (
+        DOMAIN_NAMES,
+        MAX_ITEMS_PER_DATASET,
+        build_fixture_manifest,
+        build_longbench_manifest,
+        build_synthetic_manifest,
+    )
 
     shared = BuildOptions(
         profile,
@@ -139,10 +143,10 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     )
     datasets = tuple(dict.fromkeys(options["datasets"]))
     if profile == "fixture":
-        return fixture_manifest(shared, report)
+        return build_fixture_manifest(shared, report)
     if profile == "synthetic-v1":
         bands = tuple(dict.fromkeys(_tokens(band) for band in options["length_bands"] or _BANDS))
-        return synthetic_manifest(
+        return build_synthetic_manifest(
             shared,
             datasets or DOMAIN_NAMES,
             bands,
@@ -150,7 +154,7 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
             max_per_domain=options["max_items_per_dataset"],
             report=report,
         )
-    return longbench_manifest(
+    return build_longbench_manifest(
         shared,
         version=int(profile[-1]),
         datasets=datasets,
@@ -159,14 +163,6 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
         revision=options["hf_revision"],
         report=report,
     )
-
-
-@contextmanager
-def _writing(option: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{option} {path}: {error.strerror or error}") from None
 
 
 def _tokens(band: str) -> int:
@@ -195,7 +191,7 @@ def checksum_manifest(manifest: Path, output: Path | None) -> None:
     load_manifest(manifest)
     line = f"{sha256(manifest)}  {manifest}"
     if output:
-        with _writing("--output", output):
+        with naming(f"--output {output}"):
             write_atomically(output, line + "\n")
     click.echo(line)
 
@@ -232,12 +228,13 @@ def audit_manifest(
     """
     from sembench.identity import load_manifest
     from sembench.manifests import audit, sha256
-    from sembench.manifests.display import print_audit, progress
+    from sembench.manifests.display import print_audit
+    from sembench.terminal import ProgressBars
     from sembench.tokenization import load_tokenizer
 
     items = load_manifest(manifest)
     encoder = load_tokenizer(tokenizer)
-    with progress() as report:
+    with ProgressBars() as bars:
         found = audit.audit_manifest(
             items,
             encoder,
@@ -245,10 +242,10 @@ def audit_manifest(
             boilerplate_share,
             manifest=str(manifest),
             manifest_sha256=sha256(manifest),
-            report=report,
+            report=bars.show,
         )
     if output:
-        with _writing("--output", output):
+        with naming(f"--output {output}"):
             write_atomically(output, found.model_dump_json(indent=1) + "\n")
     print_audit(found)
     if found.violations:
@@ -270,7 +267,7 @@ def freeze(manifest: Path, spec: Path) -> None:
     from sembench.manifests import frozen
 
     record = frozen.freeze(manifest)
-    with _writing("--spec", spec):
+    with naming(f"--spec {spec}"):
         write_atomically(spec, record.model_dump_json(indent=1) + "\n")
     click.echo(f"{spec}: {record.items} items, sha256 {record.sha256}")
 
@@ -293,7 +290,7 @@ def verify_frozen(manifest: Path, spec: Path) -> None:
     from sembench.manifests import frozen
 
     record = read_json(spec, frozen.FrozenSpec)
-    found = frozen.differences(record, frozen.freeze(manifest))
+    found = frozen.find_differences(record, frozen.freeze(manifest))
     if found:
         listed = "\n".join(f"  {line}" for line in found)
         raise InputError(f"{manifest} is not what {spec} recorded:\n{listed}", exit_code=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sembench.schema import InputError, Result, write_atomically
+from sembench.schema import InputError, Result, naming, write_atomically
 
 
 @click.command()
@@ -84,13 +84,11 @@ def run_offline(manifest: Path, output: Path, **options: Any) -> None:
     An item whose provider fails, or proposes tokens that differ from the donor's, is recorded as an error with its
     reason, and the run goes on. Exit code 1 if every item failed.
     """
-    from sembench.offline.table import print_summary
+    from sembench.offline.result import print_summary
 
     result = _run(manifest, options)
-    try:
+    with naming(f"--output {output}"):
         write_atomically(output, result.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}") from None
     print_summary(result)
     click.echo(f"Result: {output}")
     failed = [record for record in result.requests if record.status == "error"]
@@ -102,8 +100,8 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
     from sembench.identity import identify, load_manifest
     from sembench.offline.providers import ProviderOptions, open_provider
     from sembench.offline.replay import replay_offline
-    from sembench.offline.result import offline_result
-    from sembench.offline.table import progress
+    from sembench.offline.result import build_offline_result
+    from sembench.terminal import ProgressBars
     from sembench.tokenization import load_tokenizer
 
     items = load_manifest(manifest, options["max_items"])
@@ -120,7 +118,8 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
     )
     identity = identify("offline", manifest, len(items))
     try:
-        with progress(len(items)) as advance:
+        with ProgressBars() as bars:
+            advance = bars.counter("items", len(items))
             run = replay_offline(
                 items, tokenizer, provider, options["block_size"], shared_pool=options["shared_pool"], on_item=advance
             )
@@ -132,7 +131,7 @@ def _run(manifest: Path, options: dict[str, Any]) -> Result:
         "provider": describe(),
         "max_items": options["max_items"],
     }
-    return offline_result(identity, config, items, run, options["block_size"], shared_pool=options["shared_pool"])
+    return build_offline_result(identity, config, items, run, options["block_size"], shared_pool=options["shared_pool"])
 
 
 def _variables(settings: tuple[str, ...]) -> dict[str, str]:

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+max_output_tokens_option = click.option(
+    "--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer."
+)
+template_option = click.option(
+    "--template",
+    type=click.Choice(["completion", "chat"]),
+    default="completion",
+    show_default=True,
+    help="completion sends the prompt as it is; chat sends it as a message, and the server adds its template.",
+)
+tenant_option = click.option("--tenant", default="sembench", show_default=True, help="Sent as x-tenant-id.")
+serve_command_option = click.option(
+    "--serve-command", metavar="TEXT", help="How the server was started; kept in the result for readers."
+)
+model_option = click.option(
+    "--model",
+    default=None,
+    metavar="PATH_OR_ID",
+    help="A model folder, a GGUF file or a hub id.  [default: SmolLM2-135M-Instruct from the package index]",
+)
+"""Of the commands that run a model themselves."""
 
 
 class Words(click.Option):

@@ -1,4 +1,4 @@
-"""``sembench`` commands that judge results: gates, merging, return on reuse."""
+"""``sembench`` commands on results: gates, merging, return on reuse, report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sembench.cli.options import Words
-from sembench.schema import EngineSummary, Interval, Result, read_json, write_atomically
+from sembench.cli.options import FILE, Words
+from sembench.schema import EngineSummary, Interval, NoiseFloor, Result, naming, read_json, write_atomically
+from sembench.terminal import table_console
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _SHARE = click.FloatRange(0, 1)
 _AT_LEAST_0 = click.FloatRange(min=0)
 _WIDTH = 160
@@ -41,6 +40,7 @@ _GATES: tuple[tuple[str, Any, str], ...] = (
         "Mean score of the LLM judge for warm answers. Only beside another gate on quality.",
     ),
 )
+_PRESENT_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _gate_options(command: Any) -> Any:
@@ -50,15 +50,15 @@ def _gate_options(command: Any) -> Any:
 
 
 @click.command()
-@click.option("--result", "result_path", type=_FILE, required=True, help="The result to judge.")
+@click.option("--result", "result_path", type=FILE, required=True, help="The result to judge.")
 @click.option(
     "--engine-summary",
     "summary_paths",
     cls=Words,
-    type=_FILE,
+    type=FILE,
     help="Summaries of engine logs (summarize-engine-events). With them, events, tokens and errors are theirs, summed.",
 )
-@click.option("--noise-floor-calibration", type=_FILE, help="Noise floor (calibrate-noise-floor) of the same protocol.")
+@click.option("--noise-floor-calibration", type=FILE, help="Noise floor (calibrate-noise-floor) of the same protocol.")
 @_gate_options
 @click.option("--require-materialized-reuse", is_flag=True, help="Tokens landed, in at least one backend event.")
 @click.option("--require-no-engine-errors", is_flag=True, help="The engine's logs hold no error.")
@@ -80,7 +80,6 @@ def assert_result_gates(
       sembench assert-result-gates --result r.json --engine-summary events.json \\
         --min-quality-pass-rate 0.80 --require-materialized-reuse --require-no-engine-errors
     """
-    from sembench.live.noise_floor import NoiseFloor
     from sembench.results.gates import Wanted, judge_gates
 
     wanted = Wanted(**gates)
@@ -96,7 +95,7 @@ def assert_result_gates(
     words = {True: "pass", False: "FAIL", None: "not judged"}
     for verdict in report.verdicts:
         table.add_row(*map(Text, (verdict.gate, verdict.wanted, verdict.found, words[verdict.passed])))
-    _console().print(table)
+    table_console(_WIDTH).print(table)
     for note in report.notes:
         click.echo(f"note: {note}", err=True)
     for verdict in report.verdicts:
@@ -122,10 +121,10 @@ def _check_gates(names: list[str], noise_floor: Path | None) -> None:
 
 
 @click.command()
-@click.option("--cold", "cold_path", type=_FILE, required=True, help="The run whose cold arm counts.")
-@click.option("--warm", "warm_path", type=_FILE, required=True, help="The run whose warm arm counts.")
-@click.option("--manifest", "-m", type=_FILE, help="The manifest of both runs. Default: where they say it is.")
-@click.option("--output", "-o", type=_FILE, required=True, help="Where the merged result goes.")
+@click.option("--cold", "cold_path", type=FILE, required=True, help="The run whose cold arm counts.")
+@click.option("--warm", "warm_path", type=FILE, required=True, help="The run whose warm arm counts.")
+@click.option("--manifest", "-m", type=FILE, help="The manifest of both runs. Default: where they say it is.")
+@click.option("--output", "-o", type=FILE, required=True, help="Where the merged result goes.")
 def merge_results(cold_path: Path, warm_path: Path, manifest: Path | None, output: Path) -> None:
     """Pair a cold and a warm run of one manifest, item by item, such as a stock engine's with SemBlend's.
 
@@ -147,11 +146,11 @@ def merge_results(cold_path: Path, warm_path: Path, manifest: Path | None, outpu
 
 
 @click.command()
-@click.option("--result", "result_path", type=_FILE, required=True, help="A paired result.")
+@click.option("--result", "result_path", type=FILE, required=True, help="A paired result.")
 @click.option("--hit-rate", type=_SHARE, help="Hit rate of your traffic. Default: the one measured, on this manifest.")
 @click.option("--gpu-hour-cost", type=_AT_LEAST_0, help="Price of the serving GPUs per hour.")
 @click.option("--prefill-cost-per-1k-tokens", type=_AT_LEAST_0, help="Price of 1,000 prompt tokens.")
-@click.option("--output", "-o", type=_FILE, help="Also write the figures here (JSON).")
+@click.option("--output", "-o", type=FILE, help="Also write the figures here (JSON).")
 def roi(
     result_path: Path,
     hit_rate: float | None,
@@ -193,7 +192,7 @@ def roi(
     ):
         if value is not None:
             table.add_row(name, f"{value:.4g}")
-    _console().print(table)
+    table_console(_WIDTH).print(table)
     if told.pairs_left_out:
         click.echo(f"note: {told.pairs_left_out} pairs are neither a hit nor a miss that is known as one", err=True)
 
@@ -205,6 +204,56 @@ def _shown(interval: Interval, unit: str = "") -> str:
     return f"{value} (n={interval.n}{bounds})"
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=_PRESENT_FILE, metavar="RESULT...")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page to write; its folder is made.",
+)
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="Put the results side by side first. Needs two or more of the same manifest; where they cannot be compared, "
+    "the page says why and shows no table.",
+)
+@click.option(
+    "--engine-summary",
+    "engine_summaries",
+    cls=Words,
+    type=_PRESENT_FILE,
+    help="Summaries that summarize-engine-events wrote; shown beside the results.",
+)
+def report(results: tuple[Path, ...], output: Path, compare: bool, engine_summaries: tuple[Path, ...]) -> None:
+    """Write one HTML page about one or several RESULT files.
+
+    The page needs no network and no script. It reads on a phone, on paper, in light and in dark. What a result did not
+    measure is called "not measured", and every rate stands with its numerator and denominator.
+
+    \b
+    Examples:
+      sembench report results/demo.json --output report.html
+      sembench report cold.json warm.json --compare -o compare.html
+      sembench report live.json --engine-summary engine.json -o report.html
+    """
+    from sembench.report import write_report
+
+    if compare and len(results) < 2:
+        raise click.UsageError("--compare needs two or more results, and one was given")
+    read = [read_json(path, Result) for path in results]
+    summaries = [read_json(path, EngineSummary) for path in engine_summaries]
+    with naming(f"--output {output}"):
+        write_report(read, output, names=_names(results), compare=compare, engine_summaries=summaries)
+    click.echo(f"Report: {output.resolve()}")
+
+
+def _names(paths: tuple[Path, ...]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join((*path.parts[-depth:-1], path.stem)) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{n}: {path}" for n, path in enumerate(paths, 1)]

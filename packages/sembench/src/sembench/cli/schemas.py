@@ -1,12 +1,25 @@
-"""``sembench schemas``."""
+"""``sembench schemas``: the JSON Schemas of the published formats, written from the models."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
+from pydantic import BaseModel
 
-from sembench.schema import InputError, write_atomically
+from sembench.schema import naming, write_atomically
+from sembench.schema.engine import ENGINE_SUMMARY_SCHEMA, EngineSummary
+from sembench.schema.manifest import MANIFEST_SCHEMA, ManifestItem
+from sembench.schema.result import RESULT_SCHEMA, Result
+
+PUBLISHED: dict[str, type[BaseModel]] = {
+    MANIFEST_SCHEMA: ManifestItem,
+    RESULT_SCHEMA: Result,
+    ENGINE_SUMMARY_SCHEMA: EngineSummary,
+}
+"""Schema version to the model of one document: a line of a manifest, a result file, an engine summary."""
 
 
 @click.command()
@@ -26,11 +39,26 @@ def schemas(output_dir: Path) -> None:
 
     A manifest is JSON lines: its schema is that of one line.
     """
-    from sembench.schema.publish import schema_files
+    from sembench.cli.schemas import schema_files
 
     for name, text in schema_files().items():
-        try:
+        with naming(f"--output-dir {output_dir}"):
             write_atomically(output_dir / name, text)
-        except OSError as error:
-            raise InputError(f"--output-dir {output_dir}: {error.strerror or error}") from None
         click.echo(output_dir / name)
+
+
+def schema_files() -> dict[str, str]:
+    """File name to its text, sorted keys: the same models give the same bytes."""
+    return {
+        f"{version}.schema.json": json.dumps(_schema(version, model), indent=2, sort_keys=True) + "\n"
+        for version, model in PUBLISHED.items()
+    }
+
+
+def _schema(version: str, model: type[BaseModel]) -> dict[str, Any]:
+    return {
+        **model.model_json_schema(mode="validation"),
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{version.replace('.', ':')}",
+        "version": version,
+    }

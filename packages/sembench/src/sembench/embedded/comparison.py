@@ -60,7 +60,7 @@ class ColdTruth:
         )
 
 
-def greedy_text(engine: ReferenceEngine, prefill: Prefill, answer_tokens: int, at_least: int = 0) -> GreedyText:
+def generate_greedily(engine: ReferenceEngine, prefill: Prefill, answer_tokens: int, at_least: int = 0) -> GreedyText:
     """The answer, ``answer_tokens`` long at most; text goes on past its end where ``at_least`` asks for more."""
     started = time.perf_counter()
     start = prefill.token_ids.size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sembench.embedded.config import EmbeddedConfig, Template
+from sembench.embedded.config import EmbeddedConfig, EmbeddedTemplate
 from sembench.schema import InputError
 from semblend_core import Namespace, TokenIds, as_token_ids
 from semblend_core import __version__ as core_version
@@ -25,7 +25,7 @@ class EmbeddedModel:
         self.engine = engine
         self.name = name
         self._tokenizer = tokenizer
-        self._template: Template = config.template
+        self._template: EmbeddedTemplate = config.template
         self.namespace = Namespace(
             model=name,
             revision="local",

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sembench.embedded.server import Served
-from sembench.offline.blocks import full_blocks, measure_blocks
+from sembench.embedded.server import ServedPrefill
+from sembench.offline.blocks import collect_blocks, measure_blocks
 from sembench.schema import ManifestItem, Quality, RequestRecord
 from sembench.schema.result import Arm
 from semblend_core import TokenIds
 
 
 @dataclass(frozen=True)
-class Reply:
+class ScoredAnswer:
     """What was said behind a prompt, and how good it was. None where the arm's text was not asked for."""
 
     quality: Quality
@@ -25,8 +25,8 @@ class Reply:
     """From the first token to the end of the answer."""
 
 
-def served_record(
-    item: ManifestItem, arm: Arm, served: Served, times_s: Sequence[float], reply: Reply
+def make_record(
+    item: ManifestItem, arm: Arm, served: ServedPrefill, times_s: Sequence[float], reply: ScoredAnswer
 ) -> RequestRecord:
     """One arm's record. ``times_s`` are its times to the first token, one per round."""
     ttft_ms = 1e3 * statistics.median(times_s)
@@ -52,10 +52,12 @@ def served_record(
     )
 
 
-def with_blocks(record: RequestRecord, served: Served, donors: Sequence[TokenIds], block_size: int) -> RequestRecord:
+def add_block_counts(
+    record: RequestRecord, served: ServedPrefill, donors: Sequence[TokenIds], block_size: int
+) -> RequestRecord:
     """The record with the block metrics of what the provider proposed, whether or not it was carried out."""
     spans = served.found.plan.spans if served.found and served.found.plan else ()
-    blocks = measure_blocks(served.prefill.token_ids, full_blocks(donors, block_size), spans, block_size)
+    blocks = measure_blocks(served.prefill.token_ids, collect_blocks(donors, block_size), spans, block_size)
     counts = {
         "total_blocks": blocks.total,
         "exact_blocks": blocks.exact,
@@ -66,7 +68,7 @@ def with_blocks(record: RequestRecord, served: Served, donors: Sequence[TokenIds
     return record.model_copy(update=counts)
 
 
-def failed_records(item: ManifestItem, problem: str, prompt_tokens: int) -> list[RequestRecord]:
+def make_failed_records(item: ManifestItem, problem: str, prompt_tokens: int) -> list[RequestRecord]:
     """Both arms of a pair, for an item that the model cannot serve."""
     arms: tuple[Arm, ...] = ("cold", "warm")
     return [
@@ -84,7 +86,7 @@ def failed_records(item: ManifestItem, problem: str, prompt_tokens: int) -> list
     ]
 
 
-def _proof(served: Served, arm: Arm) -> dict[str, Any]:
+def _proof(served: ServedPrefill, arm: Arm) -> dict[str, Any]:
     if arm != "cold":
         return {}
     computed, total = served.prefill.computed_tokens, served.prefill.token_ids.size
@@ -95,7 +97,7 @@ def _proof(served: Served, arm: Arm) -> dict[str, Any]:
     }
 
 
-def _reuse(served: Served, arm: Arm) -> dict[str, Any]:
+def _reuse(served: ServedPrefill, arm: Arm) -> dict[str, Any]:
     """What was planned and what the engine used. It reports every request, so that 0 is a finding here."""
     if arm != "warm" or served.found is None or served.outcome is None:
         return {"confirmed_tokens": served.prefill.reused_tokens} if arm == "probe" else {}

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sembench.embedded.comparison import Divergence
 from sembench.embedded.config import EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.partial import PartialResult
-from sembench.embedded.replay import Replayer
+from sembench.embedded.replay import FinishedItem, Replayer
 from sembench.identity import identify, load_manifest
+from sembench.partial import PartialHeader, PartialRun, holds_work, partial_path
 from sembench.results import build_result
-from sembench.schema import InputError, ManifestItem, Result, write_atomically
+from sembench.schema import InputError, ManifestItem, Result, naming, write_atomically
+from sembench.terminal import ProgressBars
 
 
 def run_embedded(
@@ -34,53 +33,57 @@ def run_embedded(
     console = console or Console(stderr=True)
     items = load_manifest(manifest, config.max_items)
     run = identify("embedded", manifest, len(items), seed=seed)
-    assert run.manifest_sha256 is not None
-    with _named(output):
+    header = PartialHeader(run=run, fixed={"config": config.as_json(), "versions": run.versions})
+    with naming(f"--output {output}"):
         output.parent.mkdir(parents=True, exist_ok=True)
-        partial = PartialResult(output, run.manifest_sha256, config.as_json(), run.versions, resume=resume)
+        taken_up = _take_up(partial_path(output), header, resume)
     with console.status("loading the model (the first time it is fetched and unpacked, about a minute)"):
         model = EmbeddedModel.open(config)
     run = run.model_copy(update={"engine": model.describe(), "host": {**run.host, "device": model.device}})
-    _replay_all(items, Replayer(model, config), partial, console)
-    replays = [partial.finished[item.item_id] for item in items]
+    with naming(f"--output {output}"):
+        partial = taken_up or PartialRun.begin(partial_path(output), header)
+    finished = _replay_all(items, Replayer(model, config), partial, console)
+    replays = [finished[item.item_id] for item in items]
     records = [record for replay in replays for record in replay.records]
     result = build_result(run, config.as_json(), items, records, config.block_size)
     result = _with_noise_floor(result, [replay.noise_floor for replay in replays if replay.noise_floor])
-    with _named(output):
+    with naming(f"--output {output}"):
         write_atomically(output, result.model_dump_json(indent=1))
         partial.remove()
     return result
 
 
-@contextmanager
-def _named(output: Path) -> Iterator[None]:
-    """A full disk or a folder that may not be written: said with the option that named it."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}") from None
+def _take_up(path: Path, header: PartialHeader, resume: bool) -> PartialRun | None:
+    """What an earlier run left, asked before the model is loaded."""
+    if resume and path.exists():
+        return PartialRun.resume(path, header)
+    if holds_work(path):
+        raise InputError(f"{path}: left by a run that did not end; give --resume to go on, or delete the file")
+    return None
 
 
-def _replay_all(items: Sequence[ManifestItem], replayer: Replayer, partial: PartialResult, console: Console) -> None:
-    remaining = [item for item in items if item.item_id not in partial.finished]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("warming up", total=len(items), completed=len(items) - len(remaining))
+def _replay_all(
+    items: Sequence[ManifestItem], replayer: Replayer, partial: PartialRun, console: Console
+) -> dict[str, FinishedItem]:
+    """All items by their id: those that the partial run holds, and the others replayed."""
+    finished = {item.item_id: item for item in (line.parse(FinishedItem) for line in partial.lines)}
+    remaining = [item for item in items if item.item_id not in finished]
+    with ProgressBars(console) as bars:
+        bars.show("items", len(finished), len(items), "warming up")
         if remaining:
             replayer.warm_up()
         for item in remaining:
 
             def say(step: str, transform: str = item.transform) -> None:
-                progress.update(task, description=f"{transform}: {step}")
+                bars.show("items", len(finished), len(items), f"{transform}: {step}")
 
             started = time.monotonic()
             replay = replayer.replay(item, say)
-            with _named(partial.path):
-                partial.add(replay)
-            progress.advance(task)
-            if not console.is_terminal:  # A log gets a line per item in place of the bar.
-                done = f"{len(partial.finished)} of {len(items)}"
-                console.print(f"{done}: {item.transform} ({time.monotonic() - started:.1f} s)", highlight=False)
+            with naming(f"--output {partial.path}"):
+                partial.append(replay.model_dump(mode="json"))
+            finished[item.item_id] = replay
+            bars.log(f"{len(finished)} of {len(items)}: {item.transform} ({time.monotonic() - started:.1f} s)")
+    return finished
 
 
 def _with_noise_floor(result: Result, floors: Sequence[Divergence]) -> Result:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sembench.embedded.config import Chooser
 from sembench.embedded.model import EmbeddedModel
-from sembench.embedded.policies import Chooser
-from sembench.embedded.prefix_cache import PrefixCache, whole_blocks
 from semblend_core import (
     DeclineReason,
     DonorOffer,
@@ -33,8 +34,60 @@ MIN_PREFIX_SHARE = 1 / 8
 little saves. A chat template's first words, which all prompts share, would make every miss look taxed."""
 
 
+class PrefixCache:
+    """The longest exact prefix in whole blocks. Holds whatever it is given: it lives as long as one item."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._entries: list[tuple[TokenIds, DonorKv]] = []
+
+    def publish(self, tokens: TokenIds, kv: DonorKv) -> None:
+        """Keep ``kv``, computed for ``tokens``: it must be exact."""
+        self._entries.append((tokens[: kv.tokens], kv))
+
+    def match(self, tokens: TokenIds) -> tuple[int, DonorKv | None]:
+        """How many leading tokens are covered, and by what. At least the last token is left to compute."""
+        length, found = 0, None
+        for held, kv in self._entries:
+            common = round_down_to_blocks(min(count_common_prefix(tokens, held), tokens.size - 1), self._block_size)
+            if common > length:
+                length, found = common, kv
+        return length, found
+
+
+class DonorMemory:
+    """Captured KV by prompt, so that items with the same donor prefill it once. The least recently used goes first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._held: OrderedDict[bytes, DonorKv] = OrderedDict()
+
+    def get(self, tokens: TokenIds, compute: Callable[[], DonorKv]) -> DonorKv:
+        key = tokens.tobytes()
+        if key in self._held:
+            self._held.move_to_end(key)
+            return self._held[key]
+        kv = compute()
+        self._held[key] = kv
+        self._bytes += kv.nbytes
+        while self._bytes > self._max_bytes and len(self._held) > 1:
+            self._bytes -= self._held.popitem(last=False)[1].nbytes
+        return kv
+
+
+def count_common_prefix(one: TokenIds, other: TokenIds) -> int:
+    length = min(one.size, other.size)
+    different = np.flatnonzero(one[:length] != other[:length])
+    return int(different[0]) if different.size else length
+
+
+def round_down_to_blocks(tokens: int, block_size: int) -> int:
+    return tokens // block_size * block_size
+
+
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServedPrefill:
     """One request up to its first token."""
 
     prefill: Prefill
@@ -73,31 +126,31 @@ class Server:
         self.donor_tokens.append(tokens)
         self._provider.offer_donor(DonorOffer(donor_id, self._namespace, tokens))
 
-    def publish(self, served: Served) -> None:
+    def publish(self, served: ServedPrefill) -> None:
         """Keep of a served prompt what the engine may: nothing from the first relocated token on."""
         tokens = served.prefill.token_ids
         exact = tokens.size if served.plan is None else served.plan.first_approximate_token
-        length = whole_blocks(exact, self._block_size)
+        length = round_down_to_blocks(exact, self._block_size)
         if length:
             self._cache.publish(tokens, self._engine.capture(served.prefill.workspace, length))
 
-    def serve_cold(self, tokens: TokenIds) -> Served:
+    def serve_cold(self, tokens: TokenIds) -> ServedPrefill:
         """Everything computed, in a workspace that holds nothing."""
         with self._engine.timed() as elapsed:
             workspace = self._empty_workspace(tokens)
             prefill = self._compute_behind(workspace, tokens, 0)
-            return Served(prefill, elapsed())
+            return ServedPrefill(prefill, elapsed())
 
-    def serve_again(self, cold: Prefill) -> Served:
+    def serve_again(self, cold: Prefill) -> ServedPrefill:
         """The same prompt from its own KV, which stays where it is as in a paged cache: the last block is computed."""
         tokens = cold.token_ids
-        exact = whole_blocks(tokens.size - 1, self._block_size)
+        exact = round_down_to_blocks(tokens.size - 1, self._block_size)
         with self._engine.timed() as elapsed:
             cold.workspace.truncate(exact)
             prefill = self._compute_behind(cold.workspace, tokens, exact)
-            return Served(prefill, elapsed())
+            return ServedPrefill(prefill, elapsed())
 
-    def serve(self, request_id: str, tokens: TokenIds, *, reuse: bool = True) -> Served:
+    def serve(self, request_id: str, tokens: TokenIds, *, reuse: bool = True) -> ServedPrefill:
         """As an engine serves it: its own exact prefix first, then what the provider's plan and the policy reuse."""
         with self._engine.timed() as elapsed:
             exact, prefix = self._own_prefix(tokens)
@@ -110,12 +163,12 @@ class Server:
                 prefill, recompute = self._prefill_reusing(tokens, plan, choice, prefix)
             ttft = elapsed()
         if found is None:
-            return Served(prefill, ttft)
+            return ServedPrefill(prefill, ttft)
         outcome = _outcome(request_id, found, recompute)
         self._provider.report_outcome(outcome)
         if recompute is None or choice is None:
-            return Served(prefill, ttft, outcome, found)
-        return Served(prefill, ttft, outcome, found, plan, recompute, choice.policy.name)
+            return ServedPrefill(prefill, ttft, outcome, found)
+        return ServedPrefill(prefill, ttft, outcome, found, plan, recompute, choice.policy.name)
 
     def _own_prefix(self, tokens: TokenIds) -> tuple[int, DonorKv | None]:
         exact, prefix = self._cache.match(tokens)

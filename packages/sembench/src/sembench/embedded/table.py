@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from sembench.schema import RequestRecord, Result
 from sembench.schema.result import Arm
+from sembench.terminal import table_console
 
 Figure = Callable[[RequestRecord], float | None]
 TABLE_WIDTH = 100
@@ -20,7 +20,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """Some items' records by arm, under one label."""
 
     label: str
@@ -58,16 +58,16 @@ def _outcome(record: RequestRecord) -> str:
     return words.get(record.outcome or "", (record.decline_reason or record.outcome or _NONE).replace("_", " "))
 
 
-def lines_of(result: Result, label: Callable[[RequestRecord], str]) -> list[Line]:
+def group_records(result: Result, label: Callable[[RequestRecord], str]) -> list[TableLine]:
     """Records under the same label make a line, in the order of their first."""
-    lines: dict[str, Line] = {}
+    lines: dict[str, TableLine] = {}
     for record in result.requests:
-        line = lines.setdefault(label(record), Line(label(record), {}))
+        line = lines.setdefault(label(record), TableLine(label(record), {}))
         line.arms.setdefault(record.arm, []).append(record)
     return list(lines.values())
 
 
-def replay_table(lines: Iterable[Line], first_heading: str) -> Table:
+def build_table(lines: Iterable[TableLine], first_heading: str) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column(first_heading, no_wrap=True)
     for heading in _HEADINGS:
@@ -91,7 +91,7 @@ _HEADINGS = (
 )
 
 
-def _figures(line: Line) -> Sequence[str]:
+def _figures(line: TableLine) -> Sequence[str]:
     return (
         _whole(line.median("warm", lambda record: record.prompt_tokens)),
         _whole(line.median("cold", lambda record: record.ttft_ms)),
@@ -120,16 +120,10 @@ def _small(value: float | None) -> str:
     return f"{value:.5f}" if value >= 1e-5 or value == 0 else f"{value:.0e}"
 
 
-def console_for_tables() -> Console:
-    """As wide as the terminal; a file gets the width that the table is made for."""
-    console = Console()
-    return console if console.is_terminal else Console(width=TABLE_WIDTH)
-
-
 def print_summary(result: Result, output: Path) -> None:
     """Medians and means by transform, then where the whole result is."""
-    console = console_for_tables()
-    console.print(replay_table(lines_of(result, lambda record: record.transform), "\ntransform"))
+    console = table_console(TABLE_WIDTH)
+    console.print(build_table(group_records(result, lambda record: record.transform), "\ntransform"))
     failed = [record for record in result.requests if record.status == "error"]
     if failed:
         console.print(f"{len(failed)} of {len(result.requests)} requests failed, first: {failed[0].error}")

@@ -9,7 +9,19 @@ from typing import Literal, Protocol
 _LARGEST = 2**53
 """Whole numbers below it are exact as floats."""
 
-Kind = Literal[
+REUSE_COUNTS = frozenset(
+    {
+        "donors_registered",
+        "lookup_hits",
+        "loads_advertised",
+        "advertised_tokens",
+        "materialization_events",
+        "materialized_tokens",
+    }
+)
+"""The counts of a summary that every format of semantic reuse tells."""
+
+EventKind = Literal[
     "donor_captured",
     "donor_registered",
     "lookup",
@@ -30,7 +42,7 @@ Kind = Literal[
 class Event:
     """One thing that an engine said. None: it did not say."""
 
-    kind: Kind
+    kind: EventKind
     request_id: str | None = None
     """The request it tells of; None for donors."""
     tokens: int | None = None
@@ -69,14 +81,14 @@ class LineParser(Protocol):
         """Counts of the format's own that belong to no common field."""
 
 
-def number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
     """A figure, if it is one. JSON's true is none, nor are NaN, infinities and what no counter could have reached."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_LARGEST < value < _LARGEST:
         return None
     return float(value)
 
 
-def whole(value: object) -> int | None:
+def as_count(value: object) -> int | None:
     """A count, if it is one: a whole number that is not negative."""
-    known = number(value)
+    known = as_number(value)
     return int(known) if known is not None and known >= 0 and known == int(known) else None

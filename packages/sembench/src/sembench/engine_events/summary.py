@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sembench.engine_events.audit import AUDIT_FAMILY, AUDIT_TELLS, audit_event, audit_record, check_schema
-from sembench.engine_events.errors import ErrorReader
 from sembench.engine_events.event import Event, LineParser, UnreadableEventError
-from sembench.engine_events.lines import LogLine, is_plain, read_lines
-from sembench.engine_events.lmcache import LmcacheLog
-from sembench.engine_events.sglang import SglangLog
-from sembench.engine_events.tally import Tally
-from sembench.engine_events.text import time_of
-from sembench.engine_events.trtllm import TrtllmStream
-from sembench.engine_events.vllm import VllmLog
+from sembench.engine_events.json_streams import (
+    AUDIT_FAMILY,
+    AUDIT_TELLS,
+    TrtllmStream,
+    check_schema,
+    find_audit_record,
+    read_audit_event,
+)
+from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, read_lines
+from sembench.engine_events.tally import EventTally
+from sembench.engine_events.text_logs import LmcacheLog, SglangLog, VllmLog, find_time
 from sembench.schema import EngineSummary, InputError
 from semblend_core import read_audit
 
@@ -58,8 +60,8 @@ class _Reading:
     def __init__(self, engine: str) -> None:
         self.engine = engine
         self.parser = _PARSERS[engine]() if engine in _PARSERS else None
-        self.own = Tally()
-        self.audit = Tally()
+        self.own = EventTally()
+        self.audit = EventTally()
         self.lines = self.unparsed = 0
         self.torn: list[str] = []
 
@@ -102,7 +104,7 @@ class _Reading:
 
     def _read_line(self, line: LogLine) -> None:
         try:
-            record = audit_record(line.text, line.place)
+            record = find_audit_record(line.text, line.place)
             if record is not None:
                 self._add_record(record, line.place)
                 return
@@ -121,7 +123,7 @@ class _Reading:
             self._note(line, events)
 
     def _note(self, line: LogLine, events: list[Event]) -> None:
-        time = time_of(line.text)
+        time = find_time(line.text)
         if time is not None and all(event.time is None for event in events):
             self.own.saw_time(time)
         if line.torn and not line.text.rstrip().endswith("}"):
@@ -130,7 +132,7 @@ class _Reading:
     def _add_record(self, record: dict[str, Any], place: str) -> None:
         check_schema(record.get("schema"), place)
         try:
-            self.audit.add(audit_event(record))
+            self.audit.add(read_audit_event(record))
         except UnreadableEventError as error:
             self._unreadable(f"{place}: {error}")
 
@@ -167,7 +169,7 @@ class _Reading:
             extra=extra,
         )
 
-    def _tells(self, chosen: Tally, from_audit: bool) -> frozenset[str]:
+    def _tells(self, chosen: EventTally, from_audit: bool) -> frozenset[str]:
         """What may be 0. A log without any event of ours may be of a server that writes none: then nothing is told."""
         is_stream = from_audit or (self.parser is not None and self.parser.is_stream)
         if not chosen.recognised and not (is_stream and self.lines == 0):

@@ -29,7 +29,7 @@ _SUMMED = {
 _NO_OUTCOME_YET = "waiting"
 
 
-class Tally:
+class EventTally:
     """Adds up. ``materialized`` alone makes confirmed tokens."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Tally:
         if len(self._errors) < MAX_SAMPLES:
             self._errors.append(sample)
 
-    def take_errors(self, other: Tally) -> None:
+    def take_errors(self, other: EventTally) -> None:
         """Errors in the text around an audit stream count with those in it."""
         self._error_count += other._error_count
         self._errors = [*self._errors, *other._errors][:MAX_SAMPLES]

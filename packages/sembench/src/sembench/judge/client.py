@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from sembench.judge.prompts import Message
+from sembench.judge.questions import Message
 from sembench.live.config import clean_url
 from sembench.schema import InputError
 

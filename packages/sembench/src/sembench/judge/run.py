@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sembench.judge.client import JudgeClient, JudgeFailedError
-from sembench.judge.prompts import Message, faithfulness, pairwise
-from sembench.judge.replies import Vote, score_in, vote_in
+from sembench.judge.questions import Message, Vote, ask_for_faithfulness, ask_for_preference, read_score, read_vote
 from sembench.schema import ManifestItem, RequestRecord, Result
 from sembench.statistics import mean
 
@@ -79,22 +78,22 @@ class _Questions:
         return opinion
 
     def _score(self, prompt: str, answer: str) -> int | None:
-        reply = self._reply(faithfulness(prompt, answer))
-        score = None if reply is None else score_in(reply)
+        reply = self._reply(ask_for_faithfulness(prompt, answer))
+        score = None if reply is None else read_score(reply)
         self._opinion.unreadable += reply is not None and score is None
         return score
 
     def _compare(self, prompt: str, cold: str, warm: str) -> str | None:
         """Both orders: a verdict that changes with the order is one about the order."""
-        first = self._vote(pairwise(prompt, cold, warm), {"A": "cold", "B": "warm", "tie": "tie"})
-        second = self._vote(pairwise(prompt, warm, cold), {"A": "warm", "B": "cold", "tie": "tie"})
+        first = self._vote(ask_for_preference(prompt, cold, warm), {"A": "cold", "B": "warm", "tie": "tie"})
+        second = self._vote(ask_for_preference(prompt, warm, cold), {"A": "warm", "B": "cold", "tie": "tie"})
         if first is None or second is None:
             return None
         return first if first == second else "inconsistent"
 
     def _vote(self, messages: Sequence[Message], meaning: Mapping[Vote, str]) -> str | None:
         reply = self._reply(messages)
-        vote = None if reply is None else vote_in(reply)
+        vote = None if reply is None else read_vote(reply)
         self._opinion.unreadable += reply is not None and vote is None
         return None if vote is None else meaning[vote]
 

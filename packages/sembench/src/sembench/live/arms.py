@@ -7,10 +7,10 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from sembench.live.config import Arm, LiveConfig
-from sembench.live.endpoint import Ask, Endpoint, Reply
-from sembench.live.failures import RequestFailedError
+from sembench.live.config import LiveArm, LiveConfig
+from sembench.live.endpoint import Endpoint, Reply, ServerRequest
 from sembench.live.isolation import Capabilities, Isolation, Scope
+from sembench.live.streaming import RequestFailedError
 from sembench.schema import ManifestItem, RequestRecord
 from sembench.scoring import score
 
@@ -21,7 +21,7 @@ _ONE_CONVERSATION = "multi_turn"
 
 
 @dataclass(frozen=True)
-class Served:
+class ScopedReply:
     """An answer and what was shared with the requests before it."""
 
     reply: Reply
@@ -52,15 +52,15 @@ class ItemReplay:
         self._reuse_off = config.reuse_off if able.reuse_off else {}
         # Random, and new in every process: ids and sessions of a run that was killed must not come back.
         self._nonce = secrets.token_hex(4)
-        self._scopes: dict[Arm, Scope] = {}
+        self._scopes: dict[LiveArm, Scope] = {}
 
     async def records(self) -> AsyncIterator[RequestRecord]:
         for arm in self._config.arms:
             yield await self.serve(arm)
 
-    async def serve(self, arm: Arm) -> RequestRecord:
+    async def serve(self, arm: LiveArm) -> RequestRecord:
         """One arm, tried as often as the configuration allows."""
-        way: dict[Arm, Callable[[int], Awaitable[Served]]] = {
+        way: dict[LiveArm, Callable[[int], Awaitable[ScopedReply]]] = {
             "cold": self._cold,
             "exact": self._exact,
             "warm": self._warm,
@@ -76,20 +76,20 @@ class ItemReplay:
                     return self._record(arm, attempts, status="error", error=str(error))
             await asyncio.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** (attempts - 1)))
 
-    async def _cold(self, attempt: int) -> Served:
+    async def _cold(self, attempt: int) -> ScopedReply:
         """Nothing of this item has been served, and the engine must say so."""
         scope = await self._isolation.open()
         served = await self._recipient("cold", attempt, scope, reuse=False)
         self._scopes["cold"] = scope
         return served
 
-    async def _exact(self, attempt: int) -> Served:
+    async def _exact(self, attempt: int) -> ScopedReply:
         """The cold request again: the engine's own prefix cache answers."""
         if "cold" not in self._scopes:
             raise RequestFailedError("the cold arm, whose prompt this repeats, was not served", retryable=False)
         return await self._recipient("exact", attempt, self._scopes["cold"], reuse=False)
 
-    async def _warm(self, attempt: int) -> Served:
+    async def _warm(self, attempt: int) -> ScopedReply:
         """Donors first; waiting after them is the harness's time, and the clock starts with the recipient."""
         scope = await self._isolation.open() if self._config.paired else Scope()
         for number in range(len(self.item.donor_prompts)):
@@ -99,7 +99,7 @@ class ItemReplay:
         self._scopes["warm"] = scope
         return served
 
-    async def _probe(self, attempt: int) -> Served:
+    async def _probe(self, attempt: int) -> ScopedReply:
         """The warm request again with reuse off: what it finds lies under exact keys."""
         if "warm" not in self._scopes:
             raise RequestFailedError("the warm arm, whose prompt this repeats, was not served", retryable=False)
@@ -109,16 +109,16 @@ class ItemReplay:
         donor = self.item.donor_prompts[number]
         name = self._name(f"donor{number}", attempt)
         tokens = self._config.donor_output_tokens
-        ask = Ask(scope.prefix + donor.text, name, self._session(f"donor{number}"), tokens, scope.salt)
+        request = ServerRequest(scope.prefix + donor.text, name, self._session(f"donor{number}"), tokens, scope.salt)
         try:
-            await self._servers.donors.ask(ask)
+            await self._servers.donors.ask(request)
         except RequestFailedError as error:
             reason = f"donor {donor.donor_id}: {error}"
             raise RequestFailedError(reason, retryable=error.retryable, status=error.status) from None
 
-    async def _recipient(self, arm: Arm, attempt: int, scope: Scope, *, reuse: bool) -> Served:
+    async def _recipient(self, arm: LiveArm, attempt: int, scope: Scope, *, reuse: bool) -> ScopedReply:
         name = self._name(arm, attempt)
-        ask = Ask(
+        request = ServerRequest(
             scope.prefix + self.item.recipient_prompt,
             name,
             self._session(arm),
@@ -127,7 +127,7 @@ class ItemReplay:
             extra={} if reuse else self._reuse_off,
             logprobs=self._config.capture_logprobs,
         )
-        return Served(await self._servers.recipients.ask(ask), scope, name)
+        return ScopedReply(await self._servers.recipients.ask(request), scope, name)
 
     def _name(self, role: str, attempt: int) -> str:
         """Of fixed width at its end, so that no id is part of another."""
@@ -138,7 +138,7 @@ class ItemReplay:
         shared = self.item.transform == _ONE_CONVERSATION and role not in ("cold", "exact")
         return f"sb-{self._nonce}-{self.item.item_id}" + ("" if shared else f"-{role}")
 
-    def _measured(self, arm: Arm, served: Served, attempts: int) -> RequestRecord:
+    def _measured(self, arm: LiveArm, served: ScopedReply, attempts: int) -> RequestRecord:
         reply = served.reply
         record = self._record(
             arm,
@@ -159,7 +159,7 @@ class ItemReplay:
         proof = self._isolation.prove_cold(served.scope, reply)
         return record.model_copy(update={"proved_cold": proof.proved, "cold_proof": proof.text})
 
-    def _record(self, arm: Arm, attempts: int, **fields: object) -> RequestRecord:
+    def _record(self, arm: LiveArm, attempts: int, **fields: object) -> RequestRecord:
         item = self.item
         known = {
             "item_id": item.item_id,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 from pydantic import BaseModel, ConfigDict
 
 from sembench.live.endpoint import Endpoint
-from sembench.live.openai import OpenAIEndpoint, Template
+from sembench.live.openai import OpenAIEndpoint, ServerTemplate
 from sembench.live.sglang import SGLangEndpoint
 from sembench.schema import InputError
 
 Engine = Literal["openai", "sglang"]
-Arm = Literal["cold", "exact", "warm", "probe"]
+LiveArm = Literal["cold", "exact", "warm", "probe"]
 
 API_KEY_VARIABLE = "SEMBENCH_API_KEY"
 REUSE_OFF: Mapping[str, Any] = {"kv_transfer_params": {"semblend": "off"}}
@@ -41,7 +40,7 @@ class LiveConfig(BaseModel):
     post_donor_delay_ms: float = 0.0
     quality_threshold: float = 0.60
     tenant: str = "sembench"
-    template: Template = "completion"
+    template: ServerTemplate = "completion"
     max_output_tokens: int = 64
     donor_output_tokens: int = 1
     block_size: int = 16
@@ -55,9 +54,9 @@ class LiveConfig(BaseModel):
     seed: int = 0
 
     @property
-    def arms(self) -> tuple[Arm, ...]:
+    def arms(self) -> tuple[LiveArm, ...]:
         """In the order in which an item is served: cold before any of its donors exists."""
-        wanted: dict[Arm, bool] = {"cold": self.paired, "exact": self.exact, "warm": True, "probe": self.probe}
+        wanted: dict[LiveArm, bool] = {"cold": self.paired, "exact": self.exact, "warm": True, "probe": self.probe}
         return tuple(arm for arm, there in wanted.items() if there)
 
     @property
@@ -91,8 +90,3 @@ def clean_url(option: str, value: str) -> str:
     if url.userinfo:
         raise InputError(f"{option}: holds credentials, which a result would publish; set {API_KEY_VARIABLE} instead")
     return value.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def partial_path(output: Path) -> Path:
-    """Where finished records wait until the result is written."""
-    return output.with_name(f"{output.name}.partial.jsonl")

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sembench.live.noise_floor import NoiseFloor
 from sembench.live.preflight import Preflight
-from sembench.schema import Interval, Rate, RequestRecord, Result
+from sembench.schema import Interval, NoiseFloor, Rate, RequestRecord, Result
+from sembench.terminal import ProgressBars
 
 
-class Counting:
-    """Counts records into a progress bar."""
+def record_counter(bars: ProgressBars, total: int) -> Callable[[RequestRecord], None]:
+    """Counts records, and those that failed, into a bar."""
+    done = failed = 0
 
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("serving", total=total, note="")
-        self._failed = 0
+    def count(record: RequestRecord) -> None:
+        nonlocal done, failed
+        done += 1
+        failed += record.status == "error"
+        bars.show("serving", done, total, f"{failed} failed" if failed else "")
 
-    def __call__(self, record: RequestRecord) -> None:
-        self._failed += record.status == "error"
-        note = f"{self._failed} failed" if self._failed else ""
-        self._progress.update(self._task, advance=1, note=note)
-
-
-@contextmanager
-def counting(total: int) -> Iterator[Counting]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        yield Counting(progress, total)
+    bars.show("serving", 0, total)
+    return count
 
 
 def print_preflight(found: Preflight) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,15 @@ from typing import Any
 
 import httpx
 
-from sembench.live.failures import RequestFailedError, failure_of_response, failure_of_transport, malformed
+from sembench.live.streaming import (
+    RequestFailedError,
+    failure_of_response,
+    failure_of_status,
+    failure_of_transport,
+    malformed,
+    open_event_stream,
+)
+from sembench.openai_events import TokenUsage, count_or_none
 
 ROUTE_HEADERS = (
     "x-semblend-routing-path",
@@ -26,7 +35,7 @@ QUICK_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Ask:
+class ServerRequest:
     """One prompt to be served."""
 
     text: str
@@ -71,9 +80,27 @@ class Endpoint(ABC):
         self.tenant = tenant
         self.timeout_s = timeout_s
 
-    @abstractmethod
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, request: ServerRequest) -> Reply:
         """Serve one prompt, greedily, streaming."""
+        answer, url = self._answer(), f"{self.base_url}{self._path}"
+        async with open_event_stream(
+            self.client, url, self._body(request), self.headers(request), self.timeout_s
+        ) as stream:
+            async for arrived, data in stream.events():
+                answer.take(data, stream.ms_since_sent(arrived))
+            return answer.reply(read_route(stream.headers))
+
+    @property
+    @abstractmethod
+    def _path(self) -> str:
+        """Where prompts are served."""
+
+    @abstractmethod
+    def _body(self, request: ServerRequest) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _answer(self) -> StreamedAnswer:
+        """Reads what comes back."""
 
     @abstractmethod
     async def describe(self) -> dict[str, Any]:
@@ -107,17 +134,67 @@ class Endpoint(ABC):
             raise malformed(f"{path} is no JSON object")
         return document
 
-    def headers(self, ask: Ask) -> dict[str, str]:
-        return {"X-Request-Id": ask.request_id, "x-tenant-id": self.tenant, "x-session-id": ask.session_id}
+    def headers(self, request: ServerRequest) -> dict[str, str]:
+        return {"X-Request-Id": request.request_id, "x-tenant-id": self.tenant, "x-session-id": request.session_id}
 
 
-def route_of(headers: httpx.Headers) -> dict[str, str]:
+def read_route(headers: httpx.Headers) -> dict[str, str]:
     return {name: headers[name] for name in ROUTE_HEADERS if name in headers}
 
 
-def count_or_none(value: object) -> int | None:
-    """A token count as a server states it; anything else is not a statement."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+class StreamedAnswer(ABC):
+    """Collects the chunks of one streamed answer."""
+
+    def __init__(self) -> None:
+        self._ttft_ms: float | None = None
+        self._last_ms = 0.0
+        self._ended = False
+
+    def take(self, data: str, ms: float) -> None:
+        self._last_ms = ms
+        if data == "[DONE]":
+            self._ended = True
+        else:
+            self._read(parse_chunk(data), ms)
+
+    def reply(self, route: dict[str, str]) -> Reply:
+        if not self._ended:
+            raise RequestFailedError("the stream ended before the answer did", retryable=True)
+        text, usage, logprobs = self._content()
+        return Reply(
+            text=text,
+            ttft_ms=self._ttft_ms,
+            latency_ms=self._last_ms,
+            prompt_tokens=usage.prompt,
+            output_tokens=usage.output,
+            cached_tokens=usage.cached,
+            route=route,
+            logprobs=logprobs,
+        )
+
+    @abstractmethod
+    def _read(self, chunk: dict[str, Any], ms: float) -> None:
+        """One chunk of the answer; ``_note_text`` where text came with it."""
+
+    @abstractmethod
+    def _content(self) -> tuple[str, TokenUsage, list[dict[str, Any]] | None]:
+        """Text, counts and log-probabilities of the whole answer."""
+
+    def _note_text(self, ms: float) -> None:
+        self._ttft_ms = ms if self._ttft_ms is None else self._ttft_ms
 
 
-__all__ = ["Ask", "Endpoint", "Reply", "RequestFailedError", "count_or_none", "route_of"]
+def parse_chunk(data: str) -> dict[str, Any]:
+    """One event as an object; an error that the server put into its stream is raised."""
+    try:
+        chunk = json.loads(data)
+    except ValueError:
+        raise malformed(f"an event is not JSON: {data}") from None
+    if not isinstance(chunk, dict):
+        raise malformed(f"an event is no object: {data}")
+    error = chunk.get("error")
+    if error:
+        detail = error if isinstance(error, dict) else {"message": error}
+        status = count_or_none(detail.get("code")) or 500
+        raise failure_of_status(status, f"in the stream: {detail.get('message')}")
+    return chunk

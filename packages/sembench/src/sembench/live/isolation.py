@@ -11,7 +11,7 @@ from typing import Literal
 import httpx
 
 from sembench.live.endpoint import QUICK_TIMEOUT_S, Reply
-from sembench.live.failures import RequestFailedError, failure_of_response, failure_of_transport
+from sembench.live.streaming import RequestFailedError, failure_of_response, failure_of_transport
 
 CachedTokens = Literal["reported", "zero omitted", "always zero", "not reported", "not asked"]
 _RESET_TRIES = 20

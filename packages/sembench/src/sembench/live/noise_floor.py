@@ -1,75 +1,33 @@
-"""How much two cold servings of one prompt differ: no difference below that is an effect of reuse."""
+"""Cold against cold: the same prompts served cold several times. No smaller difference is an effect of reuse."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from sembench.schema import Quality, Rate, RunIdentity
+from sembench.identity import identify, now
+from sembench.live.arms import ItemReplay
+from sembench.live.config import LiveConfig, open_client
+from sembench.live.isolation import Isolation
+from sembench.live.preflight import REFUSED
+from sembench.live.replay import FAILURES_IN_A_ROW, check_servers, open_servers, warm_up_servers
+from sembench.schema import (
+    InputError,
+    ManifestItem,
+    NoiseFloor,
+    NoisePair,
+    Quality,
+    Rate,
+    RequestRecord,
+    RunIdentity,
+    Spread,
+)
 from sembench.scoring import rouge_l
 from sembench.statistics import mean, percentile
-
-NOISE_FLOOR_SCHEMA = "sembench.noise-floor.v1"
-
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Spread(_Model):
-    """The distribution of one figure over ``n`` pairs; all None where there is no pair."""
-
-    n: Count
-    mean: float | None = None
-    p5: float | None = None
-    p50: float | None = None
-    p95: float | None = None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        p5, p50, p95 = (percentile(values, percent) for percent in (5.0, 50.0, 95.0))
-        return cls(n=len(values), mean=mean(values), p5=p5, p50=p50, p95=p95)
-
-
-class NoisePair(_Model):
-    """The same prompt, served cold twice."""
-
-    item_id: str
-    rouge_l: Share
-    """ROUGE-L of the two answers, one against the other."""
-    exact_match: bool
-    """The two answers are the same text."""
-    ttft_ratio: float | None
-    """The first serving's TTFT by the second's; None where one of them was not measured."""
-    answer_score_difference: float | None
-    """The first serving's best answer score minus the second's; None where the item has no answers."""
-
-
-class NoiseFloor(_Model):
-    """What ``assert-result-gates --noise-floor-calibration`` reads. Only proved-cold servings are in it."""
-
-    schema_version: Literal["sembench.noise-floor.v1"] = "sembench.noise-floor.v1"
-    run: RunIdentity
-    config: dict[str, Any]
-    items: Count
-    """Items of the manifest that were to be served."""
-    repeats: Annotated[int, Field(ge=2)]
-    rouge_l: Spread
-    exact_match: Rate
-    """Pairs whose answers are the same text, of all pairs."""
-    ttft_ratio: Spread
-    answer_score_difference: Spread
-    dropped: dict[str, Count] = {}
-    """Servings that did not count, by reason."""
-    pairs: list[NoisePair] = []
 
 
 @dataclass(frozen=True)
@@ -80,6 +38,47 @@ class ColdServing:
     ttft_ms: float | None
     quality: Quality
     problem: str | None = None
+
+
+async def calibrate(
+    config: LiveConfig,
+    manifest: Path,
+    items: Sequence[ManifestItem],
+    repeats: int,
+    on_record: Callable[[RequestRecord], None],
+    api_key: str | None,
+) -> NoiseFloor:
+    """An item's servings follow each other, as its arms do in a replay: slow drift of the server stays out of both."""
+    servings: dict[str, list[ColdServing]] = {item.item_id: [] for item in items}
+    async with open_client(api_key, 1) as client:
+        servers = open_servers(config, client)
+        found = await check_servers(config, servers)
+        isolation = Isolation(client, found.able, concurrency=1)
+        server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": isolation.how}
+        run = identify("noise-floor", manifest, len(items), seed=config.seed, engine=server, device="remote")
+        await warm_up_servers(config, servers, items)
+        failed_in_a_row = 0
+        for item in items:
+            for _ in range(repeats):
+                record = await ItemReplay(item, config, servers, isolation, found.able).serve("cold")
+                on_record(record)
+                servings[item.item_id].append(_serving(record))
+                failed_in_a_row = failed_in_a_row + 1 if record.status == "error" else 0
+                if failed_in_a_row == FAILURES_IN_A_ROW:
+                    raise InputError(
+                        f"{failed_in_a_row} requests failed in a row, the last with: {record.error}", REFUSED
+                    )
+    finished = run.model_copy(update={"finished_at": now(), "serve_command": config.serve_command})
+    return build_noise_floor(finished, config.model_dump(mode="json"), servings, repeats)
+
+
+def _serving(record: RequestRecord) -> ColdServing:
+    problem = None
+    if record.status == "error":
+        problem = "request failed"
+    elif not record.proved_cold:
+        problem = "cold was warm" if record.proved_cold is False else "coldness not provable"
+    return ColdServing(record.output or "", record.ttft_ms, record.quality, problem)
 
 
 def build_noise_floor(
@@ -100,15 +99,20 @@ def build_noise_floor(
         config=config,
         items=len(servings),
         repeats=repeats,
-        rouge_l=Spread.of([pair.rouge_l for pair in pairs]),
+        rouge_l=_spread([pair.rouge_l for pair in pairs]),
         exact_match=Rate.of(sum(pair.exact_match for pair in pairs), len(pairs)),
-        ttft_ratio=Spread.of([pair.ttft_ratio for pair in pairs if pair.ttft_ratio is not None]),
-        answer_score_difference=Spread.of(
+        ttft_ratio=_spread([pair.ttft_ratio for pair in pairs if pair.ttft_ratio is not None]),
+        answer_score_difference=_spread(
             [pair.answer_score_difference for pair in pairs if pair.answer_score_difference is not None]
         ),
         dropped=dict(dropped),
         pairs=pairs,
     )
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    p5, p50, p95 = (percentile(values, percent) for percent in (5.0, 50.0, 95.0))
+    return Spread(n=len(values), mean=mean(values), p5=p5, p50=p50, p95=p95)
 
 
 def _compare(item_id: str, first: ColdServing, second: ColdServing) -> NoisePair:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import httpx
 
-from sembench.live.endpoint import Ask, Endpoint, Reply, count_or_none, route_of
-from sembench.live.failures import RequestFailedError, failure_of_status, malformed
-from sembench.live.streaming import event_stream
+from sembench.live.endpoint import Endpoint, ServerRequest, StreamedAnswer
+from sembench.live.streaming import malformed
+from sembench.openai_events import TokenUsage, read_usage, text_and_thought
 
-Template = Literal["completion", "chat"]
+ServerTemplate = Literal["completion", "chat"]
 _TOP_LOGPROBS = 5
 
 
@@ -29,21 +28,19 @@ class OpenAIEndpoint(Endpoint):
         *,
         tenant: str,
         timeout_s: float,
-        template: Template = "completion",
+        template: ServerTemplate = "completion",
         seed: int | None = None,
     ) -> None:
         super().__init__(client, base_url, model, tenant=tenant, timeout_s=timeout_s)
         self.template = template
         self.seed = seed
 
-    async def ask(self, ask: Ask) -> Reply:
-        path = "/v1/chat/completions" if self.template == "chat" else "/v1/completions"
-        answer = _Answer()
-        url = f"{self.base_url}{path}"
-        async with event_stream(self.client, url, self._body(ask), self.headers(ask), self.timeout_s) as stream:
-            async for arrived, data in stream.events():
-                answer.take(data, stream.ms_since_sent(arrived))
-            return answer.reply(route_of(stream.headers))
+    @property
+    def _path(self) -> str:
+        return "/v1/chat/completions" if self.template == "chat" else "/v1/completions"
+
+    def _answer(self) -> StreamedAnswer:
+        return _OpenAIAnswer()
 
     async def describe(self) -> dict[str, Any]:
         version, listed = await self.get_json("/version"), await self.get_json("/v1/models")
@@ -53,96 +50,57 @@ class OpenAIEndpoint(Endpoint):
         told = {"name": owner, "version": version.get("version") if version else None}
         return {name: str(value) for name, value in told.items() if value}
 
-    def _body(self, ask: Ask) -> dict[str, Any]:
+    def _body(self, request: ServerRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": ask.max_tokens,
+            "max_tokens": request.max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if self.template == "chat":
-            body["messages"] = [{"role": "user", "content": ask.text}]
+            body["messages"] = [{"role": "user", "content": request.text}]
         else:
-            body["prompt"] = ask.text
+            body["prompt"] = request.text
         if self.seed is not None:
             body["seed"] = self.seed
-        if ask.salt is not None:
-            body[self.salt_field] = ask.salt
-        if ask.logprobs:
+        if request.salt is not None:
+            body[self.salt_field] = request.salt
+        if request.logprobs:
             chat = {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
             body |= chat if self.template == "chat" else {"logprobs": _TOP_LOGPROBS}
-        return body | dict(ask.extra)
+        return body | dict(request.extra)
 
 
-class _Answer:
-    """Collects the chunks of one streamed answer."""
-
+class _OpenAIAnswer(StreamedAnswer):
     def __init__(self) -> None:
+        super().__init__()
         self._text: list[str] = []
-        self._ttft_ms: float | None = None
-        self._last_ms = 0.0
-        self._ended = False
-        self._usage: dict[str, Any] = {}
+        self._usage = TokenUsage()
         self._logprobs: list[dict[str, Any]] = []
 
-    def take(self, data: str, ms: float) -> None:
-        self._last_ms = ms
-        if data == "[DONE]":
-            self._ended = True
-            return
-        chunk = parse_chunk(data)
+    def _read(self, chunk: dict[str, Any], ms: float) -> None:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
-            self._usage = usage
+            self._usage = read_usage(usage)
         choices = chunk.get("choices", [])
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            raise malformed(f"`choices` is no list of objects: {data}")
+            raise malformed(f"`choices` is no list of objects: {chunk}")
         for choice in choices:
-            self._take_choice(choice, ms)
+            self._read_choice(choice, ms)
 
-    def _take_choice(self, choice: dict[str, Any], ms: float) -> None:
-        delta = choice.get("delta")
-        source = delta if isinstance(delta, dict) else choice
-        text = source.get("content" if source is delta else "text") or ""
-        # A model that thinks aloud has begun to answer, although nothing of it is the answer's text.
-        thought = source.get("reasoning_content") or source.get("reasoning") or ""
+    def _read_choice(self, choice: dict[str, Any], ms: float) -> None:
+        if not isinstance(choice.get("delta", {}), dict | None):
+            raise malformed(f"a chunk's delta is {type(choice['delta']).__name__}")
+        text, thought = text_and_thought(choice)
         if not isinstance(text, str):
             raise malformed(f"a chunk's text is {type(text).__name__}")
-        if (text or thought) and self._ttft_ms is None:
-            self._ttft_ms = ms
+        if text or thought:
+            self._note_text(ms)
         self._text.append(text)
         self._ended |= choice.get("finish_reason") is not None
         if isinstance(choice.get("logprobs"), dict):
             self._logprobs.append(choice["logprobs"])
 
-    def reply(self, route: dict[str, str]) -> Reply:
-        if not self._ended:
-            raise RequestFailedError("the stream ended before the answer did", retryable=True)
-        details = self._usage.get("prompt_tokens_details")
-        return Reply(
-            text="".join(self._text),
-            ttft_ms=self._ttft_ms,
-            latency_ms=self._last_ms,
-            prompt_tokens=count_or_none(self._usage.get("prompt_tokens")),
-            output_tokens=count_or_none(self._usage.get("completion_tokens")),
-            cached_tokens=count_or_none(details.get("cached_tokens")) if isinstance(details, dict) else None,
-            route=route,
-            logprobs=self._logprobs or None,
-        )
-
-
-def parse_chunk(data: str) -> dict[str, Any]:
-    """One event as an object; an error that the server put into its stream is raised."""
-    try:
-        chunk = json.loads(data)
-    except ValueError:
-        raise malformed(f"an event is not JSON: {data}") from None
-    if not isinstance(chunk, dict):
-        raise malformed(f"an event is no object: {data}")
-    error = chunk.get("error")
-    if error:
-        detail = error if isinstance(error, dict) else {"message": error}
-        status = count_or_none(detail.get("code")) or 500
-        raise failure_of_status(status, f"in the stream: {detail.get('message')}")
-    return chunk
+    def _content(self) -> tuple[str, TokenUsage, list[dict[str, Any]] | None]:
+        return "".join(self._text), self._usage, self._logprobs or None

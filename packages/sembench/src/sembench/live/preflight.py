@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sembench.live.endpoint import Ask, Endpoint, Reply
-from sembench.live.failures import RequestFailedError
+from sembench.live.endpoint import Endpoint, Reply, ServerRequest
 from sembench.live.isolation import CachedTokens, Capabilities, find_reset, reset_all
+from sembench.live.streaming import RequestFailedError
 from sembench.schema import InputError
 
 REFUSED = 3
@@ -128,7 +128,7 @@ class _Probe:
     async def ask(self, salt: str | None = None) -> Reply:
         self._asked += 1
         name = f"sb-preflight-{self._nonce}-{self._asked:03d}"
-        return await self._endpoint.ask(Ask(self._text, name, name, max_tokens=4, salt=salt))
+        return await self._endpoint.ask(ServerRequest(self._text, name, name, max_tokens=4, salt=salt))
 
 
 def _unknown_text(nonce: str, words: int) -> str:
@@ -146,7 +146,7 @@ async def warm_up(endpoint: Endpoint, requests: int, *, words: int, max_tokens: 
         nonce = secrets.token_hex(8)
         name = f"sb-warmup-{nonce}"
         try:
-            await endpoint.ask(Ask(_unknown_text(nonce, words), name, name, max_tokens))
+            await endpoint.ask(ServerRequest(_unknown_text(nonce, words), name, name, max_tokens))
         except RequestFailedError:
             return  # the run itself will meet and record the fault
 
@@ -223,15 +223,15 @@ async def _resets(
 async def _small_questions(endpoint: Endpoint, found: Preflight, reuse_off: Mapping[str, Any]) -> None:
     """Is the switch for reuse accepted, and how long is the chat template?"""
     name = f"sb-preflight-{secrets.token_hex(8)}"
-    ask = Ask("x", name, name, max_tokens=1, extra=reuse_off)
+    request = ServerRequest("x", name, name, max_tokens=1, extra=reuse_off)
     accepted = bool(reuse_off)
     try:
-        reply = await endpoint.ask(ask)
+        reply = await endpoint.ask(request)
     except RequestFailedError as error:
         accepted = False
         found.add("reuse switch", False, f"refused: {error}")
         try:
-            reply = await endpoint.ask(replace(ask, extra={}))
+            reply = await endpoint.ask(replace(request, extra={}))
         except RequestFailedError:
             return
     else:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
 
-from sembench.identity import Kind, identify
+from sembench.engine_events import summarize
+from sembench.identity import RunKind, identify
 from sembench.live.arms import ItemReplay, Servers
 from sembench.live.config import LiveConfig, open_client
-from sembench.live.connector_audit import join_audit
 from sembench.live.isolation import Isolation
-from sembench.live.partial import Partial, PartialHeader
 from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
+from sembench.partial import PartialHeader, PartialLine, PartialRun
 from sembench.results import build_result
 from sembench.schema import InputError, ManifestItem, RequestRecord, Result
+from sembench.schema.engine import EngineRequest
 
+_OUR_ID = re.compile(r"sb-[0-9a-f]{8}-[0-9a-f]{16}-[a-z]+[0-9]*-[0-9]{3}")
+"""Engines put their own marks before and behind the id they are given."""
+_SETTLE_S = 1.0
 FAILURES_IN_A_ROW = 10
 """So many, and the server is gone rather than some requests bad."""
-
 OnRecord = Callable[[RequestRecord], None]
-OpenPartial = Callable[[PartialHeader], Partial]
+OpenPartial = Callable[[PartialHeader], PartialRun]
 
 
 async def replay(
@@ -32,23 +37,55 @@ async def replay(
     open_partial: OpenPartial,
     on_record: OnRecord,
     api_key: str | None,
-) -> Partial:
-    """Serve what is not yet recorded. The partial that comes back holds every record."""
+) -> Recording:
+    """Serve what is not yet recorded. The recording that comes back holds every record."""
     async with open_client(api_key, config.concurrency) as client:
-        servers = servers_of(config, client)
+        servers = open_servers(config, client)
         found = await check_servers(config, servers)
         isolation = Isolation(client, found.able, concurrency=config.concurrency)
-        partial = open_partial(_header(config, manifest, items, found, isolation))
+        recording = Recording(open_partial(_header(config, manifest, items, found, isolation)))
         try:
             await warm_up_servers(config, servers, items)
-            run = _Run(config, servers, isolation, found, partial, on_record)
+            run = _ServingRun(config, servers, isolation, found, recording, on_record)
             await run.serve(run.take_up(items))
         finally:
-            partial.close()
-        return partial
+            recording.partial.close()
+        return recording
 
 
-def servers_of(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
+class Recording:
+    """The records of a run by item and arm, on disk as they come."""
+
+    def __init__(self, partial: PartialRun) -> None:
+        self.partial = partial
+        self.records: dict[tuple[str, str], RequestRecord] = {}
+        self.resumed = 0
+        """How often the run was taken up again."""
+        for line in partial.lines:
+            self._take(line)
+        if partial.resumed:
+            self.resumed += 1
+            partial.append({"resumed": self.resumed})
+
+    def append(self, record: RequestRecord) -> None:
+        self.records[(record.item_id, record.arm)] = record
+        self.partial.append({"record": record.model_dump(mode="json")})
+
+    def forget(self, items: Iterable[str]) -> None:
+        """These items are to be served again on resume: what failed there says nothing of them."""
+        self.partial.append({"redo": sorted(set(items))})
+
+    def _take(self, line: PartialLine) -> None:
+        self.resumed += "resumed" in line.value
+        if "record" in line.value:
+            record = line.parse(RequestRecord, line.value["record"])
+            self.records[(record.item_id, record.arm)] = record
+        for item_id in line.value.get("redo", []):
+            for key in [key for key in self.records if key[0] == item_id]:
+                del self.records[key]
+
+
+def open_servers(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
     recipients = config.endpoint(client)
     apart = config.donor_url is not None and config.donor_url != config.url
     return Servers(recipients, config.endpoint(client, config.donor_url) if apart else recipients)
@@ -77,13 +114,13 @@ async def warm_up_servers(config: LiveConfig, servers: Servers, items: Sequence[
         await warm_up(endpoint, config.warmup_requests, words=words, max_tokens=config.max_output_tokens)
 
 
-def finish(config: LiveConfig, items: Sequence[ManifestItem], partial: Partial) -> Result:
+def build_live_result(config: LiveConfig, items: Sequence[ManifestItem], recording: Recording) -> Result:
     """The result of all records, in the manifest's order, whatever the order in which they were served."""
     ordered = [
-        partial.records[(item.item_id, arm)]
+        recording.records[(item.item_id, arm)]
         for item in items
         for arm in config.arms
-        if (item.item_id, arm) in partial.records
+        if (item.item_id, arm) in recording.records
     ]
     if config.connector_audit:
         try:
@@ -92,24 +129,24 @@ def finish(config: LiveConfig, items: Sequence[ManifestItem], partial: Partial) 
             raise InputError(
                 f"{error}\nThe records are kept: put the file there and run again with --resume."
             ) from None
-    told = config.model_dump(mode="json") | {"resumed": partial.resumed}
-    return build_result(partial.header.run, told, items, ordered, config.block_size)
+    told = config.model_dump(mode="json") | {"resumed": recording.resumed}
+    return build_result(recording.partial.header.run, told, items, ordered, config.block_size)
 
 
 def _header(
     config: LiveConfig, manifest: Path, items: Sequence[ManifestItem], found: Preflight, isolation: Isolation
 ) -> PartialHeader:
-    kind: Kind = "live-sglang" if config.engine == "sglang" else "live-gateway"
+    kind: RunKind = "live-sglang" if config.engine == "sglang" else "live-gateway"
     # Without a cold arm nothing has to be kept apart: items meet the cache as traffic leaves it.
     apart = isolation.how if config.paired else "none"
     server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": apart}
     run = identify(
         kind, manifest, len(items), seed=config.seed, engine=server, serve_command=config.serve_command, device="remote"
     )
-    return PartialHeader(run=run, config=config.model_dump(mode="json"), server=server)
+    return PartialHeader(run=run, fixed={"config": config.model_dump(mode="json"), "server": server})
 
 
-class _Run:
+class _ServingRun:
     """The workers that share one queue of items."""
 
     def __init__(
@@ -118,20 +155,20 @@ class _Run:
         servers: Servers,
         isolation: Isolation,
         found: Preflight,
-        partial: Partial,
+        recording: Recording,
         on_record: OnRecord,
     ) -> None:
         self._config = config
         self._servers = servers
         self._isolation = isolation
         self._able = found.able
-        self._partial = partial
+        self._recording = recording
         self._on_record = on_record
         self._failed_in_a_row: list[RequestRecord] = []
 
     def take_up(self, items: Sequence[ManifestItem]) -> list[ManifestItem]:
         """What is left to serve. An item of which an arm is missing starts over: its arms depend on each other."""
-        recorded, arms = self._partial.records, self._config.arms
+        recorded, arms = self._recording.records, self._config.arms
         left = [item for item in items if any((item.item_id, arm) not in recorded for arm in arms)]
         for item in left:
             for arm in arms:
@@ -154,7 +191,7 @@ class _Run:
         for item in queue:
             replayed = ItemReplay(item, self._config, self._servers, self._isolation, self._able)
             async for record in replayed.records():
-                self._partial.append(record)
+                self._recording.append(record)
                 self._on_record(record)
                 self._watch(record)
 
@@ -165,9 +202,44 @@ class _Run:
         self._failed_in_a_row.append(record)
         if len(self._failed_in_a_row) < FAILURES_IN_A_ROW:
             return
-        self._partial.forget(failed.item_id for failed in self._failed_in_a_row)
+        self._recording.forget(failed.item_id for failed in self._failed_in_a_row)
         raise InputError(
             f"{FAILURES_IN_A_ROW} requests failed in a row, the last with: {record.error}\n"
-            f"What was measured is in {self._partial.path}; mend the server and run again with --resume.",
+            f"What was measured is in {self._recording.partial.path}; mend the server and run again with --resume.",
             REFUSED,
         )
+
+
+def join_audit(records: Sequence[RequestRecord], path: Path) -> list[RequestRecord]:
+    """The records with what the stream at ``path`` confirms; None stays where it has nothing on a request."""
+    told = _by_our_id(path)
+    if any(record.request_id not in told for record in records if record.arm == "warm" and record.status == "ok"):
+        time.sleep(_SETTLE_S)  # the stream is written behind the answers
+        told = _by_our_id(path)
+    return [_joined(record, told.get(record.request_id or "")) for record in records]
+
+
+def _by_our_id(path: Path) -> dict[str, EngineRequest]:
+    if not path.is_file():
+        raise InputError(f"--connector-audit {path}: no such file")
+    requests = summarize("semblend", [path]).requests
+    return {found[0]: request for name, request in requests.items() if (found := _OUR_ID.search(name))}
+
+
+def _joined(record: RequestRecord, told: EngineRequest | None) -> RequestRecord:
+    if told is None:
+        return record
+    settled = told.confirmed_tokens is not None
+    # Events that end without an advertised load say that there was none.
+    advertised = 0 if settled and told.advertised_tokens is None else told.advertised_tokens
+    outcome = "materialized" if told.confirmed_tokens else "declined" if told.reason else record.outcome
+    return record.model_copy(
+        update={
+            "advertised_tokens": advertised,
+            "confirmed_tokens": told.confirmed_tokens,
+            "spans": told.spans,
+            "decline_reason": told.reason,
+            "lookup_us": told.lookup_us,
+            "outcome": outcome,
+        }
+    )

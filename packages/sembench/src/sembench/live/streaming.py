@@ -1,4 +1,4 @@
-"""Server-sent events over httpx, timed from the moment the request goes out."""
+"""Server-sent events over httpx, timed from the moment the request goes out, and why a request failed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,43 @@ from typing import Any
 
 import httpx
 
-from sembench.live.failures import RequestFailedError, failure_of_response, failure_of_transport, malformed
+from sembench.openai_events import EventCutter
 
+_RETRYABLE_STATUS = 429
+"""Besides everything from 500 up: the server asks to come back later."""
+_QUOTED = 200
 _SENDING = frozenset({"http11.send_request_headers.started", "http2.send_request_headers.started"})
+
+
+class RequestFailedError(Exception):
+    """No answer that can be measured. The message is what the record will say."""
+
+    def __init__(self, reason: str, *, retryable: bool, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.retryable = retryable
+        self.status = status
+        """The HTTP status, where one came."""
+
+
+def failure_of_response(response: httpx.Response) -> RequestFailedError:
+    """For a response other than 200, whose body has been read."""
+    said = " ".join(response.text.split())[:_QUOTED]
+    return failure_of_status(response.status_code, said)
+
+
+def failure_of_status(status: int, said: str) -> RequestFailedError:
+    retryable = status >= 500 or status == _RETRYABLE_STATUS
+    return RequestFailedError(f"HTTP {status}: {said or 'no message'}", retryable=retryable, status=status)
+
+
+def failure_of_transport(error: httpx.HTTPError) -> RequestFailedError:
+    """The connection was refused, broke, or was never answered."""
+    return RequestFailedError(f"{type(error).__name__}: {error or 'no message'}", retryable=True)
+
+
+def malformed(what: str) -> RequestFailedError:
+    """The server speaks another protocol: it would do so again."""
+    return RequestFailedError(f"malformed answer: {what[:_QUOTED]}", retryable=False)
 
 
 class _SendClock:
@@ -38,28 +72,23 @@ class EventStream:
         return (moment - self._clock.sent_at) * 1000
 
     async def events(self) -> AsyncIterator[tuple[float, str]]:
-        """When each event's bytes arrived, and its data.
-
-        Lines are split at line feeds only: JSON may hold the other characters that Unicode calls line ends.
-        """
-        rest = b""
+        """When each event's bytes arrived, and its data."""
+        cutter = EventCutter()
         async for chunk in self._response.aiter_bytes():
             arrived = time.perf_counter()
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    yield arrived, _text(line[5:])
+            for data in cutter.feed(chunk):
+                yield arrived, _text(data)
 
 
 def _text(data: bytes) -> str:
     try:
-        return data.decode("utf-8").strip()
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise malformed(f"an event is not UTF-8: {error}") from None
 
 
 @asynccontextmanager
-async def event_stream(
+async def open_event_stream(
     client: httpx.AsyncClient, url: str, body: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float
 ) -> AsyncIterator[EventStream]:
     """POST ``body`` and read the answer as events. Every failure, also inside, is a RequestFailedError."""

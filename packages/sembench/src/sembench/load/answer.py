@@ -7,6 +7,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+from sembench.openai_events import EventCutter, read_usage, text_and_thought
+
 _QUOTED = 200
 
 
@@ -41,7 +43,7 @@ class AnswerReader:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self._rest = b""
+        self._cutter = EventCutter()
         self._finished = False
         self._refusal = b""
 
@@ -49,10 +51,8 @@ class AnswerReader:
         if status != 200:
             self._refusal = (self._refusal + piece)[:_QUOTED]
             return
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._event(line[5:].strip(), now)
+        for data in self._cutter.feed(piece):
+            self._event(data, now)
 
     def end(self, status: int, now: float) -> None:
         """The response is complete."""
@@ -72,7 +72,7 @@ class AnswerReader:
             event = json.loads(data)
             has_text = finished = False
             for choice in event.get("choices") or ():
-                has_text |= _has_text(choice)
+                has_text |= any(text_and_thought(choice))
                 finished |= choice.get("finish_reason") is not None
         except (ValueError, AttributeError, TypeError):
             answer.fail("malformed", f"an event is not what OpenAI's API sends: {data[:80]!r}", now)
@@ -90,25 +90,6 @@ class AnswerReader:
     def _besides(self, event: dict[str, Any], now: float) -> None:
         if event.get("error"):
             self.answer.fail("error_event", json.dumps(event["error"]), now)
-        elif event.get("usage"):
-            self._usage(event["usage"])
-
-    def _usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
-            return
-        details = usage.get("prompt_tokens_details")
-        self.answer.prompt_tokens = _count(usage.get("prompt_tokens"))
-        self.answer.output_tokens = _count(usage.get("completion_tokens"))
-        self.answer.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-
-
-def _has_text(choice: Any) -> bool:
-    """A model that thinks aloud has begun to answer."""
-    source = choice.get("delta")
-    if source is None:
-        return bool(choice.get("text"))
-    return bool(source.get("content") or source.get("reasoning_content") or source.get("reasoning"))
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        elif event.get("usage") and isinstance(event["usage"], dict):
+            usage = read_usage(event["usage"])
+            self.answer.prompt_tokens, self.answer.output_tokens, self.answer.cached_tokens = usage

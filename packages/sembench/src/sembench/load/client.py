@@ -39,7 +39,7 @@ class LoadClient:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.in_flight = 0
-        self._idle: list[_Connection] = []
+        self._idle: list[_ClientConnection] = []
         parts = urlsplit(target.url)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
@@ -106,12 +106,12 @@ class LoadClient:
             connection.abort()
         self._idle.clear()
 
-    async def _connect(self, answer: Answer) -> _Connection | None:
+    async def _connect(self, answer: Answer) -> _ClientConnection | None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self.target.timeout_s)):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self._idle), self._host, self._port, ssl=self._tls
+                    lambda: _ClientConnection(self._idle), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             answer.fail("connect", "no connection in time", time.monotonic())
@@ -121,16 +121,16 @@ class LoadClient:
             return None
         return connection
 
-    def _take_idle(self) -> _Connection | None:
+    def _take_idle(self) -> _ClientConnection | None:
         return self._idle.pop() if self._idle else None
 
 
-class _Connection(asyncio.Protocol):
+class _ClientConnection(asyncio.Protocol):
     """One connection; carries one exchange at a time and goes back to ``idle`` when it can carry another."""
 
     _transport: asyncio.Transport
 
-    def __init__(self, idle: list[_Connection]) -> None:
+    def __init__(self, idle: list[_ClientConnection]) -> None:
         self._idle = idle
         self._reader: AnswerReader | None = None
         self._decoder = ResponseDecoder()

@@ -8,52 +8,37 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from sembench.load.point import LoadPoint, Percentiles
-from sembench.load.sweep import Setting
+from sembench.load.run import Setting
 from sembench.load.watch import Watch
+from sembench.terminal import ProgressBars
 
 _REFRESH_S = 1.0
 
 
-class LoadScreen:
-    """Redrawn once a second and by hand: a thread that draws would take time from the streams."""
+class PointObserver:
+    """Shows how each point is doing, once a second: a thread that draws would take time from the streams."""
 
-    def __init__(self, points: int) -> None:
-        self._console = Console(stderr=True)
+    def __init__(self, bars: ProgressBars, points: int) -> None:
+        self._bars = bars
         self._points, self._started = points, 0
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[note]}"))
-        self._progress = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> LoadScreen:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._console.is_terminal:
-            self._progress.stop()
 
     async def observe(self, setting: Setting, watch: Watch) -> None:
         self._started += 1
         name = f"point {self._started} of {self._points}: {setting.words}"
-        if not self._console.is_terminal:
-            self._console.print(name, highlight=False, soft_wrap=True)
-            return
+        self._bars.log(name)
         begin = time.monotonic()
-        task = self._progress.add_task(name, total=watch.window_end - begin, note="")
         try:
             while True:
                 failed = sum(answer.error is not None for answer in watch.answers)
                 warming = "warming up, " if time.monotonic() < watch.window_start else ""
                 note = f"{warming}{len(watch.answers) - failed} answered, {failed} failed, {watch.in_flight} in flight"
-                self._progress.update(task, completed=time.monotonic() - begin, note=note)
-                self._progress.refresh()
+                self._bars.show(name, time.monotonic() - begin, watch.window_end - begin, note)
                 await asyncio.sleep(_REFRESH_S)
         finally:
-            self._progress.remove_task(task)
+            self._bars.drop(name)
 
 
 def print_points(points: Sequence[LoadPoint]) -> None:

@@ -41,7 +41,7 @@ class Behaviour:
 
 
 class StubServer:
-    """Counts requests; every connection is one ``_Connection``."""
+    """Counts requests; every connection is one ``_StubConnection``."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
@@ -53,10 +53,10 @@ class StubServer:
 
     async def listen(self, port: int = 0) -> asyncio.Server:
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: _Connection(self), "127.0.0.1", port, backlog=1024)
+        return await loop.create_server(lambda: _StubConnection(self), "127.0.0.1", port, backlog=1024)
 
 
-class _Connection(asyncio.Protocol):
+class _StubConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, server: StubServer) -> None:

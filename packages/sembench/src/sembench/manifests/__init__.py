@@ -1,9 +1,8 @@
 """Manifests: building, writing, auditing and freezing them."""
 
 from sembench.identity import sha256_of as sha256
-from sembench.manifests.generated import BANDS_TOKENS, DOMAIN_NAMES, build_fixture, build_synthetic
-from sembench.manifests.items import BUILDER_VERSION, BuildOptions, Built
-from sembench.manifests.writing import manifest_line, write_manifest
+from sembench.manifests.items import BUILDER_VERSION, BuildOptions, Built, format_item, write_manifest
+from sembench.manifests.profiles import BANDS_TOKENS, DOMAIN_NAMES, build_fixture, build_synthetic
 
 __all__ = [
     "BANDS_TOKENS",
@@ -13,7 +12,7 @@ __all__ = [
     "Built",
     "build_fixture",
     "build_synthetic",
-    "manifest_line",
+    "format_item",
     "sha256",
     "write_manifest",
 ]

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sembench.manifests.audited_texts import Corpus, collect
-from sembench.manifests.items import Report, unreported
-from sembench.manifests.token_windows import Hashes, distinct
+from sembench.manifests.audited_texts import Corpus, WindowHashes, collect_texts, unite
+from sembench.manifests.items import ReportProgress, ignore_progress
 from sembench.schema import ManifestItem, Rate
 from sembench.tokenization import Tokenizer
 
@@ -69,11 +68,11 @@ def audit_manifest(
     *,
     manifest: str,
     manifest_sha256: str,
-    report: Report = unreported,
+    report: ReportProgress = ignore_progress,
 ) -> Audit:
     """Evidence that more than ``boilerplate_share`` of the sources (and three at least) have is no collision."""
-    corpus = collect(items, tokenizer, block_size, report)
-    evidence = {name: distinct([corpus.recipients[name], corpus.donors[name]]) for name in corpus.names}
+    corpus = collect_texts(items, tokenizer, block_size, report)
+    evidence = {name: unite([corpus.recipients[name], corpus.donors[name]]) for name in corpus.names}
     shared, sources = _shared(evidence)
     wide = sources > max(2, boilerplate_share * len(corpus.names))
     collisions = _collisions(corpus, shared[~wide])
@@ -86,8 +85,8 @@ def audit_manifest(
         boilerplate_share=boilerplate_share,
         items=len(items),
         sources=len(corpus.names),
-        evidence_windows=len(distinct(list(evidence.values()))),
-        violations=len(distinct(list(collisions.values()))),
+        evidence_windows=len(unite(list(evidence.values()))),
+        violations=len(unite(list(collisions.values()))),
         collisions=[
             Collision(
                 recipient_source=corpus.names[receiver],
@@ -104,7 +103,7 @@ def audit_manifest(
     )
 
 
-def _shared(by_source: dict[str, Hashes]) -> tuple[Hashes, Any]:
+def _shared(by_source: dict[str, WindowHashes]) -> tuple[WindowHashes, Any]:
     """The windows that several sources have, and how many have each."""
     together = [hashes for hashes in by_source.values() if len(hashes)]
     if not together:
@@ -113,7 +112,7 @@ def _shared(by_source: dict[str, Hashes]) -> tuple[Hashes, Any]:
     return values[counts > 1], counts[counts > 1]
 
 
-def _collisions(corpus: Corpus, suspects: Hashes) -> dict[tuple[str, str], Hashes]:
+def _collisions(corpus: Corpus, suspects: WindowHashes) -> dict[tuple[str, str], WindowHashes]:
     """Pairs of different sources, with the windows that the first has in a recipient and the second in a donor."""
     receiving = _among(corpus.recipients, suspects)
     giving = _among(corpus.donors, suspects)
@@ -126,7 +125,7 @@ def _collisions(corpus: Corpus, suspects: Hashes) -> dict[tuple[str, str], Hashe
     return found
 
 
-def _among(by_source: dict[str, Hashes], suspects: Hashes) -> dict[str, Hashes]:
+def _among(by_source: dict[str, WindowHashes], suspects: WindowHashes) -> dict[str, WindowHashes]:
     """Sources with any of them."""
     found = {name: np.intersect1d(hashes, suspects, assume_unique=True) for name, hashes in by_source.items()}
     return {name: hashes for name, hashes in found.items() if len(hashes)}
@@ -137,7 +136,7 @@ def _touched(items: Sequence[ManifestItem], corpus: Corpus) -> Rate:
     controls = [item for item in items if item.negative_control]
     touched = 0
     for item in controls:
-        given = distinct([corpus.windows_of(donor.text) for donor in item.donor_prompts])
+        given = unite([corpus.windows_of(donor.text) for donor in item.donor_prompts])
         touched += bool(np.isin(corpus.windows_of(item.recipient_prompt), given).any())
     return Rate.of(touched, len(controls))
 
@@ -147,8 +146,8 @@ def _swap_overlap(items: Sequence[ManifestItem], corpus: Corpus) -> Rate:
     return Rate.of(sum(len(common) for common, _ in overlaps), sum(len(all_) for _, all_ in overlaps))
 
 
-def _own_overlap(item: ManifestItem, corpus: Corpus) -> tuple[Hashes, Hashes]:
+def _own_overlap(item: ManifestItem, corpus: Corpus) -> tuple[WindowHashes, WindowHashes]:
     """The windows that an item's recipient shares with its own donors, and all that it has."""
     taken = corpus.evidence_of(item.recipient_prompt, item.metadata)
-    given = distinct([corpus.evidence_of(donor.text, donor.metadata) for donor in item.donor_prompts])
+    given = unite([corpus.evidence_of(donor.text, donor.metadata) for donor in item.donor_prompts])
     return np.intersect1d(taken, given, assume_unique=True), taken

@@ -1,35 +1,16 @@
-"""What the manifest commands show: progress on stderr, findings on stdout."""
+"""What the manifest commands show of what they built and found."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sembench.manifests.audit import Audit
-from sembench.manifests.items import Built, Report
-
-
-@contextmanager
-def progress() -> Iterator[Report]:
-    """One bar for each stage that reports."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
-
-        yield report
+from sembench.manifests.items import Built
 
 
 def print_built(built: Built, path: Path, sha256: str) -> None:

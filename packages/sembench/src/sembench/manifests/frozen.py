@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sembench.__about__ import __version__
 from sembench.identity import load_manifest, sha256_of
-from sembench.manifests.writing import manifest_line
+from sembench.manifests.items import format_item
 from sembench.schema import ManifestItem
 
 _NAMED = 5
@@ -53,7 +53,7 @@ def freeze(path: Path) -> FrozenSpec:
     )
 
 
-def differences(frozen: FrozenSpec, found: FrozenSpec) -> list[str]:
+def find_differences(frozen: FrozenSpec, found: FrozenSpec) -> list[str]:
     """Each field that differs, in words; empty where the manifest is what was frozen."""
     lines = [
         f"{name}: frozen {getattr(frozen, name)!r}, found {getattr(found, name)!r}"
@@ -122,4 +122,4 @@ def _builders(items: list[ManifestItem]) -> list[dict[str, Any]]:
 
 
 def _digest(item: ManifestItem) -> str:
-    return hashlib.sha256(manifest_line(item).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(format_item(item).encode("utf-8", "surrogatepass")).hexdigest()[:16]

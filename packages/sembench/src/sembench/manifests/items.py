@@ -1,29 +1,32 @@
-"""Manifest items from sources: transforms applied, ids given, lengths and evidence recorded."""
+"""Manifest items from sources: transforms applied, ids given, lengths and evidence recorded, lines written."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from sembench.identity import sha256_of
 from sembench.manifests.draws import Draws, stable_id
 from sembench.manifests.prompts import Prompt
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 from sembench.manifests.text_units import ESTIMATE_METHOD, estimate_tokens, holds_answer
 from sembench.manifests.transforms import TRANSFORM_FUNCTIONS, Context, DonorDraft, Draft, NotPossible
-from sembench.schema import TRANSFORMS, DonorPrompt, InputError, ManifestItem
+from sembench.schema import TRANSFORMS, DonorPrompt, InputError, ManifestItem, write_atomically
 
 BUILDER_VERSION = "1"
 """Raised whenever the same inputs and seed would give other bytes."""
 
 
-Report = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Hears of progress: of what, how many are done, and of how many."""
 
 
-def unreported(stage: str, done: int, total: int) -> None:
+def ignore_progress(stage: str, done: int, total: int) -> None:
     pass
 
 
@@ -64,11 +67,11 @@ class Built:
 
 
 def build_items(
-    sources: Sequence[Source],
+    sources: Sequence[SourceDocument],
     options: BuildOptions,
-    stranger: Callable[[Source], Source],
-    report: Report = unreported,
-    claims: Callable[[Source, str], bool] = lambda source, document: True,
+    stranger: Callable[[SourceDocument], SourceDocument],
+    report: ReportProgress = ignore_progress,
+    claims: Callable[[SourceDocument, str], bool] = lambda source, document: True,
     only: tuple[str, ...] | None = None,
 ) -> Built:
     """One item for each transform of each source, two for a conversation.
@@ -94,7 +97,7 @@ def build_items(
     return built
 
 
-def _item(source: Source, transform: str, index: int, draft: Draft, builder: dict[str, Any]) -> ManifestItem:
+def _item(source: SourceDocument, transform: str, index: int, draft: Draft, builder: dict[str, Any]) -> ManifestItem:
     recipient = draft.recipient
     return ManifestItem(
         item_id=stable_id(source.dataset, source.source_id, transform, "recipient", index),
@@ -119,7 +122,7 @@ def _item(source: Source, transform: str, index: int, draft: Draft, builder: dic
     )
 
 
-def _donor(source: Source, transform: str, index: int, number: int, donor: DonorDraft) -> DonorPrompt:
+def _donor(source: SourceDocument, transform: str, index: int, number: int, donor: DonorDraft) -> DonorPrompt:
     return DonorPrompt(
         donor_id=stable_id(source.dataset, source.source_id, transform, f"donor-{index}", number),
         text=donor.prompt.text,
@@ -147,3 +150,13 @@ def _lengths(prompt: Prompt) -> dict[str, Any]:
 def _estimated(text: str) -> int:
     """A prompt is a donor of several items; counting it once is enough."""
     return estimate_tokens(text)
+
+
+def format_item(item: ManifestItem) -> str:
+    return json.dumps(item.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_manifest(path: Path, items: Iterable[ManifestItem]) -> str:
+    """Writes the manifest and returns its sha256."""
+    write_atomically(path, "".join(format_item(item) + "\n" for item in items))
+    return sha256_of(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 
 INSTRUCTION = "Read the {noun} and answer the question that follows it. Use its exact words and add nothing."
 OTHER_INSTRUCTION = (
@@ -19,7 +19,7 @@ ACKNOWLEDGED = "I have read it."
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SourceText:
     """Text of a source inside a prompt."""
 
     text: str
@@ -36,13 +36,13 @@ class Prompt:
         return "\n".join(self.text[start:end] for start, end in self.evidence)
 
 
-def prompt(*parts: str | Evidence) -> Prompt:
+def join_prompt(*parts: str | SourceText) -> Prompt:
     texts: list[str] = []
     spans: list[tuple[int, int]] = []
     length = 0
     for part in parts:
-        text = part.text if isinstance(part, Evidence) else part
-        if isinstance(part, Evidence):
+        text = part.text if isinstance(part, SourceText) else part
+        if isinstance(part, SourceText):
             spans.append((length, length + len(text)))
         texts.append(text)
         length += len(text)
@@ -55,38 +55,42 @@ def followed_by(first: str, rest: Prompt) -> Prompt:
     return Prompt(first + rest.text, moved)
 
 
-def question_last(source: Source, document: str, question: str, instruction: str = INSTRUCTION) -> Prompt:
+def question_last(source: SourceDocument, document: str, question: str, instruction: str = INSTRUCTION) -> Prompt:
     """The usual layout: instruction, document, question."""
     head = instruction.format(noun=source.noun)
-    return prompt(f"{head}\n\nThe {source.noun}:\n", Evidence(document), f"\n\nQuestion: {question}\nAnswer:")
+    return join_prompt(f"{head}\n\nThe {source.noun}:\n", SourceText(document), f"\n\nQuestion: {question}\nAnswer:")
 
 
-def other_wording(source: Source, document: str, question: str) -> Prompt:
+def other_wording(source: SourceDocument, document: str, question: str) -> Prompt:
     """Another header and another wording of the task around the same document."""
     head = OTHER_INSTRUCTION.format(noun=source.noun)
-    return prompt(f"{head}\n\n<attachment>\n", Evidence(document), f"\n</attachment>\n\nRequest: {question}\nReply:")
+    return join_prompt(
+        f"{head}\n\n<attachment>\n", SourceText(document), f"\n</attachment>\n\nRequest: {question}\nReply:"
+    )
 
 
-def task_first(source: Source, document: str, question: str) -> Prompt:
-    return prompt(
+def task_first(source: SourceDocument, document: str, question: str) -> Prompt:
+    return join_prompt(
         f"Task: {question}\nWork only from the {source.noun} below, and answer in its own words.\n\n",
-        Evidence(document),
+        SourceText(document),
         "\n\nAnswer:",
     )
 
 
-def document_first(source: Source, document: str, question: str) -> Prompt:
+def document_first(source: SourceDocument, document: str, question: str) -> Prompt:
     task = f"Above is a {source.noun}. Answer in its own words.\nQuestion: {question}\nAnswer:"
-    return prompt(Evidence(document), f"\n\n{task}")
+    return join_prompt(SourceText(document), f"\n\n{task}")
 
 
-def records(source: Source, segments: list[tuple[str, str]], question: str, instruction: str = INSTRUCTION) -> Prompt:
+def records_prompt(
+    source: SourceDocument, segments: list[tuple[str, str]], question: str, instruction: str = INSTRUCTION
+) -> Prompt:
     """Segments as retrieved records, each behind its header."""
-    parts: list[str | Evidence] = [instruction.format(noun=source.noun)]
+    parts: list[str | SourceText] = [instruction.format(noun=source.noun)]
     for header, segment in segments:
-        parts += [f"\n\n{header}\n", Evidence(segment)]
-    return prompt(*parts, f"\n\nQuestion: {question}\nAnswer:")
+        parts += [f"\n\n{header}\n", SourceText(segment)]
+    return join_prompt(*parts, f"\n\nQuestion: {question}\nAnswer:")
 
 
-def summary_task(source: Source) -> str:
+def summary_task(source: SourceDocument) -> str:
     return SUMMARY_TASK.format(noun=source.noun)

@@ -16,7 +16,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceDocument:
     """What items are made of."""
 
     dataset: str

@@ -7,17 +7,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from sembench.manifests.distinct import RUN, Runs
 from sembench.manifests.domains import Domain, FactForm
 from sembench.manifests.draws import Draws
 from sembench.manifests.grammar import Cast, Clock, Filler, expand
-from sembench.manifests.source import Fact, Source, Swapped
+from sembench.manifests.source import Fact, SourceDocument, Swapped
+from sembench.manifests.text_units import split_pieces
 from sembench.schema import InputError
 
+RUN = 12
+"""Pieces. A block of 16 tokens covers more than that unless it is full of rare names, which do not recur."""
 FRAME_TOKENS = 130
 """What instruction, question and wrapper add to a document: a band is the length of the prompt."""
 _MOST_FACTS = 8
 _ATTEMPTS = 200
+
+
+class Runs:
+    """Every run of ``RUN`` pieces that was written so far, and whose source wrote it."""
+
+    def __init__(self) -> None:
+        self._owner: dict[int, int] = {}
+        self._numbers: dict[str, int] = {}
+
+    def numbered(self, text: str) -> list[int]:
+        """The pieces of a text as numbers: their hash, unlike that of a text, is the same in every process."""
+        numbers = self._numbers
+        return [numbers.setdefault(piece, len(numbers)) for piece in split_pieces(text)]
+
+    def free(self, codes: list[int], owner: int) -> list[int] | None:
+        """The runs in numbered pieces; None where another source has one of them."""
+        whole = tuple(codes)
+        runs = [hash(whole[start : start + RUN]) for start in range(len(whole) - RUN + 1)]
+        taken = self._owner
+        for run in runs:
+            if taken.get(run, owner) != owner:
+                return None
+        return runs
+
+    def take(self, runs: list[int], owner: int) -> None:
+        for run in runs:
+            self._owner[run] = owner
 
 
 class SyntheticWriter:
@@ -28,7 +57,7 @@ class SyntheticWriter:
         self._runs = Runs()
         self._owners: dict[str, int] = {}
 
-    def claims(self, source: Source, document: str) -> bool:
+    def claims(self, source: SourceDocument, document: str) -> bool:
         """Whether an edited document keeps its source apart from the others; if so it is kept apart from now on."""
         owner = self._owners[source.source_id]
         runs = self._runs.free(self._runs.numbered(document), owner)
@@ -37,7 +66,7 @@ class SyntheticWriter:
         self._runs.take(runs, owner)
         return True
 
-    def write(self, domain: Domain, source_id: str, band_tokens: int, *, with_swap: bool) -> Source:
+    def write(self, domain: Domain, source_id: str, band_tokens: int, *, with_swap: bool) -> SourceDocument:
         """A document of about ``band_tokens`` less the frame; ``with_swap`` also tells it of other people."""
         owner = self._owners.setdefault(source_id, len(self._owners))
         tokens = max(60, band_tokens - FRAME_TOKENS)
@@ -53,7 +82,7 @@ class SyntheticWriter:
             for line in lines:
                 other.write(line.prefix, _same_wording(line), line.fact)
             swapped = Swapped(other.text, _scored_first(other.facts, scored))
-        return Source(
+        return SourceDocument(
             dataset=domain.name,
             domain=domain.name,
             source_id=source_id,

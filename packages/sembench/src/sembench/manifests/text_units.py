@@ -12,7 +12,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]+(?=[\"'“(\[]?[A-Z0-9])|\n+")
 _WHITESPACE = re.compile(r"\s+")
 
 
-def pieces(text: str) -> list[str]:
+def split_pieces(text: str) -> list[str]:
     """Up to six letters, a digit, a mark or a line end: close to what byte-pair vocabularies of this decade make."""
     return _PIECE.findall(text)
 
@@ -22,7 +22,7 @@ def estimate_tokens(text: str) -> int:
     return len(_PIECE.findall(text))
 
 
-def squeezed(text: str) -> str:
+def squeeze(text: str) -> str:
     """Runs of whitespace as one blank: a reflow changes nothing in it."""
     return _WHITESPACE.sub(" ", text).strip()
 
@@ -32,8 +32,8 @@ def holds_answer(text: str, answers: tuple[str, ...]) -> bool:
 
     A single letter or digit, such as the choice of a question with four, stands in every text and counts for nothing.
     """
-    haystack = squeezed(text).lower()
-    return any(_stands_in(haystack, squeezed(answer).lower()) for answer in answers)
+    haystack = squeeze(text).lower()
+    return any(_stands_in(haystack, squeeze(answer).lower()) for answer in answers)
 
 
 def _stands_in(haystack: str, answer: str) -> bool:
@@ -43,7 +43,7 @@ def _stands_in(haystack: str, answer: str) -> bool:
     return re.search(rf"(?<![a-z0-9]){re.escape(answer)}(?![a-z0-9])", haystack) is not None
 
 
-def sentence_spans(text: str) -> list[tuple[int, int]]:
+def find_sentences(text: str) -> list[tuple[int, int]]:
     """Where sentences lie; a line of its own (a log line, a heading) is one too."""
     spans: list[tuple[int, int]] = []
     start = 0
@@ -75,7 +75,7 @@ def _divisions(document: str) -> list[list[tuple[str, str]]]:
     """The text as (unit, what joins it to the next), from coarse to fine."""
     paragraphs = [(part, "\n\n") for part in re.split(r"\n\s*\n", document.strip()) if part.strip()]
     lines = [(line, "\n") for line in document.strip().splitlines() if line.strip()]
-    sentences = [(document[start:end], " ") for start, end in sentence_spans(document)]
+    sentences = [(document[start:end], " ") for start, end in find_sentences(document)]
     return [paragraphs, lines, sentences]
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from semblend_core import Span
+from semblend_core import Span, TokenIds
 
-Ids = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
+BlockMask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,11 @@ class BlockMetrics:
 
 
 def measure_blocks(
-    recipient: Ids, donor_blocks: AbstractSet[bytes], spans: Iterable[Span], block_size: int
+    recipient: TokenIds, donor_blocks: AbstractSet[bytes], spans: Iterable[Span], block_size: int
 ) -> BlockMetrics:
-    """``donor_blocks`` are those of ``full_blocks``; ``spans`` are what a provider proposes, taken at their word."""
-    exact = exact_blocks(recipient, donor_blocks, block_size)
-    candidate, eligible = proposed_blocks(recipient.size, spans, block_size)
+    """``donor_blocks`` are those of ``collect_blocks``; ``spans`` are what a provider proposes, taken at their word."""
+    exact = find_exact_blocks(recipient, donor_blocks, block_size)
+    candidate, eligible = find_proposed_blocks(recipient.size, spans, block_size)
     return BlockMetrics(
         total=recipient.size // block_size,
         exact=int(exact.sum()),
@@ -47,17 +46,17 @@ def measure_blocks(
     )
 
 
-def full_blocks(donors: Iterable[Ids], block_size: int) -> set[bytes]:
+def collect_blocks(donors: Iterable[TokenIds], block_size: int) -> set[bytes]:
     """Every full block of every donor. Kept whole, so that no hash can collide."""
-    return {block for donor in donors for block in blocks_of(donor, block_size)}
+    return {block for donor in donors for block in split_blocks(donor, block_size)}
 
 
-def exact_blocks(recipient: Ids, donor_blocks: AbstractSet[bytes], block_size: int) -> Mask:
+def find_exact_blocks(recipient: TokenIds, donor_blocks: AbstractSet[bytes], block_size: int) -> BlockMask:
     """Per full recipient block: whether it equals a full block of a donor."""
-    return np.array([block in donor_blocks for block in blocks_of(recipient, block_size)], np.bool_)
+    return np.array([block in donor_blocks for block in split_blocks(recipient, block_size)], np.bool_)
 
 
-def exact_prefix_tokens(recipient: Ids, donors: Iterable[Ids], block_size: int) -> int:
+def count_exact_prefix(recipient: TokenIds, donors: Iterable[TokenIds], block_size: int) -> int:
     """Tokens of the leading full blocks that the recipient shares with one donor: what a prefix cache would give."""
     longest = 0
     for donor in donors:
@@ -67,7 +66,7 @@ def exact_prefix_tokens(recipient: Ids, donors: Iterable[Ids], block_size: int) 
     return longest // block_size * block_size
 
 
-def proposed_blocks(tokens: int, spans: Iterable[Span], block_size: int) -> tuple[Mask, Mask]:
+def find_proposed_blocks(tokens: int, spans: Iterable[Span], block_size: int) -> tuple[BlockMask, BlockMask]:
     """Per full block: whether it is a candidate, and whether it is eligible."""
     source = np.full(tokens, -1, np.int64)  # The donor of each position, by number; -1: none.
     shift = np.zeros(tokens, np.int64)  # Constant over consecutive positions of one donor.
@@ -78,13 +77,13 @@ def proposed_blocks(tokens: int, spans: Iterable[Span], block_size: int) -> tupl
         shift[target] = span.shift
     full = tokens // block_size * block_size
     sources, shifts = source[:full].reshape(-1, block_size), shift[:full].reshape(-1, block_size)
-    candidate: Mask = np.all(sources >= 0, axis=1)
-    one_donor: Mask = np.all(sources == sources[:, :1], axis=1)
-    consecutive: Mask = np.all(shifts == shifts[:, :1], axis=1)
+    candidate: BlockMask = np.all(sources >= 0, axis=1)
+    one_donor: BlockMask = np.all(sources == sources[:, :1], axis=1)
+    consecutive: BlockMask = np.all(shifts == shifts[:, :1], axis=1)
     return candidate, candidate & one_donor & consecutive
 
 
-def blocks_of(ids: Ids, block_size: int) -> list[bytes]:
+def split_blocks(ids: TokenIds, block_size: int) -> list[bytes]:
     """The full blocks, as bytes that are equal where the tokens are."""
     width = block_size * 4
     data = np.ascontiguousarray(ids[: ids.size // block_size * block_size], "<i4").tobytes()

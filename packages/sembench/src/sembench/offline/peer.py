@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from sembench.offline.blocks import Ids
 from sembench.schema import InputError
 from semblend_core import (
     DeclineReason,
@@ -32,6 +31,7 @@ from semblend_core import (
     ProviderStats,
     SemanticLookupProvider,
     Span,
+    TokenIds,
 )
 
 PEER_VERSION = "0.3.25"
@@ -66,7 +66,7 @@ class PeerProvider(SemanticLookupProvider):
     """A lookup's time is what the peer's process spent on it, embedding included."""
 
     def __init__(self, python: str, options: Mapping[str, Any], variables: Mapping[str, str]) -> None:
-        self._donors: dict[tuple[str, str], Ids] = {}
+        self._donors: dict[tuple[str, str], TokenIds] = {}
         self._outdated = False  # The peer still knows a donor that was forgotten.
         self._texts: dict[str, str] = {}
         self._lookups = self._plans = 0
@@ -97,7 +97,7 @@ class PeerProvider(SemanticLookupProvider):
         reason = str(answer["reason"] or "")
         if reason.startswith("pipeline_error"):
             raise RuntimeError(f"the peer failed: {reason}")
-        spans, unequal = equal_spans(answer["runs"], request, self._donors)
+        spans, unequal = find_equal_spans(answer["runs"], request, self._donors)
         self._unequal_tokens += unequal
         if not spans:
             self._misses[reason or "only unequal tokens"] += 1
@@ -133,7 +133,7 @@ class PeerProvider(SemanticLookupProvider):
                 self._register(name, tokens)
             self._outdated = False
 
-    def _register(self, donor_id: str, tokens: Ids) -> None:
+    def _register(self, donor_id: str, tokens: TokenIds) -> None:
         text = self._texts.get(donor_id, "")
         self._pipe.ask({"do": "register", "id": donor_id, "tokens": tokens.tolist(), "text": text})
 
@@ -162,8 +162,8 @@ def _note_on(embedder: str) -> str:
     return f"{by_design}; it ran without its embedding model, on {embedder}: its choice of donors is not the model's"
 
 
-def equal_spans(
-    runs: Sequence[tuple[int, str, int, int]], request: LookupRequest, donors: Mapping[tuple[str, str], Ids]
+def find_equal_spans(
+    runs: Sequence[tuple[int, str, int, int]], request: LookupRequest, donors: Mapping[tuple[str, str], TokenIds]
 ) -> tuple[list[Span], int]:
     """Spans of equal tokens, and how many proposed tokens are not equal (or not there at all)."""
     spans: list[Span] = []

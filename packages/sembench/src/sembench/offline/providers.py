@@ -11,13 +11,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sembench.offline.exact_provider import ExactBlockProvider
+import numpy as np
+
+from sembench.offline.blocks import split_blocks
 from sembench.schema import InputError
-from semblend_core import SemanticLookupProvider, SettingError, Settings, create_provider
+from semblend_core import (
+    DeclineReason,
+    DonorOffer,
+    LookupRequest,
+    LookupResult,
+    Namespace,
+    OfferResult,
+    Outcome,
+    Plan,
+    ProviderStats,
+    SemanticLookupProvider,
+    SettingError,
+    Settings,
+    Span,
+    TokenIds,
+    create_provider,
+)
 
 NAMES = ("core", "exact", "peer")
 _NO_TIME_LIMIT_MS = 600_000.0
 """The limit protects an engine's scheduler; here it would only make the figures depend on the machine's load."""
+
+Describe = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +49,6 @@ class ProviderOptions:
     fuzzy: bool | None = None
     peer_python: Path | None = None
     peer_variables: Mapping[str, str] | None = None
-
-
-Describe = Callable[[], dict[str, Any]]
 
 
 def open_provider(name: str, options: ProviderOptions) -> tuple[SemanticLookupProvider, Describe]:
@@ -105,3 +122,117 @@ def _named_callable(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"--provider {name}: is not callable; name a class or a function that returns a provider")
     return found  # type: ignore[no-any-return]
+
+
+class ExactBlockProvider(SemanticLookupProvider):
+    """Proposes a recipient block where a donor has an equal one at a multiple of the block size, and nothing else."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._pools: dict[str, _BlockPool] = {}
+        self._lookups = self._plans = 0
+        self._shut_down = False
+
+    def lookup(self, request: LookupRequest) -> LookupResult:
+        self._lookups += 1
+        if self._shut_down:
+            return LookupResult(None, DeclineReason.SHUT_DOWN)
+        pool = self._pools.get(request.namespace.digest)
+        if pool is None:
+            return LookupResult(None, DeclineReason.NO_DONORS)
+        spans = self._spans(request, pool)
+        if not spans:
+            return LookupResult(None, DeclineReason.NO_SPANS)
+        self._plans += 1
+        prompt = int(request.token_ids.size)
+        return LookupResult(Plan.over(request.request_id, prompt, request.exact_prefix_tokens, spans), None)
+
+    def _spans(self, request: LookupRequest, pool: _BlockPool) -> list[Span]:
+        size = self._block_size
+        spans: list[Span] = []
+        for number, block in enumerate(split_blocks(request.token_ids, size)):
+            start = number * size
+            if start < request.exact_prefix_tokens or block not in pool.places:
+                continue
+            last = spans[-1] if spans else None
+            if last is not None and last.target_end == start and pool.goes_on(last, block):
+                spans[-1] = replace(last, length=last.length + size)
+            else:
+                donor_id, donor_start = pool.places[block]
+                spans.append(Span(start, donor_id, donor_start, size))
+        return spans
+
+    def offer_donor(self, offer: DonorOffer) -> OfferResult:
+        tokens = offer.exact_token_ids
+        if self._shut_down:
+            return OfferResult(0, DeclineReason.SHUT_DOWN)
+        if tokens.size < self._block_size:
+            return OfferResult(0, DeclineReason.DONOR_TOO_SHORT)
+        pool = self._pools.setdefault(offer.namespace.digest, _BlockPool(self._block_size))
+        if not pool.add(offer.donor_id, tokens):
+            return OfferResult(0, DeclineReason.DUPLICATE_DONOR)
+        return OfferResult(int(tokens.size))
+
+    def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
+        pool = self._pools.get(namespace.digest)
+        if pool is None or not pool.remove(donor_id):
+            return False
+        if not pool.donors:
+            del self._pools[namespace.digest]
+        return True
+
+    def report_outcome(self, outcome: Outcome) -> None:
+        """Nothing is pinned, so nothing is released."""
+
+    def restrict_to_discovery(self, reason: str) -> None:
+        """It has no other mode."""
+
+    def stats(self) -> ProviderStats:
+        donors = [tokens for pool in self._pools.values() for tokens in pool.donors.values()]
+        return ProviderStats(
+            lookups=self._lookups,
+            plans=self._plans,
+            donors=len(donors),
+            donor_bytes=sum(tokens.nbytes for tokens in donors),
+        )
+
+    def check_integrity(self) -> None:
+        for pool in self._pools.values():
+            assert pool.donors
+            assert {donor_id for donor_id, _ in pool.places.values()} <= set(pool.donors)
+
+    def close(self) -> None:
+        self._shut_down = True
+        self._pools.clear()
+
+
+class _BlockPool:
+    """The donors of one namespace, and where each different block was first seen."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self.donors: dict[str, TokenIds] = {}
+        self.places: dict[bytes, tuple[str, int]] = {}
+
+    def add(self, donor_id: str, tokens: TokenIds) -> bool:
+        """False where the id is taken by other tokens."""
+        if donor_id in self.donors:
+            return np.array_equal(self.donors[donor_id], tokens)
+        self.donors[donor_id] = tokens
+        for number, block in enumerate(split_blocks(tokens, self._block_size)):
+            self.places.setdefault(block, (donor_id, number * self._block_size))
+        return True
+
+    def remove(self, donor_id: str) -> bool:
+        if donor_id not in self.donors:
+            return False
+        kept = {name: tokens for name, tokens in self.donors.items() if name != donor_id}
+        self.donors, self.places = {}, {}
+        for name, tokens in kept.items():
+            self.add(name, tokens)
+        return True
+
+    def goes_on(self, span: Span, block: bytes) -> bool:
+        """Whether the span's donor has ``block`` next."""
+        following = self.donors[span.donor_id][span.donor_end : span.donor_end + self._block_size]
+        return split_blocks(following, self._block_size) == [block]

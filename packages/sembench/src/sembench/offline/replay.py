@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from sembench.offline.blocks import Ids, exact_prefix_tokens, full_blocks, measure_blocks
-from sembench.offline.checking import ContractError, checked_spans
+import numpy as np
+
+from sembench.offline.blocks import collect_blocks, count_exact_prefix, measure_blocks
 from sembench.schema import InputError, ManifestItem, RequestRecord
 from sembench.tokenization import Tokenizer
 from semblend_core import (
@@ -20,8 +21,10 @@ from semblend_core import (
     Namespace,
     Outcome,
     OutcomeKind,
+    Plan,
     SemanticLookupProvider,
     Span,
+    TokenIds,
     as_token_ids,
 )
 
@@ -38,11 +41,11 @@ class OfflineRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
+class _DonorPool:
     """Donors that one lookup may use."""
 
     namespace: Namespace
-    donors: Mapping[str, Ids]
+    donors: Mapping[str, TokenIds]
     blocks: AbstractSet[bytes]
 
 
@@ -88,9 +91,9 @@ class _Replay:
         self._run = run
         self._note_text: Callable[[str, str], None] = getattr(provider, "note_text", lambda name, text: None)
 
-    def measure_alone(self, item: ManifestItem, recipient: Ids, donors: Mapping[str, Ids]) -> RequestRecord:
+    def measure_alone(self, item: ManifestItem, recipient: TokenIds, donors: Mapping[str, TokenIds]) -> RequestRecord:
         """With a namespace of its own, and its donors forgotten afterwards: no item can see another's."""
-        pool = _Pool(self._namespace(item.item_id), donors, full_blocks(donors.values(), self._block_size))
+        pool = _DonorPool(self._namespace(item.item_id), donors, collect_blocks(donors.values(), self._block_size))
         texts = _texts_of([item])
         try:
             for donor_id, ids in donors.items():
@@ -106,11 +109,11 @@ class _Replay:
                 self._provider.forget_donor(pool.namespace, donor_id)
         return record
 
-    def offer_all(self, items: Sequence[ManifestItem]) -> _Pool:
+    def offer_all(self, items: Sequence[ManifestItem]) -> _DonorPool:
         texts = _texts_of(items)
         encoded = self._tokenizer.encode_batch(list(texts.values()))
         donors = {donor_id: as_token_ids(ids) for donor_id, ids in zip(texts, encoded, strict=True)}
-        pool = _Pool(self._namespace(None), donors, full_blocks(donors.values(), self._block_size))
+        pool = _DonorPool(self._namespace(None), donors, collect_blocks(donors.values(), self._block_size))
         for donor_id, ids in donors.items():
             try:
                 self._offer(pool.namespace, donor_id, ids, texts[donor_id])
@@ -120,14 +123,14 @@ class _Replay:
                 self._run.offers[f"raised {type(error).__name__}"] += 1
         return pool
 
-    def measure(self, item: ManifestItem, recipient: Ids, pool: _Pool) -> RequestRecord:
+    def measure(self, item: ManifestItem, recipient: TokenIds, pool: _DonorPool) -> RequestRecord:
         request = LookupRequest(f"offline-{item.item_id}", pool.namespace, recipient)
         try:
             self._note_text(request.request_id, item.recipient_prompt)
             started = time.perf_counter()
             result = self._provider.lookup(request)
             elapsed_us = (time.perf_counter() - started) * 1e6
-            spans = checked_spans(result, request, pool.donors)
+            spans = check_spans(result, request, pool.donors)
             self._provider.report_outcome(_outcome_of(request, result))
         except InputError:
             raise
@@ -145,7 +148,9 @@ class _Replay:
             }
         )
 
-    def _measured(self, item: ManifestItem, recipient: Ids, pool: _Pool, spans: Sequence[Span] | None) -> RequestRecord:
+    def _measured(
+        self, item: ManifestItem, recipient: TokenIds, pool: _DonorPool, spans: Sequence[Span] | None
+    ) -> RequestRecord:
         """``spans`` None: the provider's share is not known, that of exact matching is."""
         blocks = measure_blocks(recipient, pool.blocks, spans or (), self._block_size)
         known = spans is not None
@@ -159,7 +164,7 @@ class _Replay:
             prompt_tokens=recipient.size,
             total_blocks=blocks.total,
             exact_blocks=blocks.exact,
-            exact_prefix_tokens=exact_prefix_tokens(recipient, pool.donors.values(), self._block_size),
+            exact_prefix_tokens=count_exact_prefix(recipient, pool.donors.values(), self._block_size),
             candidate_blocks=blocks.candidate if known else None,
             eligible_blocks=blocks.eligible if known else None,
             eligible_beyond_exact_blocks=blocks.eligible_beyond_exact if known else None,
@@ -167,7 +172,7 @@ class _Replay:
             donors=len({span.donor_id for span in spans}) if spans is not None else None,
         )
 
-    def _failed(self, item: ManifestItem, recipient: Ids, pool: _Pool, error: Exception) -> RequestRecord:
+    def _failed(self, item: ManifestItem, recipient: TokenIds, pool: _DonorPool, error: Exception) -> RequestRecord:
         broken = isinstance(error, ContractError)
         reason = (
             f"provider broke the contract: {error}" if broken else f"provider raised {type(error).__name__}: {error}"
@@ -175,7 +180,7 @@ class _Replay:
         record = self._measured(item, recipient, pool, None)
         return record.model_copy(update={"status": "error", "error": reason, "outcome": "error"})
 
-    def _offer(self, namespace: Namespace, donor_id: str, ids: Ids, text: str) -> None:
+    def _offer(self, namespace: Namespace, donor_id: str, ids: TokenIds, text: str) -> None:
         self._note_text(donor_id, text)
         answer = self._provider.offer_donor(DonorOffer(donor_id, namespace, ids))
         self._run.offers[REGISTERED if answer.reason is None else str(answer.reason)] += 1
@@ -202,7 +207,7 @@ def _outcome_of(request: LookupRequest, result: LookupResult) -> Outcome:
 
 def _tokenized(
     items: Sequence[ManifestItem], tokenizer: Tokenizer
-) -> Iterator[tuple[ManifestItem, dict[str, Ids], Ids]]:
+) -> Iterator[tuple[ManifestItem, dict[str, TokenIds], TokenIds]]:
     """Each item with the ids of its donors and of its recipient; a text of several items is tokenized once.
 
     In windows, so that tokenizing, which may use every core, and lookups, which are timed, take turns.
@@ -229,3 +234,48 @@ def _texts_of(items: Sequence[ManifestItem]) -> dict[str, str]:
             if texts.setdefault(donor.donor_id, donor.text) != donor.text:
                 raise InputError(f"item {item.item_id}: donor_id: {donor.donor_id} stands for two different texts")
     return texts
+
+
+class ContractError(Exception):
+    """The provider answered with something that no engine could load. The message says what."""
+
+
+def check_spans(result: object, request: LookupRequest, donors: Mapping[str, TokenIds]) -> tuple[Span, ...]:
+    """The spans that the provider proposes, none where it declines; ContractError where they cannot be loaded.
+
+    That spans are in order and do not overlap was checked when the plan was made: ``Plan`` refuses others.
+    """
+    if not isinstance(result, LookupResult):
+        raise ContractError(f"lookup returned {type(result).__name__}, not a LookupResult")
+    if result.plan is None:
+        return ()
+    _check_plan(result.plan, request)
+    for span in result.plan.spans:
+        _check_span(span, request.token_ids, donors)
+    return result.plan.spans
+
+
+def _check_plan(plan: Plan, request: LookupRequest) -> None:
+    if plan.request_id != request.request_id:
+        raise ContractError(f"the plan is for request {plan.request_id!r}, not {request.request_id!r}")
+    if plan.prompt_tokens != request.token_ids.size:
+        raise ContractError(f"the plan is for {plan.prompt_tokens} tokens, the prompt has {request.token_ids.size}")
+    if plan.exact_prefix_tokens != request.exact_prefix_tokens:
+        raise ContractError(f"the plan has an exact prefix of {plan.exact_prefix_tokens} tokens that nobody claimed")
+
+
+def _check_span(span: Span, prompt: TokenIds, donors: Mapping[str, TokenIds]) -> None:
+    donor = donors.get(span.donor_id)
+    if donor is None:
+        raise ContractError(f"a span names donor {span.donor_id!r}, which was never offered here")
+    if span.donor_end > donor.size:
+        raise ContractError(
+            f"a span ends at {span.donor_end} of donor {span.donor_id!r}, which has {donor.size} tokens"
+        )
+    wanted = prompt[span.target_start : span.target_end]
+    differing = np.flatnonzero(wanted != donor[span.donor_start : span.donor_end])
+    if differing.size:
+        raise ContractError(
+            f"a span of {span.length} tokens at {span.target_start} differs from donor {span.donor_id!r} in "
+            f"{differing.size} of them, first at prompt position {span.target_start + int(differing[0])}"
+        )

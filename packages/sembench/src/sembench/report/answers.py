@@ -18,7 +18,7 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnswerPair:
     cold: RequestRecord
     warm: RequestRecord
 
@@ -31,12 +31,12 @@ class Pair:
         return 1 - likeness, kl or 0.0
 
 
-def answers(result: Result, prefix: str) -> Html:
-    anchor, title, pairs = f"{prefix}answers", "Answers side by side", pairs_of(result)
+def render_answers(result: Result, prefix: str) -> Html:
+    anchor, title, pairs = f"{prefix}answers", "Answers side by side", find_pairs(result)
     if not pairs:
         told = "Not measured: the result keeps no answers of both a cold and a warm request."
         return section(anchor, title, el("p", told, class_="missing"))
-    shown = chosen(pairs)
+    shown = choose_pairs(pairs)
     same = sum(pair.cold.output == pair.warm.output for pair in pairs)
     note = (
         f"{same:,} of {len(pairs):,} answers with reuse are the cold answer, character for character. Shown are the "
@@ -45,16 +45,16 @@ def answers(result: Result, prefix: str) -> Html:
     return section(anchor, title, el("p", note), *(_side_by_side(pair) for pair in shown))
 
 
-def pairs_of(result: Result) -> list[Pair]:
+def find_pairs(result: Result) -> list[AnswerPair]:
     arms: dict[str, dict[str, RequestRecord]] = defaultdict(dict)
     for record in result.requests:
         may_stand = record.status == "ok" if record.arm != "cold" else is_cold(record)
         if may_stand and record.output is not None:
             arms[record.item_id].setdefault(record.arm, record)
-    return [Pair(found["cold"], found["warm"]) for found in arms.values() if {"cold", "warm"} <= set(found)]
+    return [AnswerPair(found["cold"], found["warm"]) for found in arms.values() if {"cold", "warm"} <= set(found)]
 
 
-def chosen(pairs: list[Pair]) -> list[Pair]:
+def choose_pairs(pairs: list[AnswerPair]) -> list[AnswerPair]:
     worst = sorted(pairs, key=lambda pair: pair.distance, reverse=True)[:_WORST]
     transforms = {pair.warm.transform for pair in worst}
     shown = list(worst)
@@ -65,12 +65,12 @@ def chosen(pairs: list[Pair]) -> list[Pair]:
     return shown
 
 
-def _side_by_side(pair: Pair) -> Html:
+def _side_by_side(pair: AnswerPair) -> Html:
     cold, warm = pair.cold.output or "", pair.warm.output or ""
     if cold == warm:
         shown = el("div", el("h4", "Cold and with reuse, the same"), el("pre", cold[:_CHARACTERS], _cut(cold)))
     else:
-        left, right = marked(cold[:_CHARACTERS], warm[:_CHARACTERS])
+        left, right = mark_differences(cold[:_CHARACTERS], warm[:_CHARACTERS])
         shown = el(
             "div",
             el("div", el("h4", "Cold"), el("pre", left, _cut(cold))),
@@ -81,7 +81,7 @@ def _side_by_side(pair: Pair) -> Html:
     return el("article", title, el("p", ", ".join(_facts(pair.warm)), class_="note"), shown, class_="answer")
 
 
-def marked(left: str, right: str) -> tuple[Html, Html]:
+def mark_differences(left: str, right: str) -> tuple[Html, Html]:
     """Both texts, with the words that only one of them has in ``mark``."""
     a, b = _WORD.findall(left), _WORD.findall(right)
     # Compared without the space behind a word, so that a line broken elsewhere is no difference.

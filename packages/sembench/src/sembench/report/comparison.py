@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sembench.load.point import LoadPoint
 from sembench.report.figures import NOT_MEASURED, milliseconds, number
-from sembench.report.headline import groups
-from sembench.report.load_curves import points_of
+from sembench.report.headline import group_rows
+from sembench.report.load_curves import read_load_points
 from sembench.report.markup import Child, Html, el, join, section, table
-from sembench.report.run_identity import flattened, worded
+from sembench.report.run_identity import describe_value, flatten
 from sembench.schema import Result
 
 # What differs between any two runs and says nothing about them.
@@ -23,8 +23,8 @@ class Named:
     result: Result
 
 
-def comparison(named: Sequence[Named]) -> Html:
-    why_not = refusal(named)
+def render_comparison(named: Sequence[Named]) -> Html:
+    why_not = why_not_comparable(named)
     if why_not:
         return section(
             "comparison",
@@ -35,7 +35,7 @@ def comparison(named: Sequence[Named]) -> Html:
     return section("comparison", "Comparison", *_side_by_side(named), *_what_differs(named))
 
 
-def refusal(named: Sequence[Named]) -> str | None:
+def why_not_comparable(named: Sequence[Named]) -> str | None:
     """Why a table of these would mislead; None where it would not."""
     unknown = [one.name for one in named if one.result.run.manifest_sha256 is None]
     if unknown:
@@ -54,7 +54,7 @@ def _side_by_side(named: Sequence[Named]) -> list[Child]:
     if named[0].result.run.kind == "load":
         return [_load_table(named)]
     # Rows by group and name: a kind of result that does not know a row has not measured it.
-    columns = [{(title, row.name): row for title, rows in groups(one.result) for row in rows} for one in named]
+    columns = [{(title, row.name): row for title, rows in group_rows(one.result) for row in rows} for one in named]
     order = list(dict.fromkeys(key for column in columns for key in column))
     body = []
     for key in order:
@@ -66,7 +66,7 @@ def _side_by_side(named: Sequence[Named]) -> list[Child]:
 
 def _load_table(named: Sequence[Named]) -> Html:
     """Points that any of the results has, in the order of the first that has it."""
-    columns = [{(p.mode, p.level, p.reuse_share): p for p in points_of(one.result) or ()} for one in named]
+    columns = [{(p.mode, p.level, p.reuse_share): p for p in read_load_points(one.result) or ()} for one in named]
     rows = []
     for key in dict.fromkeys(key for column in columns for key in column):
         mode, level, share = key
@@ -93,7 +93,7 @@ def _what_differs(named: Sequence[Named]) -> list[Child]:
     for name in names:
         values = [settings.get(name) for settings in described]
         if any(value != values[0] for value in values):
-            rows.append((el("code", name), *(worded(value) for value in values)))
+            rows.append((el("code", name), *(describe_value(value) for value in values)))
     if not rows:
         return [el("p", "The runs tell no difference in settings, versions, engine or host.", class_="note")]
     return [el("h3", "What else differs between the runs"), table(("Setting", *(one.name for one in named)), rows)]
@@ -101,7 +101,7 @@ def _what_differs(named: Sequence[Named]) -> list[Child]:
 
 def _settings(result: Result) -> dict[str, object]:
     run = result.run.model_dump(exclude=set(_ALWAYS_DIFFERENT))
-    return dict(flattened({**run, "config": result.config}))
+    return dict(flatten({**run, "config": result.config}))
 
 
 def _manifest_row(one: Named) -> tuple[Child, ...]:

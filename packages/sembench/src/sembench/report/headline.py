@@ -22,31 +22,33 @@ from sembench.schema import Aggregate, Interval, Paired, Rate, Result
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     name: str
     value: Html | str
     made_of: Child = None
     strong: bool = False
 
 
-def headline(result: Result, prefix: str) -> Html:
-    return section(f"{prefix}summary", "Summary", el("p", abstract(result), class_="lead"), _table(groups(result)))
+def render_headline(result: Result, prefix: str) -> Html:
+    return section(
+        f"{prefix}summary", "Summary", el("p", summarize_result(result), class_="lead"), _table(group_rows(result))
+    )
 
 
-def groups(result: Result) -> list[tuple[str, list[Row]]]:
+def group_rows(result: Result) -> list[tuple[str, list[FigureRow]]]:
     """The headline's rows by the question they answer; the comparison shows the same ones side by side."""
     aggregate, paired = result.aggregate, result.paired or Paired(clean_pairs=0)
     if result.run.kind == "offline":
-        return [("What could be reused", _offline(aggregate)), ("Negative controls", controls(aggregate, paired))]
+        return [("What could be reused", _offline(aggregate)), ("Negative controls", control_rows(aggregate, paired))]
     return [
         ("Speed", _speed(paired)),
         ("Reuse, as the backend confirmed it", _reuse(result, paired)),
         ("Quality against the cold answers", _quality(aggregate, paired)),
-        ("Negative controls", controls(aggregate, paired)),
+        ("Negative controls", control_rows(aggregate, paired)),
     ]
 
 
-def abstract(result: Result) -> str:
+def summarize_result(result: Result) -> str:
     """The result in sentences; only what was measured is told."""
     aggregate, paired = result.aggregate, result.paired
     told = [
@@ -63,7 +65,7 @@ def abstract(result: Result) -> str:
     return " ".join(sentence for sentence in told if sentence) or "None of the headline figures was measured."
 
 
-def reused_tokens(result: Result) -> Rate | None:
+def count_reused_tokens(result: Result) -> Rate | None:
     """Confirmed tokens of the prompt tokens, over the warm requests for which the backend told both."""
     told = [
         (record.confirmed_tokens, record.prompt_tokens)
@@ -73,14 +75,14 @@ def reused_tokens(result: Result) -> Rate | None:
     return Rate.of(sum(a for a, _ in told), sum(b for _, b in told)) if told else None
 
 
-def hit_rate(result: Result) -> Rate | None:
+def find_hit_rate(result: Result) -> Rate | None:
     """Of the clean pairs where there are pairs, else of all requests."""
     if result.paired is not None and result.paired.hit_rate is not None:
         return result.paired.hit_rate
     return result.aggregate.semantic_placement_rate_by_request
 
 
-def controls(aggregate: Aggregate, paired: Paired) -> list[Row]:
+def control_rows(aggregate: Aggregate, paired: Paired) -> list[FigureRow]:
     return [
         _rate("Controls with any reuse", aggregate.negative_control_semantic_placement_rate, "requests"),
         _rate("Their blocks confirmed by the backend", aggregate.negative_control_backend_confirmed_rate, "blocks"),
@@ -89,50 +91,52 @@ def controls(aggregate: Aggregate, paired: Paired) -> list[Row]:
     ]
 
 
-def _speed(paired: Paired) -> list[Row]:
+def _speed(paired: Paired) -> list[FigureRow]:
     return [
         _interval("Blended TTFT speed-up, median", paired.blended_ttft_speedup_median, strong=True),
         _hits_alone(paired),
-        Row("TTFT cold, median", milliseconds(paired.cold_ttft_ms_median), _clean(paired)),
-        Row("TTFT of an exact repeat, median", milliseconds(paired.exact_ttft_ms_median)),
-        Row("TTFT with reuse, median", milliseconds(paired.warm_ttft_ms_median), _clean(paired)),
-        Row("Cost of a miss, median", milliseconds(_value(paired.miss_tax_ms)), _bounds(paired.miss_tax_ms, " ms")),
+        FigureRow("TTFT cold, median", milliseconds(paired.cold_ttft_ms_median), _clean(paired)),
+        FigureRow("TTFT of an exact repeat, median", milliseconds(paired.exact_ttft_ms_median)),
+        FigureRow("TTFT with reuse, median", milliseconds(paired.warm_ttft_ms_median), _clean(paired)),
+        FigureRow(
+            "Cost of a miss, median", milliseconds(_value(paired.miss_tax_ms)), _bounds(paired.miss_tax_ms, " ms")
+        ),
     ]
 
 
-def _hits_alone(paired: Paired) -> Row:
+def _hits_alone(paired: Paired) -> FigureRow:
     """Never without the hit rate: the fewer hits, the less it says about the whole."""
     row = _interval("Speed-up of hits alone, median", paired.hit_ttft_speedup_median)
     counts = counts_of(paired.hit_rate)
-    return Row(row.name, row.value, _also(str(row.made_of or ""), f"hits {counts}" if counts else None))
+    return FigureRow(row.name, row.value, _also(str(row.made_of or ""), f"hits {counts}" if counts else None))
 
 
-def _reuse(result: Result, paired: Paired) -> list[Row]:
+def _reuse(result: Result, paired: Paired) -> list[FigureRow]:
     aggregate = result.aggregate
     whose = "clean pairs" if paired.hit_rate is not None else "requests"
     return [
-        _rate("Hit rate", hit_rate(result), whose, strong=True),
+        _rate("Hit rate", find_hit_rate(result), whose, strong=True),
         _tokens(result),
         _rate("Reused of what was advertised", aggregate.materialized_reuse_rate, "tokens"),
         _rate("Blocks confirmed by the backend", aggregate.backend_confirmed_block_rate, "blocks"),
         _rate("Blocks that an exact cache would hit", aggregate.exact_block_hit_rate, "blocks"),
-        Row("Confirmed beyond exact", difference(aggregate.backend_confirmed_lift)),
+        FigureRow("Confirmed beyond exact", difference(aggregate.backend_confirmed_lift)),
         _rate("Contamination seen by later probes", aggregate.propagation_contamination_rate, "probes"),
     ]
 
 
-def _tokens(result: Result) -> Row:
-    share = reused_tokens(result)
+def _tokens(result: Result) -> FigureRow:
+    share = count_reused_tokens(result)
     tokens = result.aggregate.materialized_tokens
     if tokens is None and share is not None and share.numerator is not None:
         tokens = int(share.numerator)
     made_of = (
         f"{percent(share.value)} of prompt tokens: {counts_of(share)}" if share and share.value is not None else None
     )
-    return Row("Tokens reused", count(tokens), made_of, strong=True)
+    return FigureRow("Tokens reused", count(tokens), made_of, strong=True)
 
 
-def _quality(aggregate: Aggregate, paired: Paired) -> list[Row]:
+def _quality(aggregate: Aggregate, paired: Paired) -> list[FigureRow]:
     floor = paired.noise_floor or {}
 
     def beside(name: str) -> str | None:
@@ -148,27 +152,29 @@ def _quality(aggregate: Aggregate, paired: Paired) -> list[Row]:
     ]
     scores = ", ".join(f"{name} {number(value)}" for name, value in answers if known(value) is not None)
     return [
-        Row("KL divergence from cold, mean", number(aggregate.kl_mean), _also(kl_max, beside("kl_mean")), strong=True),
-        Row("Perplexity ratio", number(aggregate.ppl_ratio, 4), beside("ppl_ratio")),
-        Row("Top-1 agreement", percent(aggregate.top1), beside("top1")),
+        FigureRow(
+            "KL divergence from cold, mean", number(aggregate.kl_mean), _also(kl_max, beside("kl_mean")), strong=True
+        ),
+        FigureRow("Perplexity ratio", number(aggregate.ppl_ratio, 4), beside("ppl_ratio")),
+        FigureRow("Top-1 agreement", percent(aggregate.top1), beside("top1")),
         _rate("Answers that pass", aggregate.quality_pass_rate, "answers", strong=True),
-        Row("Answer scores, mean", scores or NOT_MEASURED),
-        Row("ROUGE-L with reuse / cold", _against(paired.warm_rouge_l, paired.cold_rouge_l), beside("rouge_l")),
+        FigureRow("Answer scores, mean", scores or NOT_MEASURED),
+        FigureRow("ROUGE-L with reuse / cold", _against(paired.warm_rouge_l, paired.cold_rouge_l), beside("rouge_l")),
     ]
 
 
-def _offline(aggregate: Aggregate) -> list[Row]:
+def _offline(aggregate: Aggregate) -> list[FigureRow]:
     return [
         _rate("Blocks that an exact cache hits", aggregate.exact_block_hit_rate, "blocks"),
         _rate("Blocks proposed from donors", aggregate.semantic_candidate_block_rate, "blocks"),
         _rate("Blocks eligible for reuse", aggregate.semantic_eligible_block_rate, "blocks", strong=True),
-        Row("Eligible beyond exact", difference(aggregate.semantic_eligible_lift), strong=True),
+        FigureRow("Eligible beyond exact", difference(aggregate.semantic_eligible_lift), strong=True),
         _rate("Requests with a placement", aggregate.semantic_placement_rate_by_request, "requests"),
         _rate("Blocks confirmed by a backend", aggregate.backend_confirmed_block_rate, "blocks"),
     ]
 
 
-def _table(content: list[tuple[str, list[Row]]]) -> Html:
+def _table(content: list[tuple[str, list[FigureRow]]]) -> Html:
     bodies = []
     for title, rows in content:
         lines = [el("tr", el("th", title, colspan=3, scope="rowgroup"), class_="group")]
@@ -196,7 +202,7 @@ def _speed_sentence(paired: Paired | None) -> str | None:
 
 
 def _reuse_sentence(result: Result) -> str | None:
-    rate, tokens = hit_rate(result), reused_tokens(result)
+    rate, tokens = find_hit_rate(result), count_reused_tokens(result)
     if rate is None or rate.value is None:
         return None
     whose = "clean pairs" if result.paired and result.paired.hit_rate else "requests"
@@ -243,14 +249,14 @@ def _offline_control_sentence(aggregate: Aggregate) -> str | None:
     return f"Of the negative controls {counts_of(rate)} would have been given something to reuse."
 
 
-def _rate(name: str, rate: Rate | None, unit: str, *, strong: bool = False) -> Row:
+def _rate(name: str, rate: Rate | None, unit: str, *, strong: bool = False) -> FigureRow:
     counts = counts_of(rate)
     value = NOT_MEASURED if rate is None or counts is None else percent(rate.value)
-    return Row(name, value, f"{counts} {unit}" if counts else None, strong)
+    return FigureRow(name, value, f"{counts} {unit}" if counts else None, strong)
 
 
-def _interval(name: str, interval: Interval | None, *, strong: bool = False) -> Row:
-    return Row(name, times(_value(interval)), _also(interval_words(interval), pairs_words(interval)), strong)
+def _interval(name: str, interval: Interval | None, *, strong: bool = False) -> FigureRow:
+    return FigureRow(name, times(_value(interval)), _also(interval_words(interval), pairs_words(interval)), strong)
 
 
 def _bounds(interval: Interval | None, unit: str) -> Child:

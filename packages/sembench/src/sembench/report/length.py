@@ -29,8 +29,8 @@ class Band:
         return f"≤{_short(self.upper)}"
 
 
-def ttft_by_length(result: Result, prefix: str) -> Html:
-    bands = bands_of(result.requests)
+def render_ttft_by_length(result: Result, prefix: str) -> Html:
+    bands = make_bands(result.requests)
     if not bands:
         told = "Not measured: no request has both a prompt length and a time to first token."
         return section(f"{prefix}length", "TTFT by context length", el("p", told, class_="missing"))
@@ -41,7 +41,7 @@ def ttft_by_length(result: Result, prefix: str) -> Html:
     return section(f"{prefix}length", "TTFT by context length", el("p", note), _figure(bands), _table(bands))
 
 
-def bands_of(records: Sequence[RequestRecord]) -> list[Band]:
+def make_bands(records: Sequence[RequestRecord]) -> list[Band]:
     """Bands double in length; those at the ends without a request are left out."""
     found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:

@@ -19,23 +19,23 @@ _LAG_OF_NOTE_MS = 5.0
 _FEW = 100
 
 
-def load_curves(result: Result, prefix: str) -> Html | None:
+def render_load_curves(result: Result, prefix: str) -> Html | None:
     if result.load is None:
         return None
-    anchor, title, points = f"{prefix}load", "Load", points_of(result)
+    anchor, title, points = f"{prefix}load", "Load", read_load_points(result)
     if points is None:
         told = "The load entries cannot be read: their fields are not as this version writes them."
         return section(anchor, title, el("p", told, class_="missing"))
     if not points:
         return section(anchor, title, el("p", "Not measured: the run ended before its first point.", class_="missing"))
-    body: list[Child] = [el("p", abstract(points), class_="lead")]
+    body: list[Child] = [el("p", summarize_load(points), class_="lead")]
     looks = _looks(points)
     for mode in ("closed", "open"):
         body += _of_mode([point for point in points if point.mode == mode], looks)
     return section(anchor, title, *body)
 
 
-def points_of(result: Result) -> list[LoadPoint] | None:
+def read_load_points(result: Result) -> list[LoadPoint] | None:
     """None where an entry is not readable."""
     try:
         return [LoadPoint.model_validate(entry) for entry in result.load or ()]
@@ -43,7 +43,7 @@ def points_of(result: Result) -> list[LoadPoint] | None:
         return None
 
 
-def abstract(points: Sequence[LoadPoint]) -> str:
+def summarize_load(points: Sequence[LoadPoint]) -> str:
     """The heaviest load in sentences, without and with the most reuse."""
     told = []
     for mode, words in (("closed", "requests in flight"), ("open", "arrivals per second")):

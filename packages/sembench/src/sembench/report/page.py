@@ -8,36 +8,33 @@ from importlib import resources
 from pathlib import Path
 
 from sembench.__about__ import __version__
-from sembench.report.answers import answers
-from sembench.report.comparison import Named, comparison
-from sembench.report.controls import negative_controls
-from sembench.report.engine_events import engine_events
-from sembench.report.headline import headline
-from sembench.report.length import ttft_by_length
-from sembench.report.load_curves import load_curves
+from sembench.report.answers import render_answers
+from sembench.report.comparison import Named, render_comparison
+from sembench.report.headline import render_headline
+from sembench.report.length import render_ttft_by_length
+from sembench.report.load_curves import render_load_curves
 from sembench.report.markup import Child, Html, el, join
-from sembench.report.outcomes import outcomes
-from sembench.report.run_identity import run_identity
-from sembench.report.speed_quality import speed_against_quality
-from sembench.report.transforms import by_transform
+from sembench.report.outcomes import render_engine_events, render_negative_controls, render_outcomes
+from sembench.report.run_identity import render_run_identity
+from sembench.report.transforms import render_speed_against_quality, render_transforms
 from sembench.schema import EngineSummary, InputError, Result, write_atomically
 
 # Nothing is fetched and nothing runs, whatever text found its way onto the page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 _REPLAY = (
-    headline,
-    ttft_by_length,
-    speed_against_quality,
-    by_transform,
-    outcomes,
-    negative_controls,
-    answers,
-    load_curves,
-    run_identity,
+    render_headline,
+    render_ttft_by_length,
+    render_speed_against_quality,
+    render_transforms,
+    render_outcomes,
+    render_negative_controls,
+    render_answers,
+    render_load_curves,
+    render_run_identity,
 )
-_OFFLINE = (headline, by_transform, outcomes, negative_controls, run_identity)
-_LOAD = (load_curves, run_identity)
+_OFFLINE = (render_headline, render_transforms, render_outcomes, render_negative_controls, render_run_identity)
+_LOAD = (render_load_curves, render_run_identity)
 
 
 def write_report(
@@ -67,10 +64,10 @@ def render_report(
     if not results:
         raise InputError("a report needs at least one result")
     named = [Named(name, result) for name, result in zip(names or _numbered(results), results, strict=True)]
-    parts: list[Child] = [comparison(named)] if compare and len(named) > 1 else []
+    parts: list[Child] = [render_comparison(named)] if compare and len(named) > 1 else []
     for n, one in enumerate(named, 1):
         parts.append(_result(one, f"r{n}-" if len(named) > 1 else ""))
-    parts.append(engine_events(engine_summaries))
+    parts.append(render_engine_events(engine_summaries))
     return _document(_title(named), join(parts))
 
 

@@ -13,7 +13,7 @@ from sembench.schema import Result
 _TOLD_NOT = el("span", "not told", class_="missing")
 
 
-def run_identity(result: Result, prefix: str) -> Html:
+def render_run_identity(result: Result, prefix: str) -> Html:
     run = result.run
     rows: list[tuple[str, Child]] = [
         ("Kind", run.kind),
@@ -31,21 +31,21 @@ def run_identity(result: Result, prefix: str) -> Html:
         ("Configuration", _words(result.config)),
     ]
     if result.engine_window:
-        rows.append(("Engine counters", _words(dict(flattened(result.engine_window)))))
+        rows.append(("Engine counters", _words(dict(flatten(result.engine_window)))))
     entries = [join((el("dt", name), el("dd", _TOLD_NOT if value is None else value))) for name, value in rows]
     return section(f"{prefix}identity", "Run identity", el("dl", *entries, class_="identity"))
 
 
-def flattened(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Nested names joined with dots."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from flattened(value, f"{before}{name}.")
+            yield from flatten(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
 
 
-def worded(value: Any) -> str:
+def describe_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "not told" if value is None else json.dumps(value, ensure_ascii=False, default=str)
@@ -54,4 +54,6 @@ def worded(value: Any) -> str:
 def _words(values: Mapping[str, Any]) -> Child:
     if not values:
         return None
-    return el("ul", *(el("li", el("span", name, class_="of"), " ", worded(value)) for name, value in flattened(values)))
+    return el(
+        "ul", *(el("li", el("span", name, class_="of"), " ", describe_value(value)) for name, value in flatten(values))
+    )

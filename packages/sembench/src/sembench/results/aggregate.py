@@ -26,7 +26,7 @@ from sembench.results.records import Records, confirmed_blocks, confirmed_tokens
 from sembench.schema import Aggregate, ManifestItem, Rate, RequestRecord, Result, RunIdentity, TransformSummary
 from sembench.statistics import mean, percentile
 
-Figure = Callable[[RequestRecord], int | None]
+RecordCount = Callable[[RequestRecord], int | None]
 
 
 def build_result(
@@ -45,7 +45,7 @@ def build_result(
     return Result(
         run=run if run.finished_at else run.model_copy(update={"finished_at": now()}),
         config=config,
-        aggregate=aggregate_of(served),
+        aggregate=aggregate_records(served),
         paired=pair_up(served) if served.has_pairs else None,
         by_transform={name: _summary(part) for name, part in served.by_transform()},
         requests=list(served),
@@ -53,14 +53,14 @@ def build_result(
 
 
 def _summary(served: Records) -> TransformSummary:
-    return TransformSummary(aggregate=aggregate_of(served), paired=pair_up(served) if served.has_pairs else None)
+    return TransformSummary(aggregate=aggregate_records(served), paired=pair_up(served) if served.has_pairs else None)
 
 
-def aggregate_of(served: Records) -> Aggregate:
+def aggregate_records(served: Records) -> Aggregate:
     """All rates and means of the arm that the run is about."""
     main = served.of(served.main_arm)
     controls = served.only(lambda item: item.negative_control)
-    placed: Figure = _placed_offline if served.main_arm == "offline" else _placed_by_backend
+    placed: RecordCount = _placed_offline if served.main_arm == "offline" else _placed_by_backend
     exact = _block_rate(served, lambda record: record.exact_blocks)
     eligible = _block_rate(served, lambda record: record.eligible_blocks)
     confirmed = _block_rate(served, confirmed_blocks)
@@ -89,7 +89,7 @@ def aggregate_of(served: Records) -> Aggregate:
         ),
         negative_control_semantic_placement_rate=_strict(controls, _request_rate(controls, placed), placed),
         materialized_reuse_rate=_materialized(main),
-        propagation_contamination_rate=contamination(served),
+        propagation_contamination_rate=measure_contamination(served),
         materialization_events=sum(tokens > 0 for tokens in landed) if landed else None,
         materialized_tokens=sum(landed) if landed else None,
         outcomes=dict(Counter(record.outcome for record in main if record.outcome)),
@@ -99,7 +99,7 @@ def aggregate_of(served: Records) -> Aggregate:
     )
 
 
-def contamination(served: Records) -> Rate | None:
+def measure_contamination(served: Records) -> Rate | None:
     """Share of probes that show the traces of an earlier approximate request.
 
     A probe repeats, with reuse off, a prompt whose warm request had confirmed tokens; probes of other prompts show
@@ -136,7 +136,7 @@ def _placed_offline(record: RequestRecord) -> int | None:
     return None if beyond is None else int(beyond > 0)
 
 
-def _block_rate(served: Records, figure: Figure) -> Rate | None:
+def _block_rate(served: Records, figure: RecordCount) -> Rate | None:
     total, known = 0, []
     for item in served.items:
         blocks = served.total_blocks(item.item_id)
@@ -149,12 +149,12 @@ def _block_rate(served: Records, figure: Figure) -> Rate | None:
     return Rate.of(sum(known), total) if known else None
 
 
-def _request_rate(served: Records, figure: Figure) -> Rate | None:
+def _request_rate(served: Records, figure: RecordCount) -> Rate | None:
     known = [value for record in served.of(served.main_arm) if (value := figure(record)) is not None]
     return Rate.of(sum(known), len(served.items)) if known else None
 
 
-def _strict(controls: Records, rate: Rate | None, figure: Figure, *, in_blocks: bool = False) -> Rate | None:
+def _strict(controls: Records, rate: Rate | None, figure: RecordCount, *, in_blocks: bool = False) -> Rate | None:
     """Without a value unless every control was measured, and for block rates its length is known."""
     measured = sum(
         figure(record) is not None and not (in_blocks and controls.total_blocks(record.item_id) is None)

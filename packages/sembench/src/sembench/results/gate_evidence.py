@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sembench.live.noise_floor import NoiseFloor
-from sembench.schema import EngineSummary, Result
+from sembench.schema import EngineSummary, NoiseFloor, Result
 from sembench.statistics import mean
 
 _PROTOCOL = ("model", "max_output_tokens", "template", "concurrency")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from sembench.live.noise_floor import NoiseFloor
 from sembench.results.gate_evidence import BackendEvidence, protocol_difference, warm_vs_cold_rouge
-from sembench.schema import EngineSummary, Interval, Rate, Result
+from sembench.schema import EngineSummary, Interval, NoiseFloor, Rate, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class GateReport:
     verdicts: list[Verdict]
     notes: list[str]
     """What a reader of the verdicts should know, such as figures that contradict each other."""
@@ -72,7 +71,7 @@ def judge_gates(
     noise_floor: NoiseFloor | None = None,
     *,
     allow_missing: bool = False,
-) -> Report:
+) -> GateReport:
     """One verdict for each gate that is asked for, in the order of ``Wanted``."""
     backend = BackendEvidence.of(result, summaries)
     figures: dict[str, Callable[[], Found]] = {
@@ -98,7 +97,7 @@ def judge_gates(
         "require_no_engine_errors": lambda: _errors(backend),
     }
     verdicts = [_verdict(name, getattr(wanted, name), figures[name](), allow_missing) for name in wanted.names]
-    return Report(verdicts, backend.notes)
+    return GateReport(verdicts, backend.notes)
 
 
 def _verdict(name: str, bound: float | bool, found: Found, allow_missing: bool) -> Verdict:

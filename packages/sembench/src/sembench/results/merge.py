@@ -32,7 +32,7 @@ _PROMPT_SLACK = 64
 
 
 def merge_results(cold: Result, warm: Result, manifest: Path | None = None) -> Result:
-    """Pair the runs by item. Raises InputError (exit code 1) where they cannot be compared, with all reasons."""
+    """CleanPair the runs by item. Raises InputError (exit code 1) where they cannot be compared, with all reasons."""
     reasons = [*_arm_faults(cold, warm), *_difference_faults(cold, warm)]
     if not reasons:
         reasons = [*_coldness_faults(cold), *_prompt_faults(cold, warm)]

@@ -12,7 +12,7 @@ from sembench.statistics import bootstrap_median, mean, median
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CleanPair:
     """A clean pair: both arms succeeded, both times are known, and the cold arm is proved cold."""
 
     cold: RequestRecord
@@ -31,7 +31,7 @@ def pair_up(served: Records) -> Paired:
     Negative controls are in ``clean_pairs``, in their own speedup and in the miss tax, and in nothing else.
     ``hit_rate`` is over the pairs of the headline; a pair of which nothing is known to be confirmed is no hit.
     """
-    pairs, dropped = clean_pairs(served)
+    pairs, dropped = find_clean_pairs(served)
     controls = [pair for pair in pairs if pair.cold.negative_control]
     blended = [pair for pair in pairs if not pair.cold.negative_control]
     hits = [pair for pair in blended if (confirmed_tokens(pair.warm) or 0) > 0]
@@ -54,20 +54,20 @@ def pair_up(served: Records) -> Paired:
     )
 
 
-def clean_pairs(served: Records) -> tuple[list[Pair], dict[str, int]]:
+def find_clean_pairs(served: Records) -> tuple[list[CleanPair], dict[str, int]]:
     """The clean pairs in the manifest's order, and why the other items have none."""
-    pairs: list[Pair] = []
+    pairs: list[CleanPair] = []
     dropped: Counter[str] = Counter()
     for item in served.items:
         pair = _pair_or_reason(served.find("cold", item.item_id), served.find("warm", item.item_id))
-        if isinstance(pair, Pair):
+        if isinstance(pair, CleanPair):
             pairs.append(pair)
         else:
             dropped[pair] += 1
     return pairs, dict(dropped)
 
 
-def _pair_or_reason(cold: RequestRecord | None, warm: RequestRecord | None) -> Pair | str:
+def _pair_or_reason(cold: RequestRecord | None, warm: RequestRecord | None) -> CleanPair | str:
     if cold is None:
         return "cold_missing"
     if warm is None:
@@ -86,16 +86,16 @@ def _pair_or_reason(cold: RequestRecord | None, warm: RequestRecord | None) -> P
         return "warm_ttft_unknown"
     if cold.ttft_ms <= 0 or warm.ttft_ms <= 0:
         return "ttft_not_positive"
-    return Pair(cold, warm, cold.ttft_ms, warm.ttft_ms)
+    return CleanPair(cold, warm, cold.ttft_ms, warm.ttft_ms)
 
 
-def _exact_times(served: Records, pairs: Sequence[Pair]) -> list[float]:
+def _exact_times(served: Records, pairs: Sequence[CleanPair]) -> list[float]:
     """Times of the exact arm for the items of the pairs, so that all three medians are of the same prompts."""
     records = [served.find("exact", pair.cold.item_id) for pair in pairs]
     return [record.ttft_ms for record in records if record and record.status == "ok" and record.ttft_ms is not None]
 
 
-def _rouge_of_both(pairs: Sequence[Pair]) -> tuple[float | None, float | None]:
+def _rouge_of_both(pairs: Sequence[CleanPair]) -> tuple[float | None, float | None]:
     """Mean ROUGE-L against the accepted answers, cold and warm, over pairs in which both were scored."""
     both = [(pair.cold.quality.rouge_l, pair.warm.quality.rouge_l) for pair in pairs]
     scored = [(cold, warm) for cold, warm in both if cold is not None and warm is not None]

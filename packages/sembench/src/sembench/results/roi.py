@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sembench.results.paired import Pair, clean_pairs
+from sembench.results.paired import CleanPair, find_clean_pairs
 from sembench.results.records import Records, confirmed_tokens
 from sembench.schema import InputError, Interval, ManifestItem, Rate, Result
 
@@ -86,17 +86,19 @@ def return_on_reuse(result: Result, prices: Prices | None = None, hit_rate: floa
     )
 
 
-def _pairs(result: Result) -> list[Pair]:
+def _pairs(result: Result) -> list[CleanPair]:
     items = {
         record.item_id: ManifestItem.model_construct(
             item_id=record.item_id, transform=record.transform, negative_control=record.negative_control, answers=()
         )
         for record in result.requests
     }
-    return clean_pairs(Records(list(items.values()), result.requests, result.aggregate.block_size or 16))[0]
+    return find_clean_pairs(Records(list(items.values()), result.requests, result.aggregate.block_size or 16))[0]
 
 
-def _require(pairs: Sequence[Pair], blended: Sequence[Pair], hits: Sequence[Pair], misses: Sequence[Pair]) -> None:
+def _require(
+    pairs: Sequence[CleanPair], blended: Sequence[CleanPair], hits: Sequence[CleanPair], misses: Sequence[CleanPair]
+) -> None:
     missing = None
     if not pairs:
         missing = "no clean pair of a cold and a warm request: run with --paired, or merge two runs"

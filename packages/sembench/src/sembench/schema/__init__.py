@@ -2,17 +2,20 @@
 
 from sembench.schema.engine import EngineSummary
 from sembench.schema.manifest import MANIFEST_SCHEMA, TRANSFORMS, DonorPrompt, ManifestItem
-from sembench.schema.reading import InputError, read_json, read_jsonl, write_atomically
+from sembench.schema.reading import InputError, naming, read_json, read_jsonl, write_atomically
 from sembench.schema.result import (
     RESULT_SCHEMA,
     Aggregate,
     Interval,
+    NoiseFloor,
+    NoisePair,
     Paired,
     Quality,
     Rate,
     RequestRecord,
     Result,
     RunIdentity,
+    Spread,
     TransformSummary,
 )
 
@@ -26,13 +29,17 @@ __all__ = [
     "InputError",
     "Interval",
     "ManifestItem",
+    "NoiseFloor",
+    "NoisePair",
     "Paired",
     "Quality",
     "Rate",
     "RequestRecord",
     "Result",
     "RunIdentity",
+    "Spread",
     "TransformSummary",
+    "naming",
     "read_json",
     "read_jsonl",
     "write_atomically",

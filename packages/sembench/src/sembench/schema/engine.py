@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
+
+from sembench.schema.result import Count
 
 ENGINE_SUMMARY_SCHEMA = "sembench.engine-summary.v1"
-Count = Annotated[int, Field(ge=0)]
 
 
 class EngineRequest(BaseModel):

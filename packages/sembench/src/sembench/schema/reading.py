@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,19 +22,16 @@ class InputError(Exception):
         self.exit_code = exit_code
 
 
-def read_jsonl(path: Path, model: type[Model], *, allow_torn_end: bool = False) -> Iterator[Model]:
-    """One model per line. ``allow_torn_end`` forgives a last line that a killed writer left unfinished."""
+def read_jsonl(path: Path, model: type[Model]) -> Iterator[Model]:
+    """One model per line."""
     with _opened(path) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            torn = not line.endswith(b"\n")
             try:
                 yield _validated(json.loads(line), model, f"{path}:{number}")
             except (ValueError, RecursionError) as error:
-                if torn and allow_torn_end:
-                    return
-                hint = "; the file ends in the middle of a line" if torn else ""
+                hint = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
                 raise InputError(f"{path}:{number}: not JSON: {error}{hint}") from None
 
 
@@ -46,6 +43,15 @@ def read_json(path: Path, model: type[Model]) -> Model:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     return _validated(document, model, str(path))
+
+
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """A file that cannot be opened or written is an InputError that starts with ``what``, such as the option."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: {error.strerror or error}") from None
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -64,10 +70,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _opened(path: Path) -> Any:
-    try:
+    with naming(path):
         return path.open("rb")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
 
 
 def _validated(document: Any, model: type[Model], where: str) -> Model:

@@ -1,4 +1,4 @@
-"""A result: who ran what, every request's record, and the figures made of them.
+"""A result: who ran what, every request's record, and the figures made of them; and the noise floor beside it.
 
 None always means *not measured*, never zero.
 """
@@ -217,3 +217,46 @@ class Result(_Model):
     load: list[dict[str, Any]] | None = None
     """run-load only: one entry per concurrency or rate."""
     engine_window: dict[str, Any] | None = None
+
+
+class Spread(_Model):
+    """The distribution of one figure over ``n`` pairs; all None where there is no pair."""
+
+    n: Count
+    mean: float | None = None
+    p5: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+
+
+class NoisePair(_Model):
+    """The same prompt, served cold twice."""
+
+    item_id: str
+    rouge_l: Share
+    """ROUGE-L of the two answers, one against the other."""
+    exact_match: bool
+    """The two answers are the same text."""
+    ttft_ratio: float | None
+    """The first serving's TTFT by the second's; None where one of them was not measured."""
+    answer_score_difference: float | None
+    """The first serving's best answer score minus the second's; None where the item has no answers."""
+
+
+class NoiseFloor(_Model):
+    """What ``assert-result-gates --noise-floor-calibration`` reads. Only proved-cold servings are in it."""
+
+    schema_version: Literal["sembench.noise-floor.v1"] = "sembench.noise-floor.v1"
+    run: RunIdentity
+    config: dict[str, Any]
+    items: Count
+    """Items of the manifest that were to be served."""
+    repeats: Annotated[int, Field(ge=2)]
+    rouge_l: Spread
+    exact_match: Rate
+    """Pairs whose answers are the same text, of all pairs."""
+    ttft_ratio: Spread
+    answer_score_difference: Spread
+    dropped: dict[str, Count] = {}
+    """Servings that did not count, by reason."""
+    pairs: list[NoisePair] = []

@@ -101,9 +101,10 @@ class Browser:
 
     def screenshot(self, **clip: float) -> Any:
         """The painted pixels, rows of red, green, blue and alpha in 0 to 1; ``clip``: x, y, width, height."""
-        from matplotlib.image import imread
+        import numpy as np
+        from PIL import Image
 
-        return imread(BytesIO(self.screenshot_png(**clip)), format="png")
+        return np.asarray(Image.open(BytesIO(self.screenshot_png(**clip))).convert("RGBA"), np.float32) / 255
 
     def screenshot_png(self, **clip: float) -> bytes:
         area = {"clip": {**clip, "scale": 1}} if clip else {}

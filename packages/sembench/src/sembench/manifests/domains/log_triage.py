@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sembench.manifests.domains.domain import Domain, FactForm
+from sembench.manifests.grammar import Domain, FactForm
 
 _RULES: dict[str, tuple[str, ...]] = {
     "bad": (

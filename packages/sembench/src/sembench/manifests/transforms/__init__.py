@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-from sembench.manifests.source import Source
+from sembench.manifests.source import SourceDocument
 from sembench.manifests.transforms.controls import entity_swap_control, negative_control
-from sembench.manifests.transforms.conversation import multi_turn
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 from sembench.manifests.transforms.edits import fuzzy_edit, sparse_edit
-from sembench.manifests.transforms.segments import multi_donor_composite, rag_reorder
+from sembench.manifests.transforms.segments import multi_donor_composite, multi_turn, rag_reorder
 from sembench.manifests.transforms.whole_document import (
     exact_repeat,
     instruction_variant,
@@ -17,7 +16,7 @@ from sembench.manifests.transforms.whole_document import (
     same_evidence_new_task,
 )
 
-TRANSFORM_FUNCTIONS: dict[str, Callable[[Source, Context], list[Draft]]] = {
+TRANSFORM_FUNCTIONS: dict[str, Callable[[SourceDocument, Context], list[Draft]]] = {
     function.__name__: function
     for function in (
         exact_repeat,

@@ -8,7 +8,7 @@ from typing import Any
 
 from sembench.manifests.draws import Draws
 from sembench.manifests.prompts import Prompt, summary_task
-from sembench.manifests.source import Fact, Source
+from sembench.manifests.source import Fact, SourceDocument
 from sembench.manifests.text_units import split_segments
 
 
@@ -20,7 +20,7 @@ class NotPossible(Exception):  # noqa: N818 - no fault, a fact about a source
 class DonorDraft:
     prompt: Prompt
     label: str
-    source: Source
+    source: SourceDocument
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -42,12 +42,12 @@ class Context:
     draws: Draws
     max_segments: int
     min_segment_chars: int
-    stranger: Callable[[Source], Source]
+    stranger: Callable[[SourceDocument], SourceDocument]
     """A source of another domain."""
-    claims: Callable[[Source, str], bool]
+    claims: Callable[[SourceDocument, str], bool]
     """Whether an edited document still shares no block with another source; only generated ones are kept apart."""
 
-    def segments(self, source: Source, at_least: int) -> list[str]:
+    def segments(self, source: SourceDocument, at_least: int) -> list[str]:
         found = split_segments(source.document, self.max_segments, self.min_segment_chars)
         if len(found) < at_least:
             raise NotPossible(
@@ -57,11 +57,11 @@ class Context:
         return found
 
 
-def donor_task(source: Source) -> str:
+def donor_task(source: SourceDocument) -> str:
     """What a donor was asked where the recipient's task must be new."""
     return source.facts[1].question if len(source.facts) > 1 else summary_task(source)
 
 
-def fact_within(source: Source, segment: str) -> Fact | None:
+def fact_within(source: SourceDocument, segment: str) -> Fact | None:
     """A fact beside the scored one that this segment states."""
     return next((fact for fact in source.facts[1:] if fact.answers and fact.answers[0] in segment), None)

@@ -7,8 +7,8 @@ import textwrap
 
 from sembench.manifests.draws import Draws
 from sembench.manifests.prompts import Prompt, question_last
-from sembench.manifests.source import Source
-from sembench.manifests.text_units import holds_answer, sentence_spans
+from sembench.manifests.source import SourceDocument
+from sembench.manifests.text_units import find_sentences, holds_answer
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 
 _REVISED_SHARE = 0.04
@@ -24,15 +24,15 @@ _REVISIONS = (
 )
 
 
-def fuzzy_edit(source: Source, context: Context) -> list[Draft]:
+def fuzzy_edit(source: SourceDocument, context: Context) -> list[Draft]:
     draws = context.draws
     line = f"Retrieved from mirror {draws.between(2, 40)} | revision {draws.digits(3)}\n"
-    document, changed, paragraphs = reflowed(source.document, draws)
+    document, changed, paragraphs = reflow(source.document, draws)
     metadata = {"reflowed_paragraphs": changed, "paragraphs": paragraphs}
     return [_edited(source, _with_line(source, line, document), metadata)]
 
 
-def sparse_edit(source: Source, context: Context) -> list[Draft]:
+def sparse_edit(source: SourceDocument, context: Context) -> list[Draft]:
     fact = source.facts[0]
     for _ in range(_ATTEMPTS):
         document, revised, sentences = revise(source.document, fact.answers, context.draws)
@@ -42,7 +42,7 @@ def sparse_edit(source: Source, context: Context) -> list[Draft]:
     raise NotPossible("every revision would repeat another source")
 
 
-def reflowed(document: str, draws: Draws) -> tuple[str, int, int]:
+def reflow(document: str, draws: Draws) -> tuple[str, int, int]:
     """What a copy through another program does to whitespace, in how many paragraphs, and of how many.
 
     Blank lines go; in one paragraph of three, long lines are wrapped and short ones set in by two blanks. Were it all
@@ -69,7 +69,7 @@ def _rewrapped(paragraph: str, width: int) -> str:
 
 def revise(document: str, answers: tuple[str, ...], draws: Draws) -> tuple[str, int, int]:
     """The document with about one sentence in 25 revised, how many those are, and of how many. Answers stay."""
-    spans = sentence_spans(document)
+    spans = find_sentences(document)
     open_ = [n for n, (start, end) in enumerate(spans) if not holds_answer(document[start:end], answers)]
     if not open_:
         raise NotPossible("every sentence states the answer")
@@ -99,13 +99,13 @@ def _other_number(number: str, draws: Draws) -> str:
             return other
 
 
-def _with_line(source: Source, line: str, document: str) -> Prompt:
+def _with_line(source: SourceDocument, line: str, document: str) -> Prompt:
     whole = question_last(source, document, source.facts[0].question)
     start, end = whole.evidence[0]
     return Prompt(whole.text[:start] + line + whole.text[start:], ((start + len(line), end + len(line)),))
 
 
-def _edited(source: Source, recipient: Prompt, metadata: dict[str, int]) -> Draft:
+def _edited(source: SourceDocument, recipient: Prompt, metadata: dict[str, int]) -> Draft:
     fact = source.facts[0]
     donor = question_last(source, source.document, fact.question)
     return Draft(
