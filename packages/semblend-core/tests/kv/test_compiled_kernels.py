@@ -18,8 +18,8 @@ from semblend_core import Span
 from semblend_core.kv import DonorKv, PagedKv, PagedMeanShift, Rotation, SlotTable, relocate_spans
 from semblend_core.kv import triton_mean_shift_kernels as mean_shift_kernels
 from semblend_core.kv import triton_span_relocation as span_relocation
-from semblend_core.kv.angles import resident_angles
-from semblend_core.kv.measured import MeasuredSpans
+from semblend_core.kv.mean_shift import MeasuredSpans
+from semblend_core.kv.moves import resident_angles
 from semblend_core.kv.places import Places
 from semblend_core.kv.triton_mean_shift import launches
 from semblend_core.recompute import MeanShift

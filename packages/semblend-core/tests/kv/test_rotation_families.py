@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig
 
-from semblend_core.kv.rope_families import FAMILIES
+from semblend_core.kv.rope_config import FAMILIES
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
 
 SMALL = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}

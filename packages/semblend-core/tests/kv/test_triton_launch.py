@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra `gpu`")
+pytest.importorskip("triton", reason="needs the extra `gpu`")
 
 import torch
 
-from semblend_core.kv.triton_launch import Launch
+from semblend_core.kv.triton_rows import Launch
 
 GRID = (3, 2, 1)
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from semblend_core.contract import Span
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
-from semblend_core.kv.mean_shift import MeanShiftCorrection
-from semblend_core.kv.measured import MeasuredSpans
+from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.places import Places
 from semblend_core.kv.relocation import has_kernel, relocate

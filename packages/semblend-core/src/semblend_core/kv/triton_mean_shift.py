@@ -9,18 +9,17 @@ import numpy.typing as npt
 import torch
 import triton
 
-from semblend_core.kv.angles import resident_angles
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.measured import MeasuredSpans
-from semblend_core.kv.moves import upload
+from semblend_core.kv.mean_shift import MeasuredSpans
+from semblend_core.kv.moves import resident_angles, upload
 from semblend_core.kv.places import Places, tiles
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.triton_launch import Launch
 from semblend_core.kv.triton_mean_shift_kernels import correct_kernel, mean_kernel, measure_kernel
 from semblend_core.kv.triton_rows import (
     COMPILE_OPTIONS,
     WARPS,
+    Launch,
     block_to_divide_by,
     row_constants,
     rows_per_program,

@@ -1,11 +1,19 @@
 """What to compute afresh of what could be reused: policies, their budgets and the three quality tiers."""
 
-from semblend_core.recompute.controls import FullRecompute, Oracle, Random, RotateOnly
 from semblend_core.recompute.donor_choice import most_alike
+from semblend_core.recompute.policies import (
+    FullRecompute,
+    KVDeviation,
+    Oracle,
+    QueryAttention,
+    Random,
+    RotateOnly,
+    SeamAndTail,
+    SeamHead,
+    SharedSink,
+)
 from semblend_core.recompute.policy import Corrected, MeanShift, Recompute, RecomputePolicy, Scores
-from semblend_core.recompute.probed import KVDeviation, QueryAttention
 from semblend_core.recompute.reuse import Reuse
-from semblend_core.recompute.seams import SeamAndTail, SeamHead, SharedSink
 from semblend_core.recompute.tiers import TierChoice, choose_policy
 
 __all__ = [

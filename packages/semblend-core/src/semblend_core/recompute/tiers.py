@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from semblend_core.contract import Plan
+from semblend_core.recompute.policies import QueryAttention, SeamAndTail, SeamHead
 from semblend_core.recompute.policy import Corrected, RecomputePolicy
-from semblend_core.recompute.probed import QueryAttention
 from semblend_core.recompute.reuse import from_one_place
-from semblend_core.recompute.seams import SeamAndTail, SeamHead
 from semblend_core.settings import QualityTier
 
 SEAM_TOKENS = 16

@@ -10,12 +10,11 @@ from semblend_core.extras import require_extra
 from semblend_core.reference.smollm2 import SMOLLM2, load_default_tokenizer
 
 if TYPE_CHECKING:
-    from semblend_core.reference.attention import Observation
+    from semblend_core.reference.attention import Observation, UnsupportedModelError
     from semblend_core.reference.engine import ReferenceEngine
     from semblend_core.reference.loading import ModelNotLoadedError, default_model_folder
     from semblend_core.reference.prefill import Prefill
     from semblend_core.reference.reusing import prefill_reusing
-    from semblend_core.reference.unsupported import UnsupportedModelError
     from semblend_core.reference.workspace import Workspace
 
 _MODULE_OF = {
@@ -23,7 +22,7 @@ _MODULE_OF = {
     "Observation": "attention",
     "Prefill": "prefill",
     "ReferenceEngine": "engine",
-    "UnsupportedModelError": "unsupported",
+    "UnsupportedModelError": "attention",
     "Workspace": "workspace",
     "default_model_folder": "loading",
     "prefill_reusing": "reusing",

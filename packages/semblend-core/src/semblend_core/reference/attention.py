@@ -19,7 +19,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from semblend_core.reference.unsupported import UnsupportedModelError
 from semblend_core.reference.workspace import Positions, Workspace
 
 IMPLEMENTATION = "semblend"
@@ -237,3 +236,7 @@ def _causal_attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: fl
 
 AttentionInterface.register(IMPLEMENTATION, semblend_attention)
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+
+
+class UnsupportedModelError(ValueError):
+    """A model that the reference engine cannot run correctly. The message says what about it, and what helps."""

@@ -16,14 +16,24 @@ from torch import Tensor
 from semblend_core.contract import Plan, Span, TokenIds, as_token_ids
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.rotation import Rotation
-from semblend_core.reference.attention import Forward, ForwardCache, Observation, StopForward, running
-from semblend_core.reference.load_checks import check_rotation, check_that_layers_report
+from semblend_core.reference.attention import (
+    Forward,
+    ForwardCache,
+    Observation,
+    StopForward,
+    UnsupportedModelError,
+    running,
+)
 from semblend_core.reference.loading import load_model
-from semblend_core.reference.placement import Rotate, place_exact_prefix, place_span, place_spans
 from semblend_core.reference.prefill import Prefill
-from semblend_core.reference.support import adopt_attention, kv_geometry, token_limit
-from semblend_core.reference.unsupported import UnsupportedModelError
-from semblend_core.reference.workspace import Positions, Workspace
+from semblend_core.reference.support import (
+    adopt_attention,
+    check_rotation,
+    check_that_layers_report,
+    kv_geometry,
+    token_limit,
+)
+from semblend_core.reference.workspace import Positions, Rotate, Workspace, place_exact_prefix, place_span, place_spans
 
 Tokens = Sequence[int] | TokenIds
 _DECODE_ROOM = 256

@@ -1,8 +1,13 @@
 """Telemetry: the audit stream, the in-process counters, and the names under which engines export them."""
 
 from semblend_core.telemetry.audit import AuditLog, AuditSink, NoAudit, open_audit
-from semblend_core.telemetry.counters import ProviderCounters
-from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, growth_of
+from semblend_core.telemetry.counters import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    ENGINE_LABELLED_COUNTERS,
+    ProviderCounters,
+    growth_of,
+)
 from semblend_core.telemetry.events import (
     Declined,
     DonorCaptured,

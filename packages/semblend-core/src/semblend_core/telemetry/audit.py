@@ -14,7 +14,7 @@ import weakref
 from typing import Protocol, SupportsFloat, SupportsIndex, TypeAlias
 
 from semblend_core.settings import Settings
-from semblend_core.telemetry.audit_counters import AuditAlarm, AuditCounters
+from semblend_core.telemetry.counters import AuditAlarm, AuditCounters
 from semblend_core.telemetry.events import AuditEvent, as_record
 from semblend_core.telemetry.rotating_file import RotatingFile
 

@@ -1,9 +1,13 @@
-"""In-process counters: what a provider counts while it works, read as one consistent ``ProviderStats``."""
+"""What is counted while a provider and its audit work, and the names under which engines export it."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any
 
 from semblend_core.contract import (
     DeclineReason,
@@ -13,6 +17,8 @@ from semblend_core.contract import (
     OutcomeKind,
     ProviderStats,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class ProviderCounters:
@@ -74,3 +80,91 @@ class ProviderCounters:
                 donor_bytes=donor_bytes,
                 pinned_requests=pinned_requests,
             )
+
+
+WARN_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCounters:
+    """Where the emitted records went. Their sum is the number of ``emit`` calls."""
+
+    written: int = 0
+    dropped_queue_full: int = 0
+    """The disk was slower than the events."""
+    dropped_io_error: int = 0
+    """The disk was full, the path not writable, the directory gone, or another writer held the file."""
+    dropped_closed: int = 0
+    """Emitted after close, or in a forked child."""
+    dropped_unencodable: int = 0
+    """Held a value that JSON cannot express: a mistake of the caller."""
+    queued: int = 0
+    """Waiting for the writer. A gauge."""
+
+    @property
+    def dropped(self) -> int:
+        """All that will never be read, for whatever reason."""
+        lost = self.dropped_queue_full + self.dropped_io_error
+        return lost + self.dropped_closed + self.dropped_unencodable
+
+
+class AuditAlarm:
+    """Tells the ordinary log that records are lost: at once, then at most once a minute, and when it is over.
+
+    Used by the writer's thread only, so that no log handler ever runs on the thread that emits.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told = 0
+        self._told_at: float | None = None
+        self._failing = False
+        """An I/O error was told and its end was not."""
+
+    def look(self, counters: AuditCounters, error: Exception | None, *, recovered: bool) -> None:
+        """Called after each batch. ``error`` stopped it; ``recovered``: some of it reached the disk."""
+        if self._failing and recovered and error is None:
+            self._failing = False
+            logger.warning("SemBlend's audit log %s is written again; %s", self._path, _losses(counters))
+        if counters.dropped <= self._told:
+            return
+        now = time.monotonic()
+        if self._told_at is None or now - self._told_at >= WARN_EVERY_S:
+            cause = error if error is not None else "see the counts"
+            logger.warning("SemBlend's audit log %s loses records: %s; %s", self._path, cause, _losses(counters))
+            self._told, self._told_at, self._failing = counters.dropped, now, error is not None
+
+
+def _losses(counters: AuditCounters) -> str:
+    return (
+        f"lost so far: {counters.dropped_io_error} to I/O errors, "
+        f"{counters.dropped_queue_full} to a full queue (raise SEMBLEND_AUDIT_QUEUE), "
+        f"{counters.dropped_unencodable} that JSON cannot express"
+    )
+
+
+ENGINE_COUNTERS = {
+    "lookups": ("semblend_lookups", "Requests that were looked up."),
+    "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
+    "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
+    "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
+}
+ENGINE_LABELLED_COUNTERS = {
+    "outcomes": ("semblend_outcomes", "Requests by how they ended.", "outcome"),
+    "declines": ("semblend_declines", "Requests and donors that were declined, by reason.", "reason"),
+}
+"""With the label that tells their series apart."""
+ENGINE_GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
+
+
+def growth_of(before: ProviderStats, after: ProviderStats) -> dict[str, Any]:
+    """What the counters have grown by, with their labels' values as text. One that counts backwards has not grown."""
+    grown: dict[str, Any] = {name: max(0, getattr(after, name) - getattr(before, name)) for name in ENGINE_COUNTERS}
+    for name in ENGINE_LABELLED_COUNTERS:
+        known = getattr(before, name)
+        grown[name] = {
+            str(value): count - known.get(value, 0)
+            for value, count in getattr(after, name).items()
+            if count > known.get(value, 0)
+        }
+    return grown

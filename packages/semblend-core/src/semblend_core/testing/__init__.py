@@ -4,8 +4,7 @@
 the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
-from semblend_core.testing.divergence import divergence
-from semblend_core.testing.passages import passage
+from semblend_core.testing.for_adapters import divergence, passage
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from semblend_core.contract import DeclineReason, LookupRequest, Outcome, OutcomeKind, Plan, as_token_ids
+from semblend_core.testing.for_adapters import passage
 from semblend_core.testing.io_guard import forbid_io_on_this_thread
-from semblend_core.testing.passages import passage
 from semblend_core.testing.subject import Fault, Served, Subject
 
 MakeSubject = Callable[..., Subject]

@@ -14,8 +14,15 @@ try:
 except ImportError:  # not a POSIX system: one process per folder is then the user's care
     fcntl = None  # type: ignore[assignment]
 
-from semblend_core.kv.store.donor_file import Checksums, FileLayout, write_all, write_tensors
-from semblend_core.kv.store.donor_metadata import DonorMetadata, decode_metadata, encode_metadata
+from semblend_core.kv.store.donor_file import (
+    Checksums,
+    DonorMetadata,
+    FileLayout,
+    decode_metadata,
+    encode_metadata,
+    write_all,
+    write_tensors,
+)
 from semblend_core.kv.store.kv_spec import LayerTensors
 from semblend_core.kv.store.options import StoreDirectoryError
 from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine

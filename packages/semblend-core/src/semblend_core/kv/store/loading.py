@@ -12,16 +12,15 @@ import torch
 
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.budget import Copy
-from semblend_core.kv.store.disk_reader import DiskReader
-from semblend_core.kv.store.disk_tier import DiskStorage
+from semblend_core.kv.store.disk_tier import DiskReader, DiskStorage
+from semblend_core.kv.store.handles import Transfer
 from semblend_core.kv.store.holdings import Holdings
-from semblend_core.kv.store.host_tier import HostStorage
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors, TokenRange, layers_of, packed_parts, parts_of
 from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.memory_tiers import HostStorage
 from semblend_core.kv.store.placement import Placement
 from semblend_core.kv.store.side_stream import Mark, SideStream, is_done, wait
 from semblend_core.kv.store.tier import out_of_memory
-from semblend_core.kv.store.transfers import Transfer
 from semblend_core.kv.store.vocabulary import CorruptDonorError, StoreDecline
 
 logger = logging.getLogger(__name__)

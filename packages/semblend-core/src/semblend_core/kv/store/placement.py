@@ -9,12 +9,11 @@ from functools import partial
 
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.budget import Copy, Entry
-from semblend_core.kv.store.disk_reader import DiskReader
-from semblend_core.kv.store.disk_tier import DiskStorage, DiskTier
+from semblend_core.kv.store.disk_tier import DiskReader, DiskStorage, DiskTier
 from semblend_core.kv.store.holdings import Holdings
-from semblend_core.kv.store.host_tier import HostStorage
 from semblend_core.kv.store.kv_spec import layers_of
 from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.memory_tiers import HostStorage
 from semblend_core.kv.store.stats import Tally
 from semblend_core.kv.store.tier import FragmentedError, Source, StorageTier, fill_from, out_of_memory
 from semblend_core.kv.store.vocabulary import (

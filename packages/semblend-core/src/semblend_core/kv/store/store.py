@@ -15,23 +15,20 @@ import torch
 from semblend_core.contract import Namespace, as_token_ids
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.budget import Copy, Entry
-from semblend_core.kv.store.device_tier import DeviceTier
 from semblend_core.kv.store.directory import StoreDirectory, Sync
-from semblend_core.kv.store.disk_reader import DiskReader
-from semblend_core.kv.store.disk_tier import DiskTier
-from semblend_core.kv.store.handle import StoredKv, pinned_copy
+from semblend_core.kv.store.disk_tier import DiskReader, DiskTier
+from semblend_core.kv.store.handles import StoredKv, Transfer, pinned_copy
 from semblend_core.kv.store.holdings import Holdings
-from semblend_core.kv.store.host_tier import HostTier
 from semblend_core.kv.store.kv_spec import KvSpec, TokenRange, layers_of
 from semblend_core.kv.store.lane import Job, Lane
 from semblend_core.kv.store.loading import Loader, checked_ranges
+from semblend_core.kv.store.memory_tiers import DeviceTier, HostTier
 from semblend_core.kv.store.options import StoreOptions
 from semblend_core.kv.store.placement import Placement
 from semblend_core.kv.store.recovery import Recovery
 from semblend_core.kv.store.side_stream import mark_caller
 from semblend_core.kv.store.stats import StoreStats
 from semblend_core.kv.store.tier import Source, StorageTier, fill_from
-from semblend_core.kv.store.transfers import Transfer
 from semblend_core.kv.store.vocabulary import (
     DonorKey,
     Gone,

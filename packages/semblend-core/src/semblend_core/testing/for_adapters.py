@@ -1,10 +1,18 @@
-"""How far an answer is from the cold one, where all that an engine tells is its most likely tokens."""
+"""What the adapters' own tests share: prompts, and a measure for how far two answers lie apart."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
+
+
+def passage(seed: int, tokens: int) -> list[int]:
+    """Reproducible token ids that share no run with the passage of another seed."""
+    source = random.Random(seed)
+    return [source.randrange(1000, 30000) for _ in range(tokens)]
+
 
 Token = TypeVar("Token", int, str)
 
