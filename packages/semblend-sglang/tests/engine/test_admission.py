@@ -11,8 +11,8 @@ from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.kv import StoreOptions
+from semblend_core.serving.tree import KeptDonors
 from semblend_core.testing import passage
-from semblend_sglang.scheduler.kept import KeptDonors
 from semblend_sglang.scheduler.requests import TreeKey
 
 DOCUMENT = passage(2, 400)

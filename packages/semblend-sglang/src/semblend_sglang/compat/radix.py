@@ -8,9 +8,9 @@ import torch
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
+from semblend_core.serving.tree import TreeMatch
 from semblend_sglang.compat.cache import SemBlendCache, ids_of
 from semblend_sglang.scheduler.requests import TreeKey
-from semblend_sglang.scheduler.tree import TreeMatch
 
 
 class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]

@@ -17,9 +17,9 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.registry import create_unified_radix_cache
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+from semblend_core.serving.tree import TreeMatch
 from semblend_sglang.compat.cache import SemBlendCache, ids_of
 from semblend_sglang.scheduler.requests import TreeKey
-from semblend_sglang.scheduler.tree import TreeMatch
 
 
 class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[misc]
