@@ -1,6 +1,7 @@
 """`run.py build`: what users will install, built and tried the way they will install it."""
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,15 @@ from semblend_tools.clone import Clone
 from semblend_tools.distributions import Built, check_contents, check_same_files
 from semblend_tools.errors import ToolError
 from semblend_tools.packages import Package, discover, select, with_required_siblings
-from semblend_tools.processes import call_or_fail, output_of
+from semblend_tools.processes import answer_of, call_or_fail, output_of
 from semblend_tools.progress import say, step
+from semblend_tools.requirements import normalized
 from semblend_tools.tables import print_table
 
 # Printed by the clean environment's own Python, isolated from the folder we start it in.
 _IMPORT = "import importlib, sys; print(importlib.import_module(sys.argv[1]).__file__)"
+
+_UNSUPPORTED = re.compile(r" is not supported on this platform$")
 
 
 def build(clone: Clone, names: Sequence[str]) -> int:
@@ -67,9 +71,32 @@ def _install_alone(clone: Clone, package: Package, wheels: Sequence[Path]) -> li
         if not Path(origin).resolve().is_relative_to(Path(folder).resolve()):
             raise ToolError(f"importing {package.module} found {origin}, not the installed wheel")
         listing = json.loads(output_of(clone, [python, "-m", "pip", "list", "--format=json"]))
-        call_or_fail(clone, [python, "-m", "pip", "check"], f"{package.name} leaves broken requirements")
+        _check_requirements(clone, python, package)
     seeds = {"pip", "setuptools", "wheel"}
     return [f"{entry['name']} {entry['version']}" for entry in listing if entry["name"] not in seeds]
+
+
+def _check_requirements(clone: Clone, python: Path, package: Package) -> None:
+    code, report = answer_of(clone, [python, "-m", "pip", "check"])
+    if code == 0:
+        return
+    broken, foreign = sorted_complaints(report, [other.name for other in discover(clone)])
+    for line in foreign:
+        say(f"  pip says, and it is no requirement of ours: {line}")
+    if broken or not foreign:
+        lines = "\n".join(broken) or report
+        raise ToolError(f"{package.name} leaves broken requirements:\n{lines}")
+
+
+def sorted_complaints(report: str, ours: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The lines of `pip check`: broken requirements, and what is wrong with somebody else's wheel only.
+
+    pip installs a wheel by the platform in its file's name and checks the one written inside. Where a publisher lets
+    the two differ, as NVIDIA does on ARM, nothing that we require is missing.
+    """
+    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    foreign = [line for line in lines if _UNSUPPORTED.search(line) and normalized(line.split()[0]) not in ours]
+    return [line for line in lines if line not in foreign], foreign
 
 
 def make_clean_environment(clone: Clone, folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """The commands of tools/run.py and their arguments."""
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 
 from semblend_tools import (
@@ -86,12 +87,37 @@ class _Parser:
         command = self._add(
             "test",
             "lint and test everything, or test the named packages",
-            lambda clone, given: test_command.test(clone, given.package, given.passed_on, engines=not given.no_engine),
+            lambda clone, given: test_command.test(
+                clone,
+                test_command.Choice(
+                    names=tuple(given.package),
+                    engines=not given.no_engine,
+                    everything=given.all,
+                    release=given.engine_release,
+                    lanes=given.lanes,
+                    pytest=tuple(given.passed_on),
+                ),
+            ),
         )
         command.epilog = "Arguments after `--` go to pytest: tools/run.py test semblend-core -- -k span -x"
         command.add_argument("package", nargs="*", help="packages to test; `tools` is this tooling's own tests")
         command.add_argument(
             "--no-engine", action="store_true", help="leave out the tests that need an engine environment"
+        )
+        command.add_argument(
+            "--all", action="store_true", help="add older releases of the engines, long state machines and soaks"
+        )
+        command.add_argument(
+            "--engine-release",
+            metavar="VERSION",
+            help="only engine tests, in this release of the engine; `own`: the environment's",
+        )
+        command.add_argument(
+            "--lanes",
+            type=int,
+            default=min(2, os.cpu_count() or 1),
+            metavar="N",
+            help="packages tested at a time (default: %(default)s); with 1, output comes as it is written",
         )
 
     def _lint(self) -> None:

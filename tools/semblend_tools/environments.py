@@ -3,32 +3,48 @@
 import hashlib
 import json
 import os
+import shutil
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semblend_tools.bootstrap import interpreter_identity, tool_python
+from semblend_tools.bootstrap import STAMP, interpreter_identity, tool_python
 from semblend_tools.clone import Clone
+from semblend_tools.engines import Release
 from semblend_tools.errors import ToolError
 from semblend_tools.locking import environments_locked
 from semblend_tools.packages import Package, discover, refuse_leftover_folders
-from semblend_tools.processes import call, call_or_fail, output_of
+from semblend_tools.processes import call, call_keeping_tail, call_or_fail, output_of
 from semblend_tools.progress import step
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One hatch environment. `owner` is the package that declares it; None for those of hatch.toml."""
+    """One hatch environment. `owner` is the package that declares it; None for those of hatch.toml.
+
+    With an older `release` of the engine, that one is found first, in a folder inside the environment.
+    """
 
     clone: Clone
     name: str
     owner: Package | None = None
+    release: Release | None = None
 
     @property
     def label(self) -> str:
+        """For people."""
+        older = f" {self.release.version}" if self.release and self.release.is_older else ""
+        return f"{self._name_in_clone}{older}"
+
+    @property
+    def _name_in_clone(self) -> str:
         return f"{self.owner.name}:{self.name}" if self.owner else self.name
+
+    @property
+    def is_shared(self) -> bool:
+        return self.owner is None
 
     @property
     def project(self) -> Path:
@@ -36,7 +52,7 @@ class Environment:
 
     @property
     def stamp(self) -> Path:
-        return self.clone.tools / "stamps" / f"{self.label.replace(':', '.')}.json"
+        return self.clone.tools / "stamps" / f"{self._name_in_clone.replace(':', '.')}.json"
 
     def hatch(self, *arguments: object) -> list[object]:
         return [tool_python(self.clone), "-m", "hatch", *arguments]
@@ -53,10 +69,22 @@ class Environment:
         """What activating the environment would set, and the `env-vars` its table declares."""
         folder = self.python.parent.parent
         declared = self.table().get("env-vars", {})
-        return {
+        variables = {
             "VIRTUAL_ENV": str(folder),
             "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         } | {name: value.replace("{root}", str(self.project)) for name, value in declared.items()}
+        if self.release:
+            # An engine that is missing, or another release than the one meant, must not pass for a tested one.
+            variables["SEMBLEND_REQUIRE_ENGINES"] = f"{self.release.engine}=={self.release.version}"
+            if self.release.is_older:
+                found_first = [str(self.release_folder), variables.get("PYTHONPATH", "")]
+                variables["PYTHONPATH"] = os.pathsep.join(filter(None, found_first))
+        return variables
+
+    @property
+    def release_folder(self) -> Path:
+        assert self.release is not None
+        return self.python.parent.parent / "releases" / self.release.version
 
     def table(self) -> dict[str, Any]:
         """The environment's own declaration."""
@@ -74,6 +102,11 @@ class Environment:
         ensure(self)
         return call(self.clone, [self.python, *arguments], cwd=cwd, extra_environment=self.variables())
 
+    def run_keeping_tail(self, arguments: Sequence[object]) -> tuple[int, list[str]]:
+        """The same; returns the last lines of its output too."""
+        ensure(self)
+        return call_keeping_tail(self.clone, [self.python, *arguments], extra_environment=self.variables())
+
     def run_program(self, name: str, arguments: Sequence[object]) -> int:
         """Run a console script that some package installs into the environment."""
         ensure(self)
@@ -87,12 +120,33 @@ def shared(clone: Clone, name: str) -> Environment:
     return Environment(clone, name)
 
 
-def engine_of(clone: Clone, package: Package) -> Environment:
-    return Environment(clone, "engine", package)
+def engine_of(clone: Clone, owner: Package, release: Release | None = None) -> Environment:
+    return Environment(clone, "engine", owner, release)
 
 
 def ensure(environment: Environment) -> None:
     """Make the environment match the pyprojects. Costs a few file reads when nothing changed."""
+    _ensure_environment(environment)
+    if environment.release and environment.release.is_older:
+        _ensure_release(environment, environment.release)
+
+
+def _ensure_release(environment: Environment, release: Release) -> None:
+    """The older release alone: it shares the environment's other packages where they fit."""
+    folder, wanted = environment.release_folder, json.dumps(release.install)
+    stamp = folder / STAMP
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    with environments_locked(environment.clone), step(f"adding {release.engine} {release.version}"):
+        if folder.exists():
+            shutil.rmtree(folder)
+        pip = [environment.python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
+        failure = f"could not install {release.engine} {release.version} beside the environment's own release"
+        call_or_fail(environment.clone, [*pip, *release.install], failure)
+        stamp.write_text(wanted)
+
+
+def _ensure_environment(environment: Environment) -> None:
     clone = environment.clone
     tool_python(clone)
     wanted = _fingerprint(environment)
@@ -107,7 +161,7 @@ def ensure(environment: Environment) -> None:
         existing = Path(before["path"]) if before.get("identity") == wanted["identity"] else None
         if existing is None:
             call(clone, environment.hatch("env", "remove", environment.name), cwd=environment.project)
-        with step(f"{'updating' if existing else 'creating'} the environment `{environment.label}`"):
+        with step(f"{'updating' if existing else 'creating'} the environment `{environment._name_in_clone}`"):
             _install(environment, existing)
         found = output_of(clone, environment.hatch("env", "find", environment.name), cwd=environment.project)
         environment.stamp.parent.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from semblend_tools.requirements import normalized
 
 PUBLIC_CORE_MODULES = (
     "semblend_core",
+    "semblend_core.settings",
     "semblend_core.testing",
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
     "semblend_core.recompute",

@@ -4,7 +4,7 @@ from semblend_tools.clone import Clone
 from semblend_tools.environments import ensure, shared
 from semblend_tools.import_boundaries import violations_of
 from semblend_tools.packages import CORE, Package, discover
-from semblend_tools.progress import complain, say
+from semblend_tools.progress import complain, say, tell
 
 
 def lint(clone: Clone, *, fix: bool) -> int:
@@ -47,5 +47,5 @@ def _boundaries(clone: Clone, packages: list[Package]) -> int:
     say("import boundaries")
     violations = violations_of(packages)
     for violation in violations:
-        print(f"{clone.relative(violation.path)}:{violation.line}: {violation.message}", flush=True)
+        tell(f"{clone.relative(violation.path)}:{violation.line}: {violation.message}")
     return 1 if violations else 0

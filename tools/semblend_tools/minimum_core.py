@@ -11,10 +11,10 @@ from semblend_tools.build_command import make_clean_environment
 from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
 from semblend_tools.git import tag_exists
-from semblend_tools.junit import NO_TESTS_COLLECTED
 from semblend_tools.packages import CORE, Package, discover, select
 from semblend_tools.processes import call, call_or_fail, output_of
 from semblend_tools.progress import say, step
+from semblend_tools.test_record import LEFT_OUT, NO_TESTS_COLLECTED
 
 _CORE_VERSION = f"from importlib.metadata import version; print(version({CORE!r}))"
 
@@ -92,7 +92,7 @@ def _install_and_test(clone: Clone, package: Package, core: Path, floor: str, fo
         f"{package.module} does not import with {CORE} {floor}",
     )
     tests = ["-m", "pytest", "-q", "-c", clone.root / "pyproject.toml", package.tests]
-    code = call(clone, [python, *tests, f"--ignore={package.engine_tests}"])
+    code = call(clone, [python, *tests, f"--ignore={package.engine_tests}", "-m", LEFT_OUT])
     if code == NO_TESTS_COLLECTED:
         say(f"{package.name} has no tests that run here: only its import was tried")
     elif code:

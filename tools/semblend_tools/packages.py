@@ -45,7 +45,7 @@ class Package:
 
     @property
     def engine_tests(self) -> Path:
-        """Tests that need the real engine; they run in the package's own `engine` environment only."""
+        """Tests that need a real engine; they run in an `engine` environment only."""
         return self.tests / "engine"
 
     @property

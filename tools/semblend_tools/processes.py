@@ -1,12 +1,36 @@
 """Starting child processes with the clone's environment."""
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
+
+_LEFT_BEHIND_S = 5.0
+_KEPT_BYTES = 64 * 1024
+_MARK = "RUN_PY_COMMAND"
+
+# Where the commands of this thread print; None for the terminal.
+_output: ContextVar[BinaryIO | None] = ContextVar("output", default=None)
+
+
+@contextmanager
+def printing_into(file: BinaryIO) -> Iterator[None]:
+    """Commands that this thread starts print into the file: what runs side by side does not mix on the terminal."""
+    token = _output.set(file)
+    try:
+        yield
+    finally:
+        _output.reset(token)
 
 
 def call(
@@ -16,10 +40,68 @@ def call(
     cwd: Path | None = None,
     extra_environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command with its output going straight to the terminal; return its exit code."""
+    """Run a command with its output going straight to where we print; return its exit code."""
     sys.stdout.flush()
     environment = clone.child_environment() | dict(extra_environment or {})
-    return subprocess.run([str(part) for part in command], cwd=cwd or clone.root, env=environment).returncode
+    output = _output.get()
+    words = [str(part) for part in command]
+    return subprocess.run(
+        words, cwd=cwd or clone.root, env=environment, stdout=output, stderr=output and subprocess.STDOUT
+    ).returncode
+
+
+def call_keeping_tail(
+    clone: Clone, command: Sequence[object], *, extra_environment: Mapping[str, str] | None = None, lines: int = 300
+) -> tuple[int, list[str]]:
+    """Run a command with its output going to where we print; return its exit code and its last lines.
+
+    What the command leaves running is ended: an engine whose pytest has died would take a core from all that follows.
+    """
+    sys.stdout.flush()
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=clone.root,
+        env=clone.child_environment() | dict(extra_environment or {}) | {_MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    tail = _Tail(lines, _output.get() or sys.stdout.buffer)
+    assert process.stdout is not None
+    copying = threading.Thread(target=tail.copy, args=(process.stdout,), daemon=True)
+    copying.start()
+    code = process.wait()
+    end_leftovers(mark)
+    # Where they cannot be found, one may hold the command's output open for ever.
+    copying.join(_LEFT_BEHIND_S)
+    return code, tail.lines
+
+
+def end_leftovers(mark: str) -> None:
+    """End the processes that have the mark in their environment; only Linux shows it."""
+    wanted = f"{_MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        # A process may end meanwhile, or belong to somebody else.
+        with suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+class _Tail:
+    """Passes on what it reads, in the pieces in which it comes, and keeps the end of it."""
+
+    def __init__(self, lines: int, onward: BinaryIO) -> None:
+        self._most, self._onward, self._end = lines, onward, b""
+
+    @property
+    def lines(self) -> list[str]:
+        return self._end.decode("utf-8", "replace").splitlines()[-self._most :]
+
+    def copy(self, source: IO[bytes]) -> None:
+        while piece := os.read(source.fileno(), 65536):
+            self._onward.write(piece)
+            self._onward.flush()
+            self._end = (self._end + piece)[-_KEPT_BYTES:]
 
 
 def call_or_fail(
@@ -35,16 +117,21 @@ def call_or_fail(
         raise ToolError(f"{failure} (exit code {code}; its output is above)", code)
 
 
+def answer_of(clone: Clone, command: Sequence[object]) -> tuple[int, str]:
+    """Run a command; return its exit code and what it printed, which stays off the terminal."""
+    done = _captured(clone, command, clone.root)
+    return done.returncode, done.stdout
+
+
 def output_of(clone: Clone, command: Sequence[object], *, cwd: Path | None = None) -> str:
     """Run a command that must succeed and return what it printed."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd or clone.root,
-        env=clone.child_environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = _captured(clone, command, cwd or clone.root)
     if done.returncode:
         words = " ".join(str(part) for part in command)
         raise ToolError(f"`{words}` failed with exit code {done.returncode}:\n{done.stderr.strip()}", done.returncode)
     return done.stdout
+
+
+def _captured(clone: Clone, command: Sequence[object], cwd: Path) -> subprocess.CompletedProcess[str]:
+    words = [str(part) for part in command]
+    return subprocess.run(words, cwd=cwd, env=clone.child_environment(), capture_output=True, text=True)

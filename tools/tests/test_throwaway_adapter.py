@@ -139,7 +139,9 @@ def take_over_environments(ours: Clone, copy: Clone) -> None:
     (copy.tools / "stamps").mkdir()
     (copy.tools / "stamps" / "test.json").write_text(stamp.read_text().replace(str(ours.root), str(copy.root)))
     environment = Path(json.loads(stamp.read_text())["path"])
-    shutil.copytree(environment, copy.root / environment.relative_to(ours.root), symlinks=True)
+    # Packages that are tested at the same time write compiled files there, and rename them.
+    without_compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(environment, copy.root / environment.relative_to(ours.root), symlinks=True, ignore=without_compiled)
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -187,8 +189,9 @@ def test_it_is_in_the_matrix(run: Callable[..., str], copy: Path) -> None:
     assert json.loads(run("changed", "--since", "HEAD", "--json"))["packages"] == [NAME]
     run("ci-workflow")
     jobs = yaml.safe_load((copy / "ci" / "github-workflow.yml").read_text())["jobs"]
-    for job in ("test", "minimum-core"):
+    for job in ("test", "minimum-core", "nightly"):
         assert NAME in jobs[job]["strategy"]["matrix"]["package"]
+    assert {"package": NAME, "release": "own"} in jobs["engine"]["strategy"]["matrix"]["include"]
 
 
 def test_nothing_else_had_to_change(run: Callable[..., str], copy: Path) -> None:

@@ -97,7 +97,7 @@ def say(message: str) -> None:
 
 def new_provider(**settings: Any) -> SemBlend:
     # The time limit is for engines; a benchmark wants the true time of every lookup.
-    return create_provider(Settings(embedder="none", lookup_budget_ms=10_000.0, **settings), engine="benchmark")
+    return create_provider(Settings(lookup_budget_ms=10_000.0, **settings), engine="benchmark")
 
 
 def fill(provider: SemBlend, donors: Iterable[Ids], prefix: str) -> list[float]:

@@ -62,7 +62,7 @@ def test_importing_core_imports_no_optional_dependency(module: str) -> None:
 def test_a_provider_without_extras_works_without_them() -> None:
     program = (
         "import sys; from semblend_core import *; "
-        "p = create_provider(Settings(embedder='none'), engine='test'); p.close(); "
+        "p = create_provider(Settings(), engine='test'); p.close(); "
         f"sys.exit(bool({OPTIONAL!r} & sys.modules.keys()))"
     ).replace(repr(OPTIONAL), repr(set(OPTIONAL)))
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -38,7 +38,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 class Engine:
     def __init__(self, options: argparse.Namespace, *, inspected: bool = False) -> None:
         self._inspection = Path(tempfile.mkdtemp()) / "inspection.jsonl"
-        os.environ.update(SEMBLEND_QUALITY_TIER=options.tier, SEMBLEND_EMBEDDER="none")
+        os.environ.update(SEMBLEND_QUALITY_TIER=options.tier)
         if inspected:
             os.environ.update(
                 SEMBLEND_BENCHMARK_INSPECTION=str(self._inspection),

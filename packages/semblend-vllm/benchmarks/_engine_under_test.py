@@ -45,7 +45,6 @@ class Engine:
         if not options.stock:
             extra = {
                 "quality_tier": options.tier,
-                "embedder": "none",
                 "store_device_bytes": options.device_bytes,
                 "store_host_bytes": options.host_bytes,
             }

@@ -132,7 +132,7 @@ def start(folder: Path, options: argparse.Namespace) -> list[Arm]:
         words += ["--audit", str(audits["peer"])]
         variables = {"PYTHONPATH": str(site), "SEMBLEND_MULTI_DONOR": "1"}
         arms.append(Arm("peer", common + words, variables, folder, site))
-    settings = {"quality_tier": options.tier, "embedder": "none", "audit_path": str(audits["ours"])}
+    settings = {"quality_tier": options.tier, "audit_path": str(audits["ours"])}
     words = ["--connector", json.dumps(OURS | {"kv_connector_extra_config": settings})]
     words += ["--scheduler", "semblend_vllm.SemBlendScheduler", "--audit", str(audits["ours"])]
     arms.append(Arm("ours", common + words, {}, folder, folder))

@@ -30,7 +30,7 @@ def model(tiny_model: Path) -> EmbeddedModel:
 
 @pytest.fixture
 def server(model: EmbeddedModel) -> Iterator[Server]:
-    settings = Settings(embedder="none", lookup_budget_ms=1000.0)
+    settings = Settings(lookup_budget_ms=1000.0)
     # Seams only: a correction would also change the tokens that are reused.
     choose = chooser_of(EmbeddedConfig(policy="seam_head", budget=0.1))
     with closing(create_provider(settings, engine="test")) as provider:

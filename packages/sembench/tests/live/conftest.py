@@ -65,6 +65,7 @@ class Stub:
     resets_done: int = 0
     cache: dict[str, list[list[str]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    closing: threading.Event = field(default_factory=threading.Event)
 
     @property
     def served(self) -> list[Seen]:
@@ -147,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in ("400", "429", "500"):
             self._json({"error": {"message": f"the stub says {fault}"}}, int(fault))
         elif fault == "hang":
-            time.sleep(2.0)
+            stub.closing.wait(60)
             self.close_connection = True
         elif fault == "not a stream" or not stub.streams:
             self._json({"choices": [{"text": "all at once"}]}, 200)
@@ -239,19 +240,20 @@ class _Server(ThreadingHTTPServer):
 
 @pytest.fixture
 def start_stub() -> Iterator[Callable[..., Stub]]:
-    servers: list[_Server] = []
+    servers: list[tuple[_Server, Stub]] = []
 
     def start(**behaviour: Any) -> Stub:
         stub = Stub(**behaviour)
         handler = type("Handler", (_Handler,), {"stub": stub})
         server = _Server(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        servers.append(server)
+        servers.append((server, stub))
         stub.url = f"http://127.0.0.1:{server.server_address[1]}"
         return stub
 
     yield start
-    for server in servers:
+    for server, stub in servers:
+        stub.closing.set()
         server.shutdown()
         server.server_close()
 

@@ -27,10 +27,8 @@ def records_in(partial):
 
 
 def kill_after(process, partial, records):
-    deadline = time.monotonic() + 60
     while records_in(partial) < records:
         assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL

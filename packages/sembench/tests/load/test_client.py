@@ -91,7 +91,8 @@ def test_an_unreachable_server_is_a_connection_that_failed() -> None:
 
 def test_a_server_without_tls_is_a_connection_that_failed_for_https() -> None:
     async def act(client: LoadClient, stub: StubServer) -> Answer:
-        return await ask(LoadClient(Target(client.target.url.replace("http://", "https://"), MODEL)))
+        secure = client.target.url.replace("http://", "https://")
+        return await ask(LoadClient(Target(secure, MODEL, timeout_s=1)))
 
     answer = against(QUICK, act)
     assert answer.error == "connect"

@@ -30,13 +30,17 @@ def request(tokens: list[int]) -> LookupRequest:
 
 def test_core_runs_with_its_settings_and_without_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMBLEND_MIN_SPAN_TOKENS", "32")
-    provider, describe = open_provider("core", ProviderOptions(min_similarity=0.5, fuzzy=True))
+    provider, describe = open_provider("core", ProviderOptions(fuzzy=True))
     provider.close()
     settings = describe()["settings"]
     assert settings["min_span_tokens"] == 32
     assert settings["fuzzy_chunks"] is True
-    assert settings["min_similarity"] == 0.5
     assert settings["lookup_budget_ms"] > 60_000
+
+
+def test_core_has_no_similarity_to_set() -> None:
+    with pytest.raises(InputError, match="--min-similarity is the peer's"):
+        open_provider("core", ProviderOptions(min_similarity=0.5))
 
 
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

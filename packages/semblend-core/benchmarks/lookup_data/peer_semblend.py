@@ -30,8 +30,10 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from semblend_core.evidence import Document, EvidenceError, MiniLMEmbedder
-from semblend_core.evidence.wordpiece import bundled_vocabulary
+from semblend_core import require_extra
+
+# The comparison alone needs it: no module of core does.
+_EVIDENCE: Any = require_extra("semblend_dynamo.evidence", distribution="semblend-dynamo", extra="onnx")
 
 PEER_VERSION = "0.3.25"
 
@@ -252,12 +254,12 @@ class SentenceModel:
 def sentence_model() -> SentenceModel:
     """Our MiniLM where it can run, else hashed pieces."""
     try:
-        minilm = MiniLMEmbedder(provider="cpu", window=_WINDOW)
-    except EvidenceError as error:
+        minilm = _EVIDENCE.MiniLMEmbedder(provider="cpu", window=_WINDOW)
+    except _EVIDENCE.EvidenceError as error:
         logging.getLogger(__name__).warning("the peer runs on hashed pieces, not on MiniLM: %s", error)
         return SentenceModel("hashed-pieces", hashed_pieces)
     unread = np.zeros(1, dtype=np.int32)  # MiniLM reads the text, not the ids
-    return SentenceModel("minilm", lambda text: minilm.embed(Document(unread, text=text))[0])
+    return SentenceModel("minilm", lambda text: minilm.embed(_EVIDENCE.Document(unread, text=text))[0])
 
 
 def hashed_pieces(text: str) -> Floats:
@@ -271,7 +273,7 @@ def _piece_ids(text: str, add_special_tokens: bool = False) -> list[int]:
     return list(_PIECES.encode(text, add_special_tokens=add_special_tokens).ids)
 
 
-_PIECES = tokenizers.Tokenizer(tokenizers.models.WordPiece(bundled_vocabulary(), unk_token="[UNK]"))
+_PIECES = tokenizers.Tokenizer(tokenizers.models.WordPiece(_EVIDENCE.bundled_vocabulary(), unk_token="[UNK]"))
 _PIECES.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
 _PIECES.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 _PIECES.decoder = tokenizers.decoders.WordPiece()

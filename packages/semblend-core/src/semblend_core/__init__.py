@@ -5,10 +5,8 @@ The names here are the public surface for adapters; everything else is an inside
 
 from semblend_core.__about__ import __version__
 from semblend_core.contract import (
-    MAX_TOKEN_ID,
     DeclineReason,
     DonorOffer,
-    Evidence,
     InvalidPlanError,
     InvalidTokenIdsError,
     LookupRequest,
@@ -28,22 +26,19 @@ from semblend_core.contract import (
     TokenIds,
     as_token_ids,
     donor_id_of,
-    gap_rows,
     identity_of_weights,
     joined_runs,
 )
 from semblend_core.extras import MissingExtraError, require_extra
-from semblend_core.planning import CostModel, LayerProfile, LayerProfileError
+from semblend_core.planning import CostModel
 from semblend_core.provider import SemBlend, create_provider
 from semblend_core.settings import SettingError, Settings
 from semblend_core.telemetry import (
     ENGINE_COUNTERS,
     ENGINE_GAUGES,
     ENGINE_LABELLED_COUNTERS,
-    AuditLog,
     AuditSink,
     DonorCaptured,
-    ErrorSeen,
     LoadAdvertised,
     growth_of,
     open_audit,
@@ -54,19 +49,13 @@ __all__ = [
     "ENGINE_COUNTERS",
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
-    "MAX_TOKEN_ID",
-    "AuditLog",
     "AuditSink",
     "CostModel",
     "DeclineReason",
     "DonorCaptured",
     "DonorOffer",
-    "ErrorSeen",
-    "Evidence",
     "InvalidPlanError",
     "InvalidTokenIdsError",
-    "LayerProfile",
-    "LayerProfileError",
     "LoadAdvertised",
     "LookupRequest",
     "LookupResult",
@@ -91,7 +80,6 @@ __all__ = [
     "as_token_ids",
     "create_provider",
     "donor_id_of",
-    "gap_rows",
     "growth_of",
     "identity_of_weights",
     "joined_runs",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows
+from semblend_core.contract import InvalidPlanError, Plan, Row, RowKind, Span
+from semblend_core.contract.plan import gap_rows
 
 
 def span(start: int, length: int, donor: str = "d", donor_start: int = 0) -> Span:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import MAX_TOKEN_ID, InvalidTokenIdsError, as_token_ids
+from semblend_core.contract import InvalidTokenIdsError, as_token_ids
+from semblend_core.contract.tokens import MAX_TOKEN_ID
 
 
 @pytest.mark.parametrize(

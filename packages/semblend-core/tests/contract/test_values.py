@@ -11,7 +11,6 @@ import pytest
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
-    Evidence,
     InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
@@ -65,12 +64,6 @@ def test_only_a_plan_that_may_be_loaded_is_loadable() -> None:
     assert LookupResult(PLAN, None).loadable_plan is PLAN
     assert LookupResult(PLAN, None, materialize=False).loadable_plan is None
     assert LookupResult(None, DeclineReason.NO_SPANS).loadable_plan is None
-
-
-def test_evidence_names_a_donor_and_a_similarity() -> None:
-    refuses("donor_id must not be empty", Evidence, "", 0.5, "jaccard")
-    for wrong in (-0.1, 1.1, float("nan")):
-        refuses("similarity is in", Evidence, "d", wrong, "jaccard")
 
 
 def test_an_offer_names_its_donor_and_where_it_becomes_approximate() -> None:

@@ -228,3 +228,10 @@ def test_a_lookup_out_of_time_says_so(add: Callable[..., int]) -> None:
     text = random_tokens(1, 200)
     add(index, text)
     assert index.find(text, 0, 31, deadline=0.0) is None
+
+
+def test_the_newest_of_equal_donors_is_found() -> None:
+    document = random_tokens(1, 1500)
+    index = SpanIndex(Geometry())
+    serials = [index.add(index.prepare(document, 0)) for _ in range(3)]
+    assert {run.donor for run in index.find(document[200:1200], 0, 64) or []} == {serials[-1]}

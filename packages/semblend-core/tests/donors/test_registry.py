@@ -238,14 +238,11 @@ def test_pinning_is_all_or_nothing() -> None:
     assert registry.pin([]) == []
 
 
-def test_a_resident_donor_is_preferred_then_a_newer_then_a_gone_one_never() -> None:
+def test_a_newer_donor_is_preferred_and_a_gone_one_never() -> None:
     registry = DonorRegistry()
     keep(registry, "x", "y")
     x, y = serial_of(registry, "x"), serial_of(registry, "y")
-    assert registry.preference(y) > registry.preference(x)
-    registry.set_resident("a", "y", False)
-    assert registry.preference(x) > registry.preference(y) > registry.preference(999)
-    registry.set_resident("a", "unknown", True)
+    assert registry.preference(y) > registry.preference(x) > registry.preference(999)
 
 
 def test_clearing_forgets_everyone_and_serials_go_on() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from semblend_core.contract import DeclineReason, LookupRequest, Namespace, Plan, TokenIds, as_token_ids
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
 from semblend_core.donors import DonorRegistry
-from semblend_core.planning import CostModel, LayerProfile, Planner
+from semblend_core.planning import CostModel, Planner
 from semblend_core.settings import Settings
 
 NAMESPACE = Namespace(
@@ -28,10 +27,10 @@ def text(seed: int, size: int) -> TokenIds:
 class Bench:
     """A planner over a registry, asked as the provider asks it."""
 
-    def __init__(self, cost: CostModel | None = None, profile: LayerProfile | None = None, **changed: Any) -> None:
+    def __init__(self, cost: CostModel | None = None, **changed: Any) -> None:
         self.settings = Settings(**changed)
         self.registry = DonorRegistry(geometry=Geometry.for_min_span(self.settings.min_span_tokens))
-        self.planner = Planner(self.settings, self.registry, cost, profile)
+        self.planner = Planner(self.settings, self.registry, cost)
         self.donors: dict[str, TokenIds] = {}
 
     def offer(self, name: str, tokens: TokenIds) -> int:
@@ -41,19 +40,17 @@ class Bench:
         assert record is not None
         return record.serial
 
-    def choose(self, prompt: TokenIds, exact: int = 0, alignment: int = 1, hinted: Sequence[int] = ()) -> list[Run]:
+    def choose(self, prompt: TokenIds, exact: int = 0, alignment: int = 1) -> list[Run]:
         request = LookupRequest("r", NAMESPACE, as_token_ids(prompt), exact, alignment)
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         runs = self.registry.find(NAMESPACE.digest, prompt[exact:], shortest, None)
         assert runs is not None
         moved = [run._replace(start=run.start + exact, end=run.end + exact) for run in runs]
-        return self.planner.choose_runs(request, moved, hinted)
+        return self.planner.choose_runs(request, moved)
 
-    def plan(
-        self, prompt: TokenIds, exact: int = 0, alignment: int = 1, hinted: Sequence[int] = ()
-    ) -> Plan | DeclineReason:
+    def plan(self, prompt: TokenIds, exact: int = 0, alignment: int = 1) -> Plan | DeclineReason:
         request = LookupRequest("r", NAMESPACE, as_token_ids(prompt), exact, alignment)
-        chosen = self.choose(prompt, exact, alignment, hinted)
+        chosen = self.choose(prompt, exact, alignment)
         donors = self.registry.pin(run.donor for run in chosen)
         assert donors is not None
         answer = self.planner.plan(request, chosen, donors)
@@ -113,20 +110,6 @@ def test_a_plan_must_gain_what_the_settings_ask() -> None:
     bench = Bench(prefill_us_per_token=10.0, copy_us_per_token=1.0, min_gain_us=4_000.0)
     bench.offer("d", text(1, 400))
     assert bench.plan(np.concatenate([text(2, 50), text(1, 400)])) is DeclineReason.DOES_NOT_PAY
-
-
-def test_a_layer_profile_makes_recomputing_cheaper() -> None:
-    cost = CostModel(10.0, 1.0, recompute_share=0.95)
-    prompt = np.concatenate([text(2, 50), text(1, 400), text(3, 50)])
-    for profile, expected in (
-        (None, DeclineReason.DOES_NOT_PAY),
-        (LayerProfile("m", (0.5, 0.01, 0.01, 0.01), "test"), None),
-        (LayerProfile("m", (0.5, 0.5, 0.5, 0.5), "test"), DeclineReason.DOES_NOT_PAY),
-    ):
-        bench = Bench(cost=cost, profile=profile)
-        bench.offer("d", text(1, 400))
-        answer = bench.plan(prompt)
-        assert answer is expected if expected else isinstance(answer, Plan)
 
 
 def test_spans_come_from_several_donors_in_any_order() -> None:
@@ -208,23 +191,3 @@ def test_nothing_unequal_ever_leaves(seed: int, every: int, kind: str, fuzzy: bo
     shortest = ISLAND_GRAM if fuzzy else 64
     if isinstance(answer, Plan):
         assert all(span.length >= shortest for span in answer.spans)
-
-
-def test_without_a_long_run_islands_need_a_hint() -> None:
-    donor = text(1, 1000)
-    prompt = edited(donor, 20, "replace")
-    bench = Bench(fuzzy_chunks=True)
-    serial = bench.offer("d", donor)
-    bench.offer("stranger", text(5, 1000))
-    hinted = bench.plan(prompt, hinted=[serial])
-    assert isinstance(hinted, Plan)
-    assert hinted.donor_ids == ("d",)
-    assert hinted.reused_tokens >= 0.9 * 1000
-    gone = bench.plan(prompt, hinted=[999])
-    assert not isinstance(gone, Plan) or gone.reused_tokens <= hinted.reused_tokens
-
-
-def test_a_hint_changes_nothing_while_fuzzy_chunks_are_off() -> None:
-    bench = Bench()
-    serial = bench.offer("d", text(1, 1000))
-    assert bench.plan(edited(text(1, 1000), 20, "replace"), hinted=[serial]) is DeclineReason.NO_SPANS

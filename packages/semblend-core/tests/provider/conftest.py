@@ -11,7 +11,7 @@ import pytest
 from semblend_core import DonorOffer, LookupRequest, Namespace, SemBlend, Settings, TokenIds, as_token_ids
 from semblend_core.provider import create_provider
 
-PATIENT = {"lookup_budget_ms": 60_000.0, "embedder": "none"}
+PATIENT = {"lookup_budget_ms": 60_000.0}
 
 
 @pytest.fixture

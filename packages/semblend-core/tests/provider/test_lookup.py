@@ -244,11 +244,8 @@ def test_a_closed_provider_declines_and_closes_again(
 def test_one_of_two_donors_with_the_same_document_serves_it_whole(
     provider: SemBlend, namespace: Namespace, text: Text, offer: Offer, request_for: Ask
 ) -> None:
-    """Which one is the provider's choice: residency is a hint that a search may pass over."""
     for name in ("old", "new"):
         provider.offer_donor(offer(name, joined(text(ord(name[0]), 20), text(1, 300))))
-    provider.note_residency(namespace, "new", False)
-    provider.note_residency(namespace, "unknown", False)
     plan = provider.lookup(request_for("r", joined(text(2, 20), text(1, 300)))).plan
     assert plan is not None
     assert len(plan.donor_ids) == 1

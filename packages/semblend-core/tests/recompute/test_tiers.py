@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
-from semblend_core.recompute import choose_policy, context_likeness, from_one_place, most_alike
+from semblend_core.recompute import choose_policy, most_alike
+from semblend_core.recompute.donor_choice import context_likeness
+from semblend_core.recompute.reuse import from_one_place
 
 DOCUMENT = [Span(40, "a", 12, 500)]
 EDITED = [Span(40, "a", 12, 200), Span(245, "a", 215, 300)]
@@ -76,7 +78,7 @@ def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reaso
         model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt=None
     )
     passages = [np.random.default_rng(seed).integers(0, 50_000, 300).astype(np.int32) for seed in range(2)]
-    settings = Settings(embedder="none", quality_tier=tier, lookup_budget_ms=10_000.0)  # type: ignore[arg-type]
+    settings = Settings(quality_tier=tier, lookup_budget_ms=10_000.0)  # type: ignore[arg-type]
     provider = create_provider(settings, engine="test")
     provider.offer_donor(DonorOffer("a", namespace, np.concatenate(passages)))
     found = provider.lookup(LookupRequest("r", namespace, np.concatenate(passages[::-1])))

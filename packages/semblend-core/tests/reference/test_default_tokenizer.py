@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("tokenizers", reason="needs the extra `reference`")
 pytest.importorskip("gguf", reason="needs the extra `reference`")
 
-from semblend_core.reference import default_model_file, load_default_tokenizer
+from semblend_core.reference import load_default_tokenizer
+from semblend_core.reference.smollm2 import default_model_file
 
 
 def test_text_survives_a_round_trip() -> None:

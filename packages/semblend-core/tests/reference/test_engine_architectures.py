@@ -14,8 +14,7 @@ import torch
 import transformers
 
 from semblend_core import Plan, Row, RowKind, Span
-from semblend_core.kv.self_test import run_self_test
-from semblend_core.reference import ReferenceEngine, ReferenceSubject, UnsupportedModelError
+from semblend_core.reference import ReferenceEngine, UnsupportedModelError
 
 SMALL: dict[str, Any] = {
     "vocab_size": 500,
@@ -72,9 +71,6 @@ def model_of(config: str, fields: dict[str, Any]) -> Any:
 def test_the_equalities_hold(name: str) -> None:
     config, changes = SUPPORTED[name]
     engine = ReferenceEngine.of(model_of(config, {**SMALL, **changes}))
-    report = run_self_test(ReferenceSubject(engine))
-    assert report.mode == "materialize", report.reason
-
     tokens = np.random.default_rng(5).integers(3, 500, 330)
     with torch.no_grad():
         plain = engine.model(torch.from_numpy(tokens)[None]).logits[0]

@@ -15,7 +15,8 @@ import torch
 
 from semblend_core import Plan, Span, TokenIds
 from semblend_core.kv.donor_kv import InvalidKvError
-from semblend_core.reference import Observation, row_positions
+from semblend_core.reference import Observation
+from semblend_core.reference.engine import row_positions
 
 if TYPE_CHECKING:
     from semblend_core.reference import ReferenceEngine

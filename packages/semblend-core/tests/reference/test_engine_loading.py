@@ -16,16 +16,10 @@ pytest.importorskip("transformers", reason="needs the extra `reference`")
 import torch
 import transformers
 
-from semblend_core.reference import (
-    ModelNotLoadedError,
-    ReferenceEngine,
-    default_model_file,
-    default_model_folder,
-    load_default_tokenizer,
-    load_model,
-    write_default_model,
-)
+from semblend_core.reference import ModelNotLoadedError, ReferenceEngine, default_model_folder, load_default_tokenizer
 from semblend_core.reference.__main__ import main
+from semblend_core.reference.loading import load_model, write_default_model
+from semblend_core.reference.smollm2 import default_model_file
 
 if TYPE_CHECKING:
     from semblend_core.reference import ReferenceEngine as Engine

@@ -26,7 +26,8 @@ from semblend_core.recompute import (
     SeamHead,
     choose_policy,
 )
-from semblend_core.reference import EngineProbe, Prefill, prefill_reusing
+from semblend_core.reference import Prefill, prefill_reusing
+from semblend_core.reference.probing import EngineProbe
 
 if TYPE_CHECKING:
     from semblend_core.reference import ReferenceEngine

@@ -39,7 +39,7 @@ def prompt(seed: int, tokens: int = 400) -> TokenIds:
 
 @pytest.fixture
 def provider() -> Iterator[SemanticLookupProvider]:
-    made = create_provider(Settings(embedder="none", lookup_budget_ms=10_000.0), engine="test")
+    made = create_provider(Settings(lookup_budget_ms=10_000.0), engine="test")
     yield made
     made.close()
 
@@ -116,7 +116,7 @@ def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLooku
 
 
 def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None:
-    provider = create_provider(Settings(embedder="none", max_donors=1, lookup_budget_ms=10_000.0), engine="test")
+    provider = create_provider(Settings(max_donors=1, lookup_budget_ms=10_000.0), engine="test")
     keeper, first, second = keeper_of(provider, 1), prompt(1), prompt(2)
     names = []
     for tokens in (first, second):

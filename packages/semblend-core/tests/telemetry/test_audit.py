@@ -18,12 +18,11 @@ from semblend_core.telemetry import (
     LoadAdvertised,
     Materialized,
     NoAudit,
-    TornLine,
-    audit_files,
     iter_audit,
     open_audit,
     read_audit,
 )
+from semblend_core.telemetry.reader import TornLine, audit_files
 
 LONG = 60.0
 """Seconds that no healthy run needs: a test that hangs fails instead."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from semblend_core.telemetry import AuditCounters, AuditLog, LoadAdvertised, read_audit
+from semblend_core.telemetry import AuditLog, LoadAdvertised, read_audit
+from semblend_core.telemetry.audit_counters import AuditCounters
 
 LONG = 60.0
 """Seconds that no healthy run needs: a test that hangs fails instead."""

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from semblend_core.contract import (
     DeclineReason,
     LookupResult,
@@ -18,7 +14,7 @@ from semblend_core.contract import (
     ProviderStats,
     Span,
 )
-from semblend_core.telemetry import LatencyHistogram, ProviderCounters
+from semblend_core.telemetry import ProviderCounters
 
 FOUND = LookupResult(Plan.over("r", 200, 0, [Span(0, "d", 8, 128)]), None)
 NOTHING = LookupResult(None, DeclineReason.NO_SPANS)
@@ -81,7 +77,7 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
 
 
 def test_threads_lose_no_count_and_every_snapshot_adds_up() -> None:
-    counters, latency = ProviderCounters(), LatencyHistogram()
+    counters = ProviderCounters()
     threads, each = 8, 2000
     start = threading.Barrier(threads + 1)
 
@@ -90,7 +86,6 @@ def test_threads_lose_no_count_and_every_snapshot_adds_up() -> None:
         for number in range(each):
             counters.count_lookup(FOUND)
             counters.count_outcome(LANDED if number % 2 else REFUSED)
-            latency.observe(1e-4)
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for worker in workers:
@@ -105,21 +100,3 @@ def test_threads_lose_no_count_and_every_snapshot_adds_up() -> None:
         worker.join()
     assert snapshot(counters).lookups == threads * each
     assert snapshot(counters).confirmed_tokens == 128 * threads * each // 2
-    assert latency.snapshot().count == threads * each
-
-
-@given(st.lists(st.floats(min_value=0, max_value=1), max_size=50))
-def test_each_bucket_counts_what_is_at_or_below_its_bound(seconds: list[float]) -> None:
-    latency = LatencyHistogram()
-    for each in seconds:
-        latency.observe(each)
-    snap = latency.snapshot()
-    assert snap.cumulative[:-1] == tuple(sum(each <= bound for each in seconds) for bound in snap.bounds)
-    assert snap.count == len(seconds)
-    assert snap.sum == pytest.approx(sum(seconds))
-
-
-@pytest.mark.parametrize("bounds", [(), (2.0, 1.0), (1.0, 1.0)])
-def test_bounds_that_do_not_ascend_are_refused(bounds: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="ascend"):
-        LatencyHistogram(bounds)

@@ -12,7 +12,6 @@ import pytest
 
 from semblend_core.contract import (
     DeclineReason,
-    Evidence,
     LookupRequest,
     LookupResult,
     Namespace,
@@ -21,19 +20,8 @@ from semblend_core.contract import (
     Plan,
     Span,
 )
-from semblend_core.telemetry import (
-    AUDIT_SCHEMA,
-    EVENTS,
-    AuditEvent,
-    Declined,
-    DonorRegistered,
-    ErrorSeen,
-    Evicted,
-    LookupDone,
-    Materialized,
-    PlanMade,
-)
-from semblend_core.telemetry.events import as_record
+from semblend_core.telemetry import Declined, DonorRegistered, ErrorSeen, Evicted, LookupDone, Materialized, PlanMade
+from semblend_core.telemetry.events import AUDIT_SCHEMA, EVENTS, AuditEvent, as_record
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "telemetry.md"
 SALT = "tenant-secret-4711"
@@ -128,17 +116,16 @@ def test_any_other_text_as_namespace_is_refused_and_not_repeated() -> None:
 
 def test_a_lookup_that_found_a_plan_has_its_spans_and_no_reason() -> None:
     request = LookupRequest("r1", NAMESPACE, np.arange(400, dtype=np.int32), exact_prefix_tokens=16)
-    evidence = (Evidence("d1", 0.7, "minilm"), Evidence("d2", 0.9, "minilm"))
-    event = LookupDone.of(request, LookupResult(PLAN, None, evidence=evidence, elapsed_us=310.5))
-    assert (event.reason, event.spans, event.microseconds, event.similarity) == (None, 3, 310.5, 0.9)
+    event = LookupDone.of(request, LookupResult(PLAN, None, elapsed_us=310.5))
+    assert (event.reason, event.spans, event.microseconds) == (None, 3, 310.5)
     assert (event.prompt_tokens, event.exact_prefix_tokens) == (400, 16)
 
 
-def test_a_lookup_that_found_nothing_has_its_reason_and_no_similarity() -> None:
+def test_a_lookup_that_found_nothing_has_its_reason_and_no_spans() -> None:
     request = LookupRequest("r1", NAMESPACE, np.arange(400, dtype=np.int32))
     record = as_record(LookupDone.of(request, LookupResult(None, DeclineReason.NO_SPANS)), engine="sglang", time=1.0)
     assert json.loads(json.dumps(record))["reason"] == "no_spans"
-    assert (record["spans"], record["similarity"], record["microseconds"]) == (0, None, None)
+    assert (record["spans"], record["microseconds"]) == (0, None)
 
 
 def test_a_plan_can_be_rebuilt_from_its_record() -> None:
@@ -184,9 +171,9 @@ def test_an_error_that_was_never_raised_has_no_place() -> None:
 
 
 def test_a_figure_that_is_not_a_number_is_null() -> None:
-    event = LookupDone(request_id="r", microseconds=float("nan"), similarity=float("inf"))
-    record = as_record(event, engine="e", time=1.0)
-    assert (record["microseconds"], record["similarity"]) == (None, None)
+    for figure in (float("nan"), float("inf")):
+        record = as_record(LookupDone(request_id="r", microseconds=figure), engine="e", time=1.0)
+        assert record["microseconds"] is None
 
 
 @pytest.mark.skipif(not PAGE.parent.is_dir(), reason="the docs are only in a checkout")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
-import os
 from typing import Any
 
 from semblend_core import (
@@ -24,17 +23,14 @@ from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.settings import SglangSettings
 from semblend_sglang.worker.pool import slot_pool_of
 
 logger = logging.getLogger(__name__)
 
-PROVIDER_SETTING = "SEMBLEND_SGLANG_PROVIDER"
-"""``package.module:callable`` that returns a provider; unset: core's own."""
-KEEP_SETTING = "SEMBLEND_SGLANG_KEEP_DONORS"
-"""1: keep donors' KV in core's store too, with the budgets of the ``SEMBLEND_STORE_*`` settings."""
+PROVIDER_SETTING = SglangSettings.variable("provider")
 HOW_WEIGHTS_ARE_USED = ("load_format", "quantization", "torchao_config", "json_model_override_args", "model_impl")
 """Arguments of SGLang's with which one checkpoint gives other KV."""
-_OURS = (PROVIDER_SETTING, KEEP_SETTING, "SEMBLEND_SGLANG_FORCE_VERSION")
 
 
 class ProviderError(ValueError):
@@ -43,7 +39,7 @@ class ProviderError(ValueError):
 
 def build_cache(ctx: Any) -> Any:
     """The factory of the backend ``semblend``. An engine that is not supported gets SGLang's own cache."""
-    settings = Settings.from_env({name: value for name, value in os.environ.items() if name not in _OURS})
+    settings = Settings.from_env()
     unsupported = why_not_hooked() or why_unsupported(ctx)
     if unsupported is not None:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
@@ -68,7 +64,7 @@ def _side(ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Sett
     pool.warm_up()
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
-    kept = _kept(settings) if os.environ.get(KEEP_SETTING) == "1" else None
+    kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
     limits = BatchLimits(_most_row_tokens(resolved(ctx.server_args), cache.page_size), int(runner.max_running_requests))
     side = Side(provider, settings, cache, pool, limits, namespaces, kept)
     side.on_change = EngineMetrics(provider).update
@@ -115,7 +111,7 @@ def _adapters(arguments: Any) -> list[tuple[str, str]]:
 
 
 def _make_provider(settings: Settings) -> Any:
-    named = os.environ.get(PROVIDER_SETTING)
+    named = SglangSettings.from_env().provider
     if not named:
         return create_provider(settings, engine="sglang")
     module, _, name = named.partition(":")

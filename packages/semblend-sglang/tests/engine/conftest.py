@@ -17,7 +17,6 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
     # Times on a busy test machine are not what is tested.
     "SEMBLEND_LOOKUP_BUDGET_MS": "10000",
-    "SEMBLEND_EMBEDDER": "none",
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
 }
 os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})

@@ -26,23 +26,29 @@ def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     del os.environ["SEMBLEND_AUDIT_PATH"]
 
 
+@pytest.mark.parametrize(
+    "questions", [QUESTIONS[:1], pytest.param(QUESTIONS, marks=pytest.mark.exhaustive)], ids=["one", "all"]
+)
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_computed_before_is_reused_and_answers_stay_close(running: RunningEngine, name: str) -> None:
+def test_what_was_computed_before_is_reused_and_answers_stay_close(
+    running: RunningEngine, name: str, questions: tuple[str, ...]
+) -> None:
     donors, _, bound = CASES[name]
+    salt = f"{name}, {len(questions)}"
     for donor in donors:
-        running.ask(donor, salt=name, tokens=1)
+        running.ask(donor, salt=salt, tokens=1)
     far = []
-    for question in QUESTIONS:
+    for question in questions:
         prompt, before = recipient(name, question), running.confirmed()
-        reused = running.ask(prompt, salt=name)
+        reused = running.ask(prompt, salt=salt)
         confirmed = running.confirmed() - before
-        cold = running.ask(prompt, salt=f"{name}, {question}, another tenant")
+        cold = running.ask(prompt, salt=f"{salt}, {question}, another tenant")
         assert confirmed > 0.6 * cold["meta_info"]["prompt_tokens"]
         assert cached(reused) == confirmed, "what was computed is counted as cached"
         assert cached(cold) == 0, "another tenant was served from this one's KV"
         far.append(divergence(cold, reused))
     assert sum(far) / len(far) < bound
-    probe = running.ask(prompt, salt=name, wish="off")
+    probe = running.ask(prompt, salt=salt, wish="off")
     assert cached(probe) < 0.1 * cold["meta_info"]["prompt_tokens"], "the exact cache holds approximate KV"
     assert divergence(cold, probe) < 1e-3
 
@@ -78,7 +84,7 @@ def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> Non
 
 def claim_for(donor: Any, asked: Any) -> Claim:
     """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
-    settings = Settings(embedder="none", lookup_budget_ms=10_000.0)
+    settings = Settings(lookup_budget_ms=10_000.0)
     namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
     namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")

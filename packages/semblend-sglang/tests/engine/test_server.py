@@ -6,13 +6,16 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from archive import first, recipient
+from running_engine import ended
 from serving import ask, cached, serving
 
 from semblend_core import read_audit
+from semblend_core.testing import wait_until
 
 PROMPT = recipient("new instruction", "What did the brewery pay for?")
 
@@ -36,12 +39,13 @@ def server(files: Path, model_folder: Path) -> Iterator[httpx.Client]:
 
 
 def wait_for_kept(files: Path, donors: int) -> None:
-    for _ in range(200):
-        found = list((files / "kept").glob("donors/*.json"))
-        if len(found) == donors:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{len(found)} donors on disk, not {donors}")
+    wait_until(lambda: len(list((files / "kept").glob("donors/*.json"))) == donors, f"{donors} donors on disk")
+
+
+def records_of(files: Path) -> Any:
+    """The audit stream with the end of the three requests: it is written in the background."""
+    wait_until(lambda: len(ended(read_audit(files / "audit.jsonl").records)) >= 3, "three ends on record")
+    return read_audit(files / "audit.jsonl").records
 
 
 def counter(server: httpx.Client, name: str) -> float:
@@ -61,8 +65,7 @@ def test_a_changed_instruction_is_reused_over_http(server: httpx.Client, files: 
     assert counter(server, "sglang:cached_tokens_total") == cached(reused), "SGLang's own metric counts rows as cached"
     assert counter(server, "semblend_outcomes_total") >= 3
     assert counter(server, "semblend_donors") == 2
-    events = [record["event"] for record in read_audit(files / "audit.jsonl").records]
-    assert events.count("materialized") == 1
+    assert [record["event"] for record in records_of(files)].count("materialized") == 1
 
 
 def test_the_same_prompt_without_reuse_finds_nothing(server: httpx.Client) -> None:

@@ -21,7 +21,6 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     # Times on a busy test machine are not what is tested.
     "SEMBLEND_LOOKUP_BUDGET_MS": "10000",
-    "SEMBLEND_EMBEDDER": "none",
 }
 
 

@@ -43,6 +43,13 @@ _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
     help="Seconds of load before, not counted.",
 )
 @click.option(
+    "--min-requests",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="A point lasts longer than --duration where fewer requests than these would be due in it.",
+)
+@click.option(
     "--reuse-share",
     "reuse_shares",
     cls=Words,
@@ -81,6 +88,7 @@ def run_load(
     rates: tuple[float, ...],
     duration: float,
     warmup: float,
+    min_requests: int,
     reuse_shares: tuple[float, ...],
     max_output_tokens: int,
     timeout_s: float,
@@ -121,7 +129,7 @@ def run_load(
 
     items = load_manifest(manifest, max_items)
     levels = concurrency or (() if rates else _DEFAULT_CONCURRENCY)
-    plan = Plan(levels, rates, reuse_shares, duration, warmup, max_in_flight, seed)
+    plan = Plan(levels, rates, reuse_shares, duration, warmup, min_requests, max_in_flight, seed)
     target = Target(
         clean_url("--gateway-url", gateway_url),
         model,

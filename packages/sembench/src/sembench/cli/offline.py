@@ -43,8 +43,7 @@ from sembench.schema import InputError, Result, write_atomically
 @click.option(
     "--min-similarity",
     type=click.FloatRange(0, 1),
-    help="Least similarity of a donor. The peer picks its donor by it (default 0.60). Core uses it for routing hints "
-    "only: it finds spans by their tokens, so its block rates do not depend on it.",
+    help="peer: least similarity at which it picks a donor (default 0.60). Core has no use for it: it goes by tokens.",
 )
 @click.option(
     "--fuzzy/--no-fuzzy",

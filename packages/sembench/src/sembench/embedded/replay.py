@@ -33,7 +33,7 @@ class Replayer:
         self._choose = chooser_of(config)
         self._memory = DonorMemory(_DONOR_MEMORY_BYTES)
         self._behind = max(config.continuation_tokens, config.max_output_tokens)
-        self._settings = Settings(embedder="none", quality_tier=config.tier, lookup_budget_ms=config.lookup_budget_ms)
+        self._settings = Settings(quality_tier=config.tier, lookup_budget_ms=config.lookup_budget_ms)
 
     def warm_up(self) -> None:
         """The first forwards of a process pay for threads, memory and kernels: not at the first item's expense."""

@@ -30,6 +30,7 @@ async def closed_loop(client: LoadClient, mix: PromptMix, watch: Watch, concurre
             draw = mix.draw()
             request = client.prepare(draw.prompt)
             due = time.monotonic()
+            watch.admit(due)
             if watch.counts(due):
                 counted[number] = due
             answer = await _served(client, watch, request, due, draw)
@@ -39,7 +40,7 @@ async def closed_loop(client: LoadClient, mix: PromptMix, watch: Watch, concurre
 
     workers = [asyncio.create_task(worker(number)) for number in range(concurrency)]
     try:
-        while not watch.stopped and (time.monotonic() < watch.window_end or counted):
+        while not watch.stopped and (watch.is_open_at(time.monotonic()) or counted):
             await asyncio.sleep(min(0.05, max(0.005, watch.window_end - time.monotonic())))
             _raise_of(workers)
         watch.leave(counted.values())
@@ -68,13 +69,16 @@ async def open_loop(
     begin = time.monotonic()
     noting = asyncio.get_running_loop().call_later(watch.window_start - begin, note_backlog)
     try:
-        for number, offset in enumerate(arrivals(rate, watch.window_end - begin, seed)):
+        for number, offset in enumerate(arrivals(rate, seed)):
+            if not watch.is_open_at(begin + offset):
+                break
             # Prepared while there is time, so that at its moment only the sending is left.
             draw = mix.draw()
             request = client.prepare(draw.prompt)
             await asyncio.sleep(max(0.0, begin + offset - time.monotonic()))
             if watch.stopped:
                 break
+            watch.admit(begin + offset)
             unanswered[number] = begin + offset
             tasks.append(asyncio.create_task(serve(number, request, begin + offset, draw)))
         await asyncio.sleep(max(0.0, watch.window_end - time.monotonic()) if not watch.stopped else 0)
@@ -89,13 +93,13 @@ async def open_loop(
         await _cancelled(tasks)
 
 
-def arrivals(rate: float, length_s: float, seed: int) -> Iterator[float]:
-    """A Poisson process: independent users. The same seed gives the same moments."""
+def arrivals(rate: float, seed: int) -> Iterator[float]:
+    """A Poisson process without end: independent users. The same seed gives the same moments."""
     source = random.Random(f"{seed} {rate}")
-    moment = source.expovariate(rate)
-    while moment < length_s:
-        yield moment
+    moment = 0.0
+    while True:
         moment += source.expovariate(rate)
+        yield moment
 
 
 async def _served(client: LoadClient, watch: Watch, request: bytes, due: float, draw: Draw) -> Answer:

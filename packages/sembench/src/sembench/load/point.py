@@ -36,7 +36,8 @@ class Percentiles(BaseModel):
 class LoadPoint(BaseModel):
     """A closed loop keeps ``concurrency`` requests in flight; an open loop starts ``rate`` of them a second regardless.
 
-    Counted are the requests that were due inside the window of ``duration_s`` after the warm-up.
+    Counted are the requests that were due inside the window of ``duration_s`` after the warm-up. It is longer than was
+    asked for where too few requests would have been due in it.
     """
 
     model_config = ConfigDict(extra="forbid")

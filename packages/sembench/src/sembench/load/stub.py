@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ class Behaviour:
     between_tokens_s: float = 0.05
     tokens: int = 40
     usage: bool = True
+    hold_until: int = 0
+    """Send no token before so many requests have been in flight at once."""
     fail_status: int | None = None
     """Answer requests with this status instead."""
     cut_after: int | None = None
@@ -47,6 +49,7 @@ class StubServer:
         self.in_flight = 0
         self.in_flight_max = 0
         self.prompts: list[str] = []
+        self.held: list[Callable[[], None]] = []
 
     async def listen(self, port: int = 0) -> asyncio.Server:
         loop = asyncio.get_running_loop()
@@ -108,7 +111,14 @@ class _Connection(asyncio.Protocol):
         self.transport.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         )
-        due = received + behaviour.first_token_s
+        server.held.append(lambda: self._begin(asked, received, tokens))
+        if server.in_flight_max >= behaviour.hold_until:
+            released, server.held = server.held, []
+            for begin in released:
+                begin()
+
+    def _begin(self, asked: dict[str, Any], received: float, tokens: int) -> None:
+        due = received + self._server.behaviour.first_token_s
         self._later(due, self._token, asked, received, due, 0, tokens)
 
     def _token(self, asked: dict[str, Any], received: float, due: float, number: int, tokens: int) -> None:
@@ -198,6 +208,7 @@ def main() -> None:
         ("first-token-s", float, Behaviour.first_token_s),
         ("between-tokens-s", float, Behaviour.between_tokens_s),
         ("tokens", int, Behaviour.tokens),
+        ("hold-until", int, Behaviour.hold_until),
         ("fail-status", int, None),
         ("cut-after", int, None),
         ("die-after", int, None),

@@ -30,6 +30,8 @@ class Plan:
     reuse_shares: tuple[float, ...]
     duration_s: float
     warmup_s: float
+    min_requests: int
+    """A point lasts longer where fewer would be due in it."""
     max_in_flight: int
     seed: int
 
@@ -78,7 +80,12 @@ async def _measured(
         # Before the clock starts: opening many connections takes a while.
         await client.open_connections(setting.concurrency)
     start = time.monotonic() + plan.warmup_s
-    watch = Watch(start, start + plan.duration_s, hopeless_after=max(_HOPELESS, 2 * (setting.concurrency or 0)))
+    watch = Watch(
+        start,
+        start + plan.duration_s,
+        hopeless_after=max(_HOPELESS, 2 * (setting.concurrency or 0)),
+        min_requests=plan.min_requests,
+    )
     beside = [asyncio.create_task(watch.measure_lag()), asyncio.create_task(_run(observe(setting, watch)))]
     try:
         with undisturbed():

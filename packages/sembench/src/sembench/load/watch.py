@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ class Watch:
     window_end: float
     hopeless_after: int
     """So many failures in a row, over at least two seconds, mean that the server is gone."""
+    min_requests: int = 0
+    """The window stays open beyond its end until so many requests were due in it."""
     answers: list[Answer] = field(default_factory=list)
     items: list[str] = field(default_factory=list)
     """The recipients of the counted requests."""
@@ -35,11 +38,22 @@ class Watch:
     backlog: int | None = None
     stopped: str | None = None
     ended: float | None = None
+    _admitted: int = 0
     _failures: int = 0
     _failing_since: float = 0.0
 
     def counts(self, due: float) -> bool:
         return self.window_start <= due < self.window_end
+
+    def is_open_at(self, moment: float) -> bool:
+        """Whether the window has not ended then."""
+        return moment < self.window_end or self._admitted < self.min_requests
+
+    def admit(self, due: float) -> None:
+        """A request is due: on a slow server the window waits for it."""
+        if due >= self.window_start and self._admitted < self.min_requests:
+            self.window_end = max(self.window_end, math.nextafter(due, math.inf))
+        self._admitted += self.counts(due)
 
     def begins(self, due: float, item_id: str | None) -> None:
         self.in_flight += 1

@@ -19,9 +19,6 @@ NAMES = ("core", "exact", "peer")
 _NO_TIME_LIMIT_MS = 600_000.0
 """The limit protects an engine's scheduler; here it would only make the figures depend on the machine's load."""
 
-_KNOWN_ELSEWHERE = ("SEMBLEND_MODEL_CACHE", "SEMBLEND_CACHE_DIR", "SEMBLEND_REQUIRE_ENGINES")
-"""Variables that are no settings of the provider, and no misspelt ones either."""
-
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
@@ -59,13 +56,13 @@ def open_provider(name: str, options: ProviderOptions) -> tuple[SemanticLookupPr
 
 
 def _settings(options: ProviderOptions) -> Settings:
-    changes: dict[str, Any] = {"embedder": "none", "lookup_budget_ms": _NO_TIME_LIMIT_MS}
     if options.min_similarity is not None:
-        changes["min_similarity"] = options.min_similarity
+        raise InputError("--min-similarity is the peer's: core finds spans by their tokens, whatever their similarity")
+    changes: dict[str, Any] = {"lookup_budget_ms": _NO_TIME_LIMIT_MS}
     if options.fuzzy is not None:
         changes["fuzzy_chunks"] = options.fuzzy
     try:
-        return replace(Settings.from_env(also_known=_KNOWN_ELSEWHERE), **changes)
+        return replace(Settings.from_env(), **changes)
     except SettingError as error:
         raise InputError(str(error)) from None
 

@@ -6,7 +6,6 @@ Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an 
 
 from semblend_core.contract.lookup import (
     DonorOffer,
-    Evidence,
     LookupRequest,
     LookupResult,
     OfferResult,
@@ -15,16 +14,14 @@ from semblend_core.contract.lookup import (
 )
 from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
-from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows, joined_runs
+from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
-from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
+from semblend_core.contract.tokens import InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
 from semblend_core.contract.weights import identity_of_weights
 
 __all__ = [
-    "MAX_TOKEN_ID",
     "DeclineReason",
     "DonorOffer",
-    "Evidence",
     "InvalidPlanError",
     "InvalidTokenIdsError",
     "LookupRequest",
@@ -44,7 +41,6 @@ __all__ = [
     "TokenIds",
     "as_token_ids",
     "donor_id_of",
-    "gap_rows",
     "identity_of_weights",
     "joined_runs",
 ]

@@ -39,23 +39,6 @@ class LookupRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Similarity without reuse: a hint for routing and donor search, never a licence to load."""
-
-    donor_id: str
-    similarity: float
-    """In [0, 1]; what it measures depends on ``method``."""
-    method: str
-    """Such as ``"minilm"``, ``"jaccard"`` or ``"token_ratio"``."""
-
-    def __post_init__(self) -> None:
-        if not self.donor_id:
-            raise ValueError("evidence names its donor: donor_id must not be empty")
-        if not 0 <= self.similarity <= 1:
-            raise ValueError(f"similarity is in [0, 1], got {self.similarity}")
-
-
-@dataclass(frozen=True, slots=True)
 class LookupResult:
     """The answer: a plan, or the reason for none. Exactly one of the two."""
 
@@ -63,7 +46,6 @@ class LookupResult:
     reason: DeclineReason | None
     materialize: bool = True
     """False: a finding only (discovery-only mode): the engine prefills normally and reports DISCOVERY_ONLY."""
-    evidence: tuple[Evidence, ...] = ()
     elapsed_us: float | None = None
     """Time spent in the lookup, in microseconds; None when not measured."""
 
@@ -170,9 +152,6 @@ class SemanticLookupProvider(ABC):
     @abstractmethod
     def restrict_to_discovery(self, reason: str) -> None:
         """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
-
-    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:  # noqa: B027 - optional
-        """Tell whether a donor's KV is in the engine's fastest tier, to be preferred there. May be ignored."""
 
     @abstractmethod
     def stats(self) -> ProviderStats:

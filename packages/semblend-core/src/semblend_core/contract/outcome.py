@@ -28,7 +28,6 @@ class DeclineReason(StrEnum):
     NO_SPANS = "no_spans"
     REUSE_RATIO_TOO_LOW = "reuse_ratio_too_low"
     TOO_FEW_TOKENS_SAVED = "too_few_tokens_saved"
-    SIMILARITY_TOO_LOW = "similarity_too_low"
     DOES_NOT_PAY = "does_not_pay"
     QUALITY_TIER = "quality_tier"
     STRICT_PREFIX_BOUNDARY = "strict_prefix_boundary"

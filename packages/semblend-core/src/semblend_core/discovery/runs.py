@@ -68,12 +68,11 @@ class Diagonals:
         """Each hit as a diagonal of its own."""
         return cls(donor, donor_position - query, query, query, np.ones_like(query))
 
-    def strongest(self, count: int, weight: Ints, recency: Ints) -> Diagonals:
-        """The ``count`` diagonals with most hits times their donor's weight, newer donors first among equals."""
+    def strongest(self, count: int, recency: Ints) -> Diagonals:
+        """The ``count`` diagonals with most hits, newer donors first among equals."""
         if self.hits.size == 1:
             return self
-        strength = self.hits * weight[self.donor]
-        return self.take(np.lexsort((-recency[self.donor], -strength))[:count])
+        return self.take(np.lexsort((-recency[self.donor], -self.hits))[:count])
 
     def take(self, which: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Diagonals:
         return Diagonals(self.donor[which], self.shift[which], self.first[which], self.last[which], self.hits[which])

@@ -28,8 +28,6 @@ from semblend_core.discovery.search import outside, search_runs, unexplained
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
-RESIDENT_WEIGHT = 2
-"""How much a hit counts in a donor whose KV is in the fastest tier, against one whose is not."""
 SCATTERED_TOKENS = 384
 """Tokens per donor, on average, below which a prompt counts as scattered over donors."""
 MAX_ISLAND_WINDOW = 32_768
@@ -67,7 +65,6 @@ class SpanIndex:
         self._length: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._scope: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._serial: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._weight: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         # Columns are addressed by number, which is reused; the outside knows serials only, so that an answer
         # can never be taken for a donor that came later to the same number.
         self._numbers: dict[int, int] = {}
@@ -132,17 +129,14 @@ class SpanIndex:
         # Whatever may run out of memory comes first; from the readers' lock on nothing fails.
         arena = grown(self._arena, end)
         put_chains_in_place = self._chains.prepare(donor.tags.size, _yield_to_other_threads)
-        columns = [
-            grown(column, number + 1) for column in (self._start, self._length, self._scope, self._serial, self._weight)
-        ]
+        columns = [grown(column, number + 1) for column in (self._start, self._length, self._scope, self._serial)]
         with self._readers:
             self._arena = arena
-            self._start, self._length, self._scope, self._serial, self._weight = columns
+            self._start, self._length, self._scope, self._serial = columns
             put_chains_in_place()
             arena[start:end] = donor.tokens
             self._start[number], self._length[number] = start, donor.tokens.size
             self._scope[number], self._serial[number] = donor.scope, serial
-            self._weight[number] = RESIDENT_WEIGHT
             self._pages[number] = self._chains.insert(donor.tags, start + donor.positions, number)
             self._numbers[serial] = number
             if self._free_numbers:
@@ -160,13 +154,6 @@ class SpanIndex:
                 self._length[number], self._scope[number] = 0, -1
                 self._free_numbers.append(number)
                 del self._numbers[serial]
-
-    def set_resident(self, serial: int, resident: bool) -> None:
-        """Prefer a donor whose KV is at hand to one whose is not, where both hold the same. Unknown: ignored."""
-        with self._readers:
-            number = self._numbers.get(serial)
-            if number is not None:
-                self._weight[number] = RESIDENT_WEIGHT if resident else 1
 
     def tokens_of(self, serial: int) -> TokenIds:
         """A copy of a donor's tokens."""
@@ -220,7 +207,7 @@ class SpanIndex:
         hit = hit[np.argsort(wanted[hit])]
         diagonals = Diagonals.of(wanted[hit], np.zeros(hit.size, np.int64), order[at[hit]])
         one = np.array([serial])
-        strongest = diagonals.strongest(4 * self.max_diagonals, np.ones(1, np.int64), one)
+        strongest = diagonals.strongest(4 * self.max_diagonals, one)
         alone = DonorColumns(window, np.zeros(1, np.int64), np.array([window.size]), one)
         runs = self._searched(query, alone, strongest, min_run)
         return [run._replace(donor_start=run.donor_start + offset) for run in _long(runs, min_run)]
@@ -247,7 +234,7 @@ class SpanIndex:
         self, query: TokenIds, newest: Candidates, scope: int, min_run: int, runs: list[Run]
     ) -> list[Run]:
         """``runs`` of the newest donors, and what older ones add to them."""
-        if _scattered(runs) or not self._all_resident(runs):
+        if _scattered(runs):
             return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
         # Where the newest hold nothing of use, older ones may.
         left = newest.where(outside(newest.query, _long(runs, min_run), self.geometry.gram))
@@ -266,7 +253,7 @@ class SpanIndex:
         if not found.query.size:
             return [*known]
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
-        strongest = diagonals.strongest(self.max_diagonals, self._weight, self._serial)
+        strongest = diagonals.strongest(self.max_diagonals, self._serial)
         return self._searched(query, donors, strongest, min_run, known)
 
     def _searched(
@@ -274,9 +261,6 @@ class SpanIndex:
     ) -> list[Run]:
         gram, margin = self.geometry.gram, self.geometry.window
         return search_runs(query, donors, diagonals, gram=gram, margin=margin, min_run=min_run, known=known)
-
-    def _all_resident(self, runs: list[Run]) -> bool:
-        return all(self._weight[self._numbers[serial]] > 1 for serial in {run.donor for run in runs})
 
 
 def _long(runs: Sequence[Run], min_run: int) -> list[Run]:

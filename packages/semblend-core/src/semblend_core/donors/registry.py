@@ -27,7 +27,6 @@ class DonorRecord:
     namespace: str
     donor_id: str
     tokens: int
-    resident: bool = True
     pins: int = 0
 
 
@@ -118,10 +117,9 @@ class DonorRegistry:
     ) -> list[Run]:
         return self._index.islands(query, wanted, serial, min_run, within)
 
-    def preference(self, serial: int) -> tuple[int, int]:
-        """(resident, recency): larger is better. A donor that is gone ranks last."""
-        record = self._records.get(serial)
-        return (-1, serial) if record is None else (int(record.resident), serial)
+    def preference(self, serial: int) -> tuple[bool, int]:
+        """(still kept, recency): larger is better."""
+        return serial in self._records, serial
 
     def record_of(self, namespace: str, donor_id: str) -> DonorRecord | None:
         return self._by_id.get((namespace, donor_id))
@@ -148,20 +146,6 @@ class DonorRegistry:
                 record.pins -= 1
                 if record.pins == 0:
                     self._pinned.pop(record.serial, None)
-
-    def set_resident(self, namespace: str, donor_id: str, resident: bool) -> None:
-        """Note whether a donor's KV is in the fastest tier. Unknown donors are ignored."""
-        record = self._by_id.get((namespace, donor_id))
-        if record is not None:
-            record.resident = resident
-            self._index.set_resident(record.serial, resident)
-
-    def export(self) -> list[tuple[DonorRecord, TokenIds]]:
-        """All donors with their tokens, the next victim first."""
-        with self._writing:
-            with self._lock:
-                records = [self._records[serial] for serial in self._policy.order()]
-            return [(record, self._index.tokens_of(record.serial)) for record in records]
 
     def clear(self) -> None:
         """Forget all donors at once."""

@@ -5,33 +5,23 @@ from semblend_core.kv.equal_tokens import pairs_of_equal_tokens, why_pairs_disag
 from semblend_core.kv.fetching import DonorFetch, RequestFetch, fetch_donor, load_failure
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
-from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
+from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.pages import PageFolder
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
-from semblend_core.kv.relocation import relocate, relocate_uploaded
+from semblend_core.kv.relocation import relocate
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
-from semblend_core.kv.self_test import SelfTestSubject, run_self_test
-from semblend_core.kv.self_test_cache import SelfTestCache
-from semblend_core.kv.self_test_report import SelfTestIdentity, SelfTestReport
 from semblend_core.kv.span_relocation import relocate_spans
 from semblend_core.kv.store import (
     DonorKey,
     DonorStore,
     Gone,
-    Miss,
-    PutResult,
-    Quarantine,
-    RecoveredDonor,
     StoreDecline,
     StoreDirectoryError,
     StoredKv,
-    StoreOptionError,
     StoreOptions,
-    StoreStats,
     Tier,
-    TierStats,
     Transfer,
     TransferFailedError,
     TransferPendingError,
@@ -47,42 +37,28 @@ __all__ = [
     "KvPool",
     "LeftDonor",
     "MeanShiftCorrection",
-    "Miss",
     "Moves",
     "PageFolder",
     "PagedKv",
     "PagedMeanShift",
-    "PutResult",
-    "Quarantine",
-    "RecoveredDonor",
     "RequestFetch",
     "Rotation",
-    "SelfTestCache",
-    "SelfTestIdentity",
-    "SelfTestReport",
-    "SelfTestSubject",
     "SlotTable",
     "StoreDecline",
     "StoreDirectoryError",
-    "StoreOptionError",
     "StoreOptions",
-    "StoreStats",
     "StoredKv",
     "Tier",
-    "TierStats",
     "Transfer",
     "TransferFailedError",
     "TransferPendingError",
     "UnsupportedRotationError",
-    "UploadedMoves",
     "fetch_donor",
     "load_failure",
     "pairs_of_equal_tokens",
     "recover_in_background",
     "relocate",
     "relocate_spans",
-    "relocate_uploaded",
-    "run_self_test",
     "why_keys_do_not_move",
     "why_pairs_disagree",
 ]

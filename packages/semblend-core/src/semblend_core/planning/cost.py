@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from semblend_core.contract import Plan, RowKind
+from semblend_core.contract import Plan
 from semblend_core.settings import Settings
 
 
@@ -69,20 +69,12 @@ class CostModel:
             self.prefill_us_per_token * (end - start) + self.prefill_us_per_token_and_position * (end**2 - start**2) / 2
         )
 
-    def gain_us(self, plan: Plan, recomputed_layers: float = 1.0) -> float:
-        """Predicted time saved by ``plan``; negative where reuse costs more than it saves.
-
-        ``recomputed_layers``: share of the layers through which seam and chosen rows are computed.
-        """
+    def gain_us(self, plan: Plan) -> float:
+        """Predicted time saved by ``plan``; negative where reuse costs more than it saves."""
         cold = self.prefill_us(plan.exact_prefix_tokens, plan.prompt_tokens)
-        computed = sum(
-            self.prefill_us(row.start, row.end) * (1.0 if row.kind is RowKind.GAP else recomputed_layers)
-            for row in plan.rows
-        )
-        reused = cold - sum(self.prefill_us(row.start, row.end) for row in plan.rows)
+        spared = cold - sum(self.prefill_us(row.start, row.end) for row in plan.rows)
         relocated = sum(span.length for span in plan.spans)
-        recomputed = self.recompute_share * recomputed_layers * reused
-        return cold - computed - recomputed - self.copy_us_per_token * relocated - self.overhead_us
+        return (1 - self.recompute_share) * spared - self.copy_us_per_token * relocated - self.overhead_us
 
 
 def _non_negative_fit(first: np.ndarray, second: np.ndarray, times: np.ndarray) -> tuple[float, float]:

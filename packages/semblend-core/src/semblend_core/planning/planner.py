@@ -13,7 +13,6 @@ from semblend_core.contract import DeclineReason, LookupRequest, Plan, Span
 from semblend_core.discovery import ISLAND_GRAM, Run, best_cover
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning.cost import CostModel
-from semblend_core.planning.layer_profile import LayerProfile
 from semblend_core.recompute import choose_policy
 from semblend_core.settings import Settings
 
@@ -21,34 +20,18 @@ ISLAND_DONORS = 4
 """Donors searched for what is left between edits; each costs about as much as the first search."""
 ISLAND_REACH = 256
 """How far before and after a donor's known part of the prompt more of it is looked for."""
-LAYER_TOLERANCE = 0.05
-"""Relative deviation of relocated KV that a layer may keep."""
 
 
 class Planner:
-    def __init__(
-        self,
-        settings: Settings,
-        registry: DonorRegistry,
-        cost: CostModel | None = None,
-        profile: LayerProfile | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, registry: DonorRegistry, cost: CostModel | None = None) -> None:
         self._settings = settings
         self._registry = registry
         self.cost = cost if cost is not None else CostModel.from_settings(settings)
-        self.profile = profile
 
-    def choose_runs(
-        self,
-        request: LookupRequest,
-        runs: list[Run],
-        hinted: Sequence[int] = (),
-        deadline: float = math.inf,
-    ) -> list[Run]:
+    def choose_runs(self, request: LookupRequest, runs: list[Run], deadline: float = math.inf) -> list[Run]:
         """The cover of the prompt behind its exact prefix; with fuzzy chunks on, islands between edits included.
 
-        ``hinted``: serials of donors that evidence names, searched for islands too. ``deadline``: no donor is searched
-        after it (``time.perf_counter``).
+        ``deadline``: no donor is searched after it (``time.perf_counter``).
         """
         min_span = self._settings.min_span_tokens
         if not self._settings.fuzzy_chunks:
@@ -57,7 +40,7 @@ class Planner:
         trusted = _sharing(runs, at_least=min_span)
         candidates = [run for run in runs if run.length >= min_span or run.donor in trusted]
         cover = self._cover(request, candidates, ISLAND_GRAM)
-        for serial in _donors_to_search(cover, hinted):
+        for serial in _donors_to_search(cover):
             wanted = _gaps_to_search(request, cover, serial)
             if time.perf_counter() > deadline:
                 break
@@ -78,9 +61,9 @@ class Planner:
             request.exact_prefix_tokens,
             [Span(run.start, names[run.donor], run.donor_start, run.length) for run in chosen],
         )
-        return self._refuse(plan, request.namespace.model) or plan
+        return self._refuse(plan) or plan
 
-    def _refuse(self, plan: Plan, model: str) -> DeclineReason | None:
+    def _refuse(self, plan: Plan) -> DeclineReason | None:
         settings = self._settings
         if plan.reused_tokens < settings.min_saved_tokens:
             return DeclineReason.TOO_FEW_TOKENS_SAVED
@@ -88,11 +71,8 @@ class Planner:
             return DeclineReason.REUSE_RATIO_TOO_LOW
         if settings.quality_tier == "strict" and choose_policy("strict", plan) is None:
             return DeclineReason.QUALITY_TIER
-        if settings.cost_gate and self.cost is not None:
-            profile = self.profile if self.profile is not None and self.profile.model == model else None
-            layers = 1.0 if profile is None else profile.recomputed_layers(LAYER_TOLERANCE)
-            if self.cost.gain_us(plan, layers) <= settings.min_gain_us:
-                return DeclineReason.DOES_NOT_PAY
+        if settings.cost_gate and self.cost is not None and self.cost.gain_us(plan) <= settings.min_gain_us:
+            return DeclineReason.DOES_NOT_PAY
         return None
 
     def _cover(self, request: LookupRequest, runs: list[Run], min_span: int) -> list[Run]:
@@ -115,13 +95,12 @@ def _sharing(runs: list[Run], at_least: int) -> set[int]:
     return {serial for serial, tokens in shared.items() if tokens >= at_least}
 
 
-def _donors_to_search(cover: list[Run], hinted: Sequence[int]) -> list[int]:
-    """Donors of the cover, those with most of it first, then the hinted ones."""
+def _donors_to_search(cover: list[Run]) -> list[int]:
+    """Donors of the cover, those with most of it first."""
     covered: dict[int, int] = {}
     for run in cover:
         covered[run.donor] = covered.get(run.donor, 0) + run.length
-    ranked = sorted(covered, key=lambda serial: -covered[serial])
-    return list(dict.fromkeys([*ranked, *hinted]))[:ISLAND_DONORS]
+    return sorted(covered, key=lambda serial: -covered[serial])[:ISLAND_DONORS]
 
 
 def _donor_range(cover: list[Run], serial: int) -> range | None:
@@ -137,7 +116,7 @@ def _donor_range(cover: list[Run], serial: int) -> range | None:
 def _gaps_to_search(request: LookupRequest, cover: list[Run], serial: int) -> npt.NDArray[np.int64]:
     """Positions at which one donor may hold an island: gaps in and around its part of the cover that have room for one.
 
-    A donor with a single piece was not edited there; one known by evidence only may hold anything anywhere.
+    A donor with a single piece was not edited there; one that lost its pieces to others may hold anything anywhere.
     """
     prompt = int(request.token_ids.size)
     own = [run for run in cover if run.donor == serial]

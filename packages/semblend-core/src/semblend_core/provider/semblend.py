@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
-    Evidence,
     InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
@@ -23,13 +22,11 @@ from semblend_core.contract import (
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SemanticPrefixResult,
-    TokenIds,
     as_token_ids,
 )
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
 from semblend_core.donors import DonorRecord, DonorRegistry
-from semblend_core.evidence import Document, EvidenceWorker
-from semblend_core.planning import CostModel, LayerProfile, Planner
+from semblend_core.planning import CostModel, Planner
 from semblend_core.provider.open_requests import OpenRequests
 from semblend_core.settings import Settings
 from semblend_core.telemetry import (
@@ -38,7 +35,6 @@ from semblend_core.telemetry import (
     DonorRegistered,
     ErrorSeen,
     Evicted,
-    LatencyHistogram,
     LookupDone,
     Materialized,
     NoAudit,
@@ -62,10 +58,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         *,
         namespace: Namespace | None = None,
         audit: AuditSink | None = None,
-        evidence: EvidenceWorker | None = None,
-        detokenize: Callable[[TokenIds], str] | None = None,
         cost: CostModel | None = None,
-        profile: LayerProfile | None = None,
     ) -> None:
         self.settings = settings
         self.registry = DonorRegistry(
@@ -74,14 +67,10 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             max_donors=settings.max_donors,
             eviction=settings.eviction,
         )
-        self.lookup_latency = LatencyHistogram()
-        self._planner = Planner(settings, self.registry, cost, profile)
+        self._planner = Planner(settings, self.registry, cost)
         self._namespace = namespace
-        self._namespaces: dict[str, Namespace] = {}
         self._audit = audit or NoAudit()
         self._auditing = not isinstance(self._audit, NoAudit)  # Spares the hot path events that nobody reads.
-        self._evidence = evidence
-        self._detokenize = detokenize
         self._counters = ProviderCounters()
         self._open = OpenRequests(self.registry, settings.pin_ttl_s)
         self._discovery_only = settings.discovery_only
@@ -99,7 +88,6 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             result = LookupResult(None, self._contained(error, "lookup", request.request_id, request.namespace))
         elapsed = time.perf_counter() - started
         result = replace(result, elapsed_us=elapsed * 1e6)
-        self.lookup_latency.observe(elapsed)
         self._counters.count_lookup(result)
         if self._auditing:
             self._audit_lookup(request, result)
@@ -130,13 +118,10 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
         try:
             known = self.registry.forget(namespace.digest, donor_id)
-            if self._evidence is not None:
-                self._evidence.forget(namespace, donor_id)
         except Exception as error:  # Its record went first: no plan can name the donor any more.
             self._contained(error, "forget", donor_id, namespace)
             known = True
         if known:
-            self._drop_unused_namespace(namespace.digest)
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
         return known
 
@@ -157,9 +142,6 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         logger.warning("SemBlend finds but no longer loads, for good: %s", reason)
         self._discovery_only = True
 
-    def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:
-        self.registry.set_resident(namespace.digest, donor_id, resident)
-
     def stats(self) -> ProviderStats:
         return self._counters.snapshot(
             donors=len(self.registry), donor_bytes=self.registry.nbytes, pinned_requests=len(self._open)
@@ -170,25 +152,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
 
     def close(self) -> None:
         self._shut_down = True
-        if self._evidence is not None:
-            self._evidence.close()
         self._open.clear()
         self.registry.clear()
         self._audit.close()
-
-    # Evidence, asked for ahead of the lookup and picked up by it if it is ready.
-
-    def prefetch_evidence(
-        self, request_id: str, namespace: Namespace, token_ids: TokenIds, text: str | None = None
-    ) -> bool:
-        """Start comparing the request with the donors in the background, such as when it arrives. Never waits."""
-        if self._evidence is None:
-            return False
-        try:
-            return self._evidence.ask(request_id, namespace, Document(token_ids, text, self._detokenize))
-        except Exception as error:
-            self._contained(error, "evidence", request_id, namespace)
-            return False
 
     # The prefix contract.
 
@@ -235,11 +201,10 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         runs = self._find_runs(request, deadline)
         if runs is None:
             return LookupResult(None, DeclineReason.LOOKUP_TIMEOUT)
-        evidence = self._polled_evidence(request)
-        chosen = self._planner.choose_runs(request, runs, self._serials(request, evidence), deadline)
+        chosen = self._planner.choose_runs(request, runs, deadline)
         donors = self.registry.pin(run.donor for run in chosen)
         if donors is None:
-            return LookupResult(None, DeclineReason.DONOR_EVICTED, evidence=evidence)
+            return LookupResult(None, DeclineReason.DONOR_EVICTED)
         held = False
         try:
             answer = self._planner.plan(request, chosen, donors)
@@ -248,8 +213,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             if isinstance(answer, Plan):
                 self._open.hold(request.request_id, request.namespace.digest, donors)
                 held = True
-                return LookupResult(answer, None, materialize=not self._discovery_only, evidence=evidence)
-            return LookupResult(None, answer, evidence=evidence)
+                return LookupResult(answer, None, materialize=not self._discovery_only)
+            return LookupResult(None, answer)
         finally:
             if not held:
                 self.registry.unpin(donors)
@@ -277,15 +242,6 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return runs
         return [run._replace(start=run.start + exact, end=run.end + exact) for run in runs]
 
-    def _polled_evidence(self, request: LookupRequest) -> tuple[Evidence, ...]:
-        if self._evidence is None:
-            return ()
-        return self._evidence.poll(request.request_id) or ()
-
-    def _serials(self, request: LookupRequest, evidence: Sequence[Evidence]) -> list[int]:
-        records = [self.registry.record_of(request.namespace.digest, each.donor_id) for each in evidence]
-        return [record.serial for record in records if record is not None]
-
     def _register(self, offer: DonorOffer) -> OfferResult:
         tokens = offer.exact_token_ids
         if self._shut_down:
@@ -296,37 +252,20 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             too_short = offer.approximate_from is None
             return OfferResult(0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE)
         self._open.release_expired()
-        # Known before the donor is: another thread may evict it at once.
-        self._namespaces[offer.namespace.digest] = offer.namespace
         reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
         self._note_evictions(evicted)
         gone = tuple((record.namespace, record.donor_id) for record in evicted)
         if reason is not None:
-            self._drop_unused_namespace(offer.namespace.digest)
             return OfferResult(0, reason, gone)
-        if self._evidence is not None:
-            try:
-                self._evidence.offer(offer.namespace, offer.donor_id, Document(tokens, None, self._detokenize))
-            except Exception as error:  # The donor is kept, and can be found by its tokens.
-                self._contained(error, "evidence", offer.donor_id, offer.namespace)
         return OfferResult(int(tokens.size), evicted=gone)
 
     def _note_evictions(self, evicted: list[DonorRecord]) -> None:
         if evicted:
             self._counters.count_evictions(len(evicted))
         for record in evicted:
-            namespace = self._namespaces.get(record.namespace)  # None: restored, and never offered to evidence.
-            if self._evidence is not None and namespace is not None:
-                self._evidence.forget(namespace, record.donor_id)
-            self._drop_unused_namespace(record.namespace)
             self._audit.emit(
                 Evicted(namespace=record.namespace, donor_id=record.donor_id, tokens=record.tokens, cause="budget")
             )
-
-    def _drop_unused_namespace(self, digest: str) -> None:
-        """Salts may be many: what is kept per namespace goes with its last donor."""
-        if not self.registry.has_donors(digest):
-            self._namespaces.pop(digest, None)
 
     def _contained(
         self, error: Exception, where: str, request_id: str | None, namespace: Namespace | None

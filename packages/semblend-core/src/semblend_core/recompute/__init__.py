@@ -1,10 +1,10 @@
 """What to compute afresh of what could be reused: policies, their budgets and the three quality tiers."""
 
 from semblend_core.recompute.controls import FullRecompute, Oracle, Random, RotateOnly
-from semblend_core.recompute.donor_choice import context_likeness, most_alike
-from semblend_core.recompute.policy import Corrected, MeanShift, Probe, Recompute, RecomputePolicy, Scores
+from semblend_core.recompute.donor_choice import most_alike
+from semblend_core.recompute.policy import Corrected, MeanShift, Recompute, RecomputePolicy, Scores
 from semblend_core.recompute.probed import KVDeviation, QueryAttention
-from semblend_core.recompute.reuse import Reuse, from_one_place
+from semblend_core.recompute.reuse import Reuse
 from semblend_core.recompute.seams import SeamAndTail, SeamHead, SharedSink
 from semblend_core.recompute.tiers import TierChoice, choose_policy
 
@@ -14,7 +14,6 @@ __all__ = [
     "KVDeviation",
     "MeanShift",
     "Oracle",
-    "Probe",
     "QueryAttention",
     "Random",
     "Recompute",
@@ -27,7 +26,5 @@ __all__ = [
     "SharedSink",
     "TierChoice",
     "choose_policy",
-    "context_likeness",
-    "from_one_place",
     "most_alike",
 ]

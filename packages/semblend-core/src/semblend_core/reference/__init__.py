@@ -7,61 +7,39 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from semblend_core.extras import require_extra
-from semblend_core.reference.smollm2 import SMOLLM2, default_model_file, load_default_tokenizer
+from semblend_core.reference.smollm2 import SMOLLM2, load_default_tokenizer
 
 if TYPE_CHECKING:
     from semblend_core.reference.attention import Observation
-    from semblend_core.reference.engine import ReferenceEngine, row_positions
-    from semblend_core.reference.loading import (
-        ModelNotLoadedError,
-        default_model_folder,
-        load_model,
-        write_default_model,
-    )
+    from semblend_core.reference.engine import ReferenceEngine
+    from semblend_core.reference.loading import ModelNotLoadedError, default_model_folder
     from semblend_core.reference.prefill import Prefill
-    from semblend_core.reference.probing import EngineProbe
-    from semblend_core.reference.reusing import ReusingPrefill, prefill_reusing
-    from semblend_core.reference.self_test_subject import ReferenceSubject
+    from semblend_core.reference.reusing import prefill_reusing
     from semblend_core.reference.unsupported import UnsupportedModelError
-    from semblend_core.reference.workspace import KvGeometry, Workspace
+    from semblend_core.reference.workspace import Workspace
 
 _MODULE_OF = {
-    "EngineProbe": "probing",
-    "KvGeometry": "workspace",
     "ModelNotLoadedError": "loading",
     "Observation": "attention",
     "Prefill": "prefill",
     "ReferenceEngine": "engine",
-    "ReferenceSubject": "self_test_subject",
-    "ReusingPrefill": "reusing",
     "UnsupportedModelError": "unsupported",
     "Workspace": "workspace",
     "default_model_folder": "loading",
-    "load_model": "loading",
     "prefill_reusing": "reusing",
-    "row_positions": "engine",
-    "write_default_model": "loading",
 }
 
 __all__ = [
     "SMOLLM2",
-    "EngineProbe",
-    "KvGeometry",
     "ModelNotLoadedError",
     "Observation",
     "Prefill",
     "ReferenceEngine",
-    "ReferenceSubject",
-    "ReusingPrefill",
     "UnsupportedModelError",
     "Workspace",
-    "default_model_file",
     "default_model_folder",
     "load_default_tokenizer",
-    "load_model",
     "prefill_reusing",
-    "row_positions",
-    "write_default_model",
 ]
 
 

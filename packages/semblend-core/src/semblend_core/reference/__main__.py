@@ -13,7 +13,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", help="where to write; by default the model cache")
     folder = parser.parse_args(arguments).folder
     try:
-        from semblend_core.reference import default_model_folder, write_default_model
+        from semblend_core.reference import default_model_folder
+        from semblend_core.reference.loading import write_default_model
 
         written = default_model_folder() if folder is None else write_default_model(folder)
     except (MissingExtraError, RuntimeError) as error:

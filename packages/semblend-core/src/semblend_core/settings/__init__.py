@@ -1,26 +1,24 @@
-"""Settings: declared once, read from the environment, checked before anything starts."""
+"""Settings: declared once, read from the environment, checked before anything starts.
 
-from semblend_core.settings.declaration import Declaration
-from semblend_core.settings.declared import (
-    Capture,
-    Embedder,
-    EmbedProvider,
-    Eviction,
-    QualityTier,
-    Settings,
-    declarations,
-)
-from semblend_core.settings.errors import SettingError, WrongSetting
+A package beside core declares its own as a ``DeclaredSettings`` and names the class under the entry point group
+``semblend.settings``: then they are on the reference page, and no misspelt variable goes unnoticed.
+"""
+
+from semblend_core.settings.declared import QualityTier, Settings
+from semblend_core.settings.declaring import DeclaredSettings, SettingError, setting
+from semblend_core.settings.kinds import ByteSize, Choice, Flag, Number, Text, Unset, Whole
 
 __all__ = [
-    "Capture",
-    "Declaration",
-    "EmbedProvider",
-    "Embedder",
-    "Eviction",
+    "ByteSize",
+    "Choice",
+    "DeclaredSettings",
+    "Flag",
+    "Number",
     "QualityTier",
     "SettingError",
     "Settings",
-    "WrongSetting",
-    "declarations",
+    "Text",
+    "Unset",
+    "Whole",
+    "setting",
 ]

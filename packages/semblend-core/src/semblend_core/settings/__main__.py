@@ -6,8 +6,9 @@ import argparse
 import logging
 import sys
 
-from semblend_core.settings.declared import Settings, declarations
-from semblend_core.settings.errors import SettingError
+from semblend_core.settings.declared import Settings
+from semblend_core.settings.declaring import SettingError
+from semblend_core.settings.installed import settings_beside_core
 from semblend_core.settings.page import settings_page
 
 
@@ -19,14 +20,15 @@ def main() -> int:
         return 0
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
-        settings = Settings.from_env()
+        everything = [Settings.from_env(), *(declared.from_env() for declared in settings_beside_core().values())]
     except SettingError as error:
         print(error, file=sys.stderr)
         return 1
-    changed = settings.changed()
-    for declared in declarations():
-        origin = "" if declared.field in changed else "  # default"
-        print(f"{declared.variable}={declared.kind.show(getattr(settings, declared.field))}{origin}")
+    for settings in everything:
+        changed = settings.changed()
+        for declared in settings.declarations():
+            origin = "" if declared.field in changed else "  # default"
+            print(f"{declared.variable}={declared.kind.show(getattr(settings, declared.field))}{origin}")
     return 0
 
 

@@ -48,29 +48,25 @@ _FLAG_WORDS: Mapping[str, bool] = {
 
 @dataclass(frozen=True)
 class Flag(Kind):
-    """On or off. ``refuse_off`` is the reason for which the flag cannot be switched off."""
-
-    refuse_off: str | None = None
+    """On or off."""
 
     def parse(self, text: str) -> bool:
         if text.lower() not in _FLAG_WORDS:
             raise NotAllowedError
-        return self.check(_FLAG_WORDS[text.lower()])
+        return _FLAG_WORDS[text.lower()]
 
     def check(self, value: object) -> bool:
         if not isinstance(value, bool):
             raise NotAllowedError
-        if self.refuse_off is not None and not value:
-            raise NotAllowedError(self.refuse_off)
         return value
 
     @property
     def allowed(self) -> str:
-        return "`1`, `true`, `yes`, `on`" + ("" if self.refuse_off else " or `0`, `false`, `no`, `off`")
+        return "`1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`"
 
     @property
     def brief(self) -> str:
-        return "`1`" if self.refuse_off else "`0`, `1`"
+        return "`0`, `1`"
 
     def show(self, value: object) -> str:
         return "1" if value else "0"

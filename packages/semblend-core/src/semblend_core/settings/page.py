@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from semblend_core.settings.declaration import Declaration
-from semblend_core.settings.declared import declarations
+from semblend_core.settings.declared import Settings
+from semblend_core.settings.declaring import Declaration, DeclaredSettings
+from semblend_core.settings.installed import settings_beside_core
 
-_GROUPS = {
-    "switches": ("Switches", "What SemBlend may do at all."),
-    "similarity": (
-        "Similarity",
-        "How similar earlier requests are found. Similarity routes and searches; it never licenses a load.\n"
-        "The vLLM and SGLang adapters find spans by tokens alone: of these, only `SEMBLEND_FUZZY_CHUNKS` changes what "
-        "they do.",
-    ),
-    "planning": ("Planning", "When a finding becomes a plan, and how much of it is computed afresh."),
-    "donors": ("Donors", "How many finished requests are remembered, and who goes first."),
-    "store": ("Donor store", "Where donors' KV is kept, and how much of it. See [donor store](donor-store.md)."),
-    "cost": (
-        "Cost gate",
-        "When reuse pays. Measured per model and machine; without both times per token the gate is open.",
-    ),
-    "audit": (
-        "Audit stream",
-        "The record of what happened, one JSON object per line. See [telemetry](telemetry.md).",
-    ),
-}
 _UNIT_WORDS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds"}
 
 _HEAD = """\
@@ -34,7 +15,7 @@ _HEAD = """\
 # Settings
 
 SemBlend reads its settings from environment variables when the engine starts. Each has a default: none is
-required.
+required. Those of an adapter come last, and hold where it is installed.
 
 - A wrong value stops the start with an error that names every wrong variable and what it allows.
 - An unknown `SEMBLEND_*` variable changes nothing and is logged with the nearest known name.
@@ -45,7 +26,7 @@ required.
 
 `python -m semblend_core.settings` prints what the present environment amounts to.
 
-In code, `Settings.from_env()` reads the environment and `Settings(min_similarity=0.7)` takes the same names
+In code, `Settings.from_env()` reads the environment and `Settings(min_reuse_ratio=0.3)` takes the same names
 in lower case without the prefix; both check alike and give an immutable object. `Settings.describe()` is the
 line for the start-up log.
 
@@ -72,13 +53,17 @@ export SEMBLEND_DONOR_INDEX_BYTES=16GiB
 
 
 def settings_page() -> str:
-    """The whole page as markdown."""
-    groups = groupby(declarations(), key=lambda declaration: declaration.group)
-    return _HEAD + "".join(_section(name, tuple(members)) for name, members in groups)
+    """The whole page as markdown: core's settings, then those of each installed package."""
+    everything: list[type[DeclaredSettings]] = [Settings, *settings_beside_core().values()]
+    return _HEAD + "".join(_sections(declared) for declared in everything)
 
 
-def _section(name: str, members: tuple[Declaration, ...]) -> str:
-    title, intro = _GROUPS[name]
+def _sections(declared: type[DeclaredSettings]) -> str:
+    groups = groupby(declared.declarations(), key=lambda declaration: declaration.group)
+    return "".join(_section(*declared.GROUPS[name], tuple(members)) for name, members in groups)
+
+
+def _section(title: str, intro: str, members: tuple[Declaration, ...]) -> str:
     rows = "\n".join(_row(member) for member in members)
     return f"\n## {title}\n\n{intro}\n\n| variable | default | allowed | meaning |\n|---|---|---|---|\n{rows}\n"
 

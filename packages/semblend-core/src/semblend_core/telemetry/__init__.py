@@ -1,16 +1,9 @@
-"""Telemetry: the audit stream, the in-process counters, and (in ``telemetry.prometheus``) the metrics.
-
-``semblend_core.telemetry.prometheus`` is imported by name, since it needs the extra ``metrics``.
-"""
+"""Telemetry: the audit stream, the in-process counters, and the names under which engines export them."""
 
 from semblend_core.telemetry.audit import AuditLog, AuditSink, NoAudit, open_audit
-from semblend_core.telemetry.audit_counters import AuditCounters
-from semblend_core.telemetry.counters import LatencyHistogram, LatencySnapshot, ProviderCounters
+from semblend_core.telemetry.counters import ProviderCounters
 from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, growth_of
 from semblend_core.telemetry.events import (
-    AUDIT_SCHEMA,
-    EVENTS,
-    AuditEvent,
     Declined,
     DonorCaptured,
     DonorRegistered,
@@ -22,26 +15,19 @@ from semblend_core.telemetry.events import (
     PlanMade,
     Stage,
 )
-from semblend_core.telemetry.reader import AuditReading, TornLine, audit_files, iter_audit, read_audit
+from semblend_core.telemetry.reader import iter_audit, read_audit
 
 __all__ = [
-    "AUDIT_SCHEMA",
     "ENGINE_COUNTERS",
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
-    "EVENTS",
-    "AuditCounters",
-    "AuditEvent",
     "AuditLog",
-    "AuditReading",
     "AuditSink",
     "Declined",
     "DonorCaptured",
     "DonorRegistered",
     "ErrorSeen",
     "Evicted",
-    "LatencyHistogram",
-    "LatencySnapshot",
     "LoadAdvertised",
     "LookupDone",
     "Materialized",
@@ -49,8 +35,6 @@ __all__ = [
     "PlanMade",
     "ProviderCounters",
     "Stage",
-    "TornLine",
-    "audit_files",
     "growth_of",
     "iter_audit",
     "open_audit",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass
-from itertools import accumulate
 
 from semblend_core.contract import (
     DeclineReason,
@@ -77,61 +74,3 @@ class ProviderCounters:
                 donor_bytes=donor_bytes,
                 pinned_requests=pinned_requests,
             )
-
-
-LOOKUP_BOUNDS_S = (
-    5e-5,
-    1e-4,
-    2e-4,
-    3e-4,
-    5e-4,
-    7.5e-4,
-    1e-3,
-    2e-3,
-    3e-3,
-    5e-3,
-    1e-2,
-    2.5e-2,
-    5e-2,
-    0.1,
-    0.25,
-)
-"""Bucket bounds for lookups: fine around the expected third of a millisecond, up to what would be a fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatencySnapshot:
-    """A histogram at one moment."""
-
-    bounds: tuple[float, ...]
-    """Upper bounds in seconds, ascending; one more bucket follows without a bound."""
-    cumulative: tuple[int, ...]
-    """Observations at or below each bound; the last is the number of all."""
-    sum: float
-    """Seconds of all observations together."""
-
-    @property
-    def count(self) -> int:
-        return self.cumulative[-1]
-
-
-class LatencyHistogram:
-    """How long something took, in seconds. Made for the hot path: one bisection and three additions."""
-
-    def __init__(self, bounds: tuple[float, ...] = LOOKUP_BOUNDS_S) -> None:
-        if not bounds or list(bounds) != sorted(set(bounds)):
-            raise ValueError(f"histogram bounds must ascend, got {bounds}")
-        self._bounds = bounds
-        self._lock = threading.RLock()
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        bucket = bisect_left(self._bounds, seconds)
-        with self._lock:
-            self._counts[bucket] += 1
-            self._sum += seconds
-
-    def snapshot(self) -> LatencySnapshot:
-        with self._lock:
-            return LatencySnapshot(self._bounds, tuple(accumulate(self._counts)), self._sum)

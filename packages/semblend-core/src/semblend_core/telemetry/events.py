@@ -94,8 +94,6 @@ class LookupDone(AuditEvent):
     prompt_tokens: int | None = None
     exact_prefix_tokens: int | None = None
     """Leading tokens that the engine's own cache covers."""
-    similarity: float | None = None
-    """Best similarity seen, in [0, 1]; None where nothing was compared."""
     microseconds: float | None = None
 
     @classmethod
@@ -107,7 +105,6 @@ class LookupDone(AuditEvent):
             spans=0 if result.plan is None else len(result.plan.spans),
             prompt_tokens=int(request.token_ids.size),
             exact_prefix_tokens=request.exact_prefix_tokens,
-            similarity=max((each.similarity for each in result.evidence), default=None),
             microseconds=result.elapsed_us,
         )
 

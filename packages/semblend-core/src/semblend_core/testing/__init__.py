@@ -5,12 +5,11 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.divergence import divergence
-from semblend_core.testing.io_guard import forbid_io_on_this_thread
-from semblend_core.testing.older_release import output_of_tests
 from semblend_core.testing.passages import passage
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
+from semblend_core.testing.waiting import wait_until
 
 __all__ = [
     "Fault",
@@ -19,7 +18,6 @@ __all__ = [
     "Subject",
     "TokenEngine",
     "divergence",
-    "forbid_io_on_this_thread",
-    "output_of_tests",
     "passage",
+    "wait_until",
 ]

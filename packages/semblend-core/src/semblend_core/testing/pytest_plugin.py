@@ -2,7 +2,8 @@
 
 An adapter names its engine in the entry-point group ``semblend.engines``: the entry's name is the engine's, its value a
 callable that returns the installed engine's version, or None when the engine is absent. ``SEMBLEND_REQUIRE_ENGINES``
-(comma-separated names) fails the run when one of them is missing, so a skipped engine cannot pass for a tested one.
+(comma-separated names, or ``name==version``) fails the run when one of them is missing or is another version, so a
+skipped engine cannot pass for a tested one.
 """
 
 from __future__ import annotations
@@ -32,9 +33,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     required = [name.strip() for name in os.environ.get(REQUIRED_VARIABLE, "").split(",") if name.strip()]
     versions = engine_versions() if required else {}
-    missing = [name for name in required if not versions.get(name)]
+    missing = [wanted for wanted in required if not _is_there(wanted, versions)]
     if missing:
         raise pytest.UsageError(
             f"{REQUIRED_VARIABLE} asks for {', '.join(missing)}, which this environment does not have; "
             f"install the adapter with its engine extra, or drop the name from {REQUIRED_VARIABLE}"
         )
+
+
+def _is_there(wanted: str, versions: dict[str, str | None]) -> bool:
+    name, _, version = wanted.partition("==")
+    found = versions.get(name)
+    return found is not None and version in ("", found)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from semblend_core import Namespace
-from semblend_core.kv.store import DonorKey, DonorStore, Gone, Miss, StoreDecline, Tier
+from semblend_core.kv.store import DonorKey, DonorStore, Gone, StoreDecline, Tier
+from semblend_core.kv.store.vocabulary import Miss
 
 OpenStore = Callable[..., DonorStore]
 MIB = 1024**2

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semblend_core import Namespace
-from semblend_core.kv.store import DonorStore, Gone, Quarantine, StoreDecline, TransferFailedError
+from semblend_core.kv.store import DonorStore, Gone, StoreDecline, TransferFailedError
+from semblend_core.kv.store.vocabulary import Quarantine
 
 OpenStore = Callable[..., DonorStore]
 MIB = 1024**2

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from semblend_core.kv.store import DonorStore, StoreDirectoryError, StoreOptionError, StoreOptions, Tier
+from semblend_core.kv.store import DonorStore, StoreDirectoryError, StoreOptions, Tier
+from semblend_core.kv.store.options import StoreOptionError
 from semblend_core.settings import Settings
 
 

@@ -15,13 +15,13 @@ from semblend_core.kv.store import (
     DonorKey,
     DonorStore,
     Gone,
-    Miss,
     StoreDecline,
     StoreDirectoryError,
     Tier,
     TransferPendingError,
 )
 from semblend_core.kv.store.budget import Copy
+from semblend_core.kv.store.vocabulary import Miss
 
 OpenStore = Callable[..., DonorStore]
 MIB = 1024**2

@@ -114,8 +114,3 @@ class SemBlendCache:
 
     def _tree_key(self, req: Any) -> TreeKey:
         raise NotImplementedError
-
-
-def ids_of(tokens: Any) -> array[int]:
-    """As SGLang's keys want them."""
-    return tokens if isinstance(tokens, array) else array("q", tokens)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
+
+from semblend_sglang.settings import SglangSettings
 
 KNOWN_VERSIONS = ("0.5.17", "0.5.22", "0.5.23")
 """0.5.17 and 0.5.23 were run; 0.5.22 has the calls of 0.5.23 and was read, not run."""
-FORCE_SETTING = "SEMBLEND_SGLANG_FORCE_VERSION"
+FORCE_SETTING = SglangSettings.variable("force_version")
 
 
 class UnsupportedSglangError(RuntimeError):
@@ -23,7 +24,7 @@ def installed_version() -> str | None:
 
 def why_refused(version: str | None) -> str | None:
     """Why this version is not run with; None where it is."""
-    if version in KNOWN_VERSIONS or os.environ.get(FORCE_SETTING, "0") in ("1", "true", "yes"):
+    if version in KNOWN_VERSIONS or SglangSettings.from_env().force_version:
         return None
     known = ", ".join(KNOWN_VERSIONS)
     if version is None:

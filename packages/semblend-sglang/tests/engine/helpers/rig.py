@@ -67,7 +67,7 @@ class Rig(ToyModel):
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
-        self.settings = Settings(embedder="none", min_span_tokens=32, quality_tier="fast", **settings)
+        self.settings = Settings(min_span_tokens=32, quality_tier="fast", **settings)
         provider = create_provider(self.settings, engine="sglang")
         self.namespaces = Namespaces(
             model="rig",
@@ -250,7 +250,7 @@ class Rig(ToyModel):
 
     def exact_match(self, tokens: list[int], key: Any) -> list[int]:
         """Slots that the exact tree gives for ``tokens``."""
-        found = self.tree.find(tokens, key)
+        found = self.tree.find(array("q", tokens), key)
         slots: list[int] = found.read_slots().tolist() if found.length else []
         return slots
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import time
 from pathlib import Path
 from typing import Any
 
 from semblend_core import read_audit
 from semblend_core.testing import divergence as by_top_tokens
+from semblend_core.testing import wait_until
 
 
 class RunningEngine:
@@ -16,6 +16,8 @@ class RunningEngine:
         import sglang
 
         self._audit = audit
+        self._asked = 0
+        """Requests whose end must come to be on record."""
         self.engine = sglang.Engine(
             model_path=str(model_folder),
             device="cpu",
@@ -43,6 +45,7 @@ class RunningEngine:
             "custom_params": {"semblend": wish},
         }
         several = isinstance(prompts, list)
+        self._asked += (len(prompts) if several else 1) * (wish != "off")
         return self._generate(
             salt=[salt] * len(prompts) if several else salt,
             sampling_params=[sampling] * len(prompts) if several else sampling,
@@ -73,14 +76,14 @@ class RunningEngine:
         return self.engine.loop.run_until_complete(anext(answers))
 
     def _records(self) -> Any:
-        """The stream is written in the background: read it when it has come to rest."""
-        seen = -1
-        while True:
-            records = read_audit(self._audit).records
-            if len(records) == seen:
-                return records
-            seen = len(records)
-            time.sleep(0.3)
+        """The stream is written in the background."""
+        wait_until(lambda: len(ended(read_audit(self._audit).records)) >= self._asked, "the end of every request")
+        return read_audit(self._audit).records
+
+
+def ended(records: Any) -> set[str]:
+    """The requests whose end is on record."""
+    return {record["request_id"] for record in records if record["event"] in ("materialized", "declined")}
 
 
 def cached(answer: Any) -> int:

@@ -6,13 +6,14 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from semblend_core.testing import wait_until
 
 PAGE = 16
 
@@ -36,13 +37,13 @@ def serving(model_folder: Path, log: Path, **environment: str) -> Iterator[httpx
         process = subprocess.Popen(
             command, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True
         )
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
             try:
                 _wait_until_up(client, process, log)
                 yield client
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(60)
+                process.wait()
 
 
 def ask(server: httpx.Client, prompt: str, *, wish: Any = "on", salt: str = "http") -> Any:
@@ -57,12 +58,11 @@ def cached(answer: Any) -> int:
 
 
 def _wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()[-4000:]
         try:
-            if client.get("/health").status_code == 200:
-                return
+            return client.get("/health").status_code == 200
         except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise AssertionError(log.read_text()[-4000:])
+            return False
+
+    wait_until(answers, "the server answers")

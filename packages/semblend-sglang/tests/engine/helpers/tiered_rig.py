@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +22,10 @@ from sglang.srt.mem_cache.pool_host import common, mha, mla
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from sglang.srt.runtime_context import get_memory, get_parallel, get_server_args
 
+from semblend_core.testing import wait_until
 from semblend_sglang.compat import hooks
 
 DURABLE = {"backend_name": "semblend", "module_path": "semblend_sglang.durable", "class_name": "DurablePages"}
-MOST_SECONDS = 20.0
 
 
 def copy_by_index(
@@ -142,11 +141,13 @@ class TieredRig(Rig):
             self.wait_until(lambda: not self.tree.ongoing_backup)
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
-        until = time.monotonic() + MOST_SECONDS
-        while not happened():
-            assert time.monotonic() < until, "nothing happens any more"
+        def happened_or_goes_on() -> bool:
+            if happened():
+                return True
             self.tree.check_hicache_events()
-            time.sleep(0.002)
+            return False
+
+        wait_until(happened_or_goes_on, "what the hierarchical cache was to do", every_s=0.002)
 
     def serve(self, prompt: list[int], rid: str, **options: Any) -> Req:
         request = self.submit(prompt, rid, **options)

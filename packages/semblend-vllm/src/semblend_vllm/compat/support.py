@@ -7,7 +7,8 @@ from typing import Any
 
 from semblend_core import Settings
 from semblend_core.kv import why_keys_do_not_move
-from semblend_vllm.compat.versions import FORCE_SETTING, has_official_contract
+from semblend_vllm.compat.versions import has_official_contract
+from semblend_vllm.settings import VllmSettings
 
 SCHEDULER = "SemBlendScheduler"
 
@@ -20,8 +21,7 @@ def configure(vllm_config: Any) -> tuple[Settings, bool]:
     extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
     overrules = {f"SEMBLEND_{name.upper()}": str(value) for name, value in extra.items()}
     environment = {**os.environ, **overrules}
-    forced = environment.pop(FORCE_SETTING, "0") in ("1", "true", "yes")
-    return Settings.from_env(environment), forced
+    return Settings.from_env(environment), VllmSettings.from_env(environment).force_version
 
 
 def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from importlib import metadata
 
+from semblend_vllm.settings import VllmSettings
+
 logger = logging.getLogger(__name__)
 
 TESTED_VERSIONS = ("0.26.0", "0.32.0")
-FORCE_SETTING = "SEMBLEND_VLLM_FORCE_VERSION"
 
 
 class UnsupportedVllmError(RuntimeError):
@@ -23,7 +24,7 @@ def check_version(forced: bool) -> None:
     if not forced:
         raise UnsupportedVllmError(
             f"semblend-vllm is tested with vLLM {tested}, this is {version}: install one of them, "
-            f"or set {FORCE_SETTING}=1 to try it at your own risk"
+            f"or set {VllmSettings.variable('force_version')}=1 to try it at your own risk"
         )
     logger.warning("vLLM %s was never tested with semblend-vllm (tested: %s)", version, tested)
 

@@ -213,10 +213,13 @@ class SchedulerSide:
 
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
         life = self.requests.get(request_id)
-        if life is not None:
-            if self.admission.room is not None:  # Otherwise vLLM itself computes what did not come.
-                self._failed.append(life)
-            self.requests.decline(life, reason)
+        if life is None:
+            return
+        # One that has started over already may hear of its old load again. Without room for rows vLLM itself computes
+        # what did not come.
+        if life.stage in (Stage.LOADING, Stage.REUSING) and self.admission.room is not None:
+            self._failed.append(life)
+        self.requests.decline(life, reason)
 
     @contained
     def _add_captures(

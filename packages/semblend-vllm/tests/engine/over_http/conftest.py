@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from semblend_core.testing import wait_until
 
 BLOCK = 32
 
@@ -58,11 +59,14 @@ class Server:
 
     def reused(self, prompt: str, **more: Any) -> Asked:
         """Ask, and what the audit stream says became of it."""
-        before = len(self.records("materialized")), len(self.records("declined"))
+        wish = more.get("kv_transfer_params", {}).get("semblend", "on")
+        ends = {"off": (), "discovery": ("plan", "declined")}.get(str(wish), ("materialized", "declined"))
+        counted = {name: len(self.records(name)) for name in ("materialized", "declined", "plan")}
         answer = self.ask(prompt, logprobs=20, return_tokens_as_token_ids=True, **more)
-        time.sleep(0.3)  # Records are written in the background.
-        landed = self.records("materialized")[before[0] :]
-        declined = [str(record["reason"]) for record in self.records("declined")[before[1] :]]
+        if ends:  # Records are written in the background.
+            wait_until(lambda: any(len(self.records(name)) > counted[name] for name in ends), f"one of {ends}")
+        landed = self.records("materialized")[counted["materialized"] :]
+        declined = [str(record["reason"]) for record in self.records("declined")[counted["declined"] :]]
         choice, usage = answer["choices"][0], answer["usage"]
         return Asked(
             text=choice["text"],
@@ -92,11 +96,7 @@ class Server:
         """Serve a donor, and wait until it can be found. No other request is needed for that."""
         donors = len(self.records("donor_registered"))
         self.ask(prompt, tokens=1, **more)
-        for _ in range(80):
-            if len(self.records("donor_registered")) > donors:
-                return
-            time.sleep(0.1)
-        raise AssertionError("no donor came of a prompt that was served")
+        wait_until(lambda: len(self.records("donor_registered")) > donors, "a donor of a prompt that was served")
 
 
 NewServer = Callable[..., AbstractContextManager[Server]]
@@ -122,7 +122,7 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
             process = subprocess.Popen(
                 command, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
             )
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=None) as client:
                 try:
                     _wait_until_up(client, process, folder / "log")
                     yield Server(client, folder / "audit.jsonl", folder / "log", process)
@@ -158,16 +158,15 @@ def _server_command(port: int) -> list[str]:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
+        process.wait()
 
 
 def _wait_until_up(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()[-4000:]
         try:
-            if client.get("/health").status_code == 200:
-                return
+            return client.get("/health").status_code == 200
         except httpx.TransportError:
-            pass
-        time.sleep(0.5)
-    raise AssertionError(log.read_text()[-4000:])
+            return False
+
+    wait_until(answers, "the server answers")

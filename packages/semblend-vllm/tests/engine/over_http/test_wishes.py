@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import wait_until
+
 TEXT = " ".join(f"Tower {n} has {n * 19 % 71 + 5} steps and {n * 5 % 9 + 1} bells." for n in range(30))
 DONOR = f"A survey.\n\n{TEXT}\n\nQuestion: which is the highest?\nAnswer:"
 RECIPIENT = f"System: answer with one number, from the survey.\n\n{TEXT}\n\nQuestion: how many?\nAnswer:"
@@ -74,14 +76,15 @@ class TestWithADonor:
         """In the order in which a request meets them; the last one says how it ended."""
         again = f"System: be brief.\n\n{TEXT}\n\nQuestion: how many towers?\nAnswer:"
         unlike = " ".join(f"Well {n} is {n * 23 % 59 + 2} feet deep." for n in range(20))
-        assert self.records_of(server, again) == ["lookup", "plan", "materialized"]
-        assert self.records_of(server, unlike) == ["lookup", "declined", "donor_registered"]
-        assert self.records_of(server, unlike)[0] == "lookup"
+        assert self.records_of(server, again, last="materialized") == ["lookup", "plan", "materialized"]
+        assert self.records_of(server, unlike, last="donor_registered") == ["lookup", "declined", "donor_registered"]
+        assert self.records_of(server, unlike, last="lookup")[0] == "lookup"
 
-    def records_of(self, server: Any, prompt: str) -> list[str]:
+    def records_of(self, server: Any, prompt: str, last: str) -> list[str]:
         names = ("lookup", "plan", "materialized", "declined", "donor_registered", "error")
         before = {name: len(server.records(name)) for name in names}
         server.reused(prompt, cache_salt="tenant")
+        wait_until(lambda: len(server.records(last)) > before[last], f"a record of {last}")
         new = [record for name in names for record in server.records(name)[before[name] :]]
         return [str(record["event"]) for record in sorted(new, key=lambda record: float(record["time"]))]
 

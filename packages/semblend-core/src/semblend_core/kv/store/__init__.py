@@ -1,17 +1,12 @@
 """The donor store: finished requests' KV in device memory, pinned host memory and crash-safe files."""
 
 from semblend_core.kv.store.handle import StoredKv
-from semblend_core.kv.store.options import StoreDirectoryError, StoreOptionError, StoreOptions
-from semblend_core.kv.store.stats import StoreStats, TierStats
+from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
 from semblend_core.kv.store.store import DonorStore
 from semblend_core.kv.store.transfers import Transfer
 from semblend_core.kv.store.vocabulary import (
     DonorKey,
     Gone,
-    Miss,
-    PutResult,
-    Quarantine,
-    RecoveredDonor,
     StoreDecline,
     Tier,
     TransferFailedError,
@@ -22,18 +17,11 @@ __all__ = [
     "DonorKey",
     "DonorStore",
     "Gone",
-    "Miss",
-    "PutResult",
-    "Quarantine",
-    "RecoveredDonor",
     "StoreDecline",
     "StoreDirectoryError",
-    "StoreOptionError",
     "StoreOptions",
-    "StoreStats",
     "StoredKv",
     "Tier",
-    "TierStats",
     "Transfer",
     "TransferFailedError",
     "TransferPendingError",
