@@ -28,6 +28,7 @@ PUBLIC_CORE_MODULES = (
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
     "semblend_core.recompute",
     "semblend_core.serving",
+    "semblend_core.serving.tree",  # needs torch
     "semblend_core.serving.worker",  # needs torch
     "semblend_core.kv",  # needs torch
     "semblend_core.reference",

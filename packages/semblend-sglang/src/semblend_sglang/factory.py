@@ -16,15 +16,15 @@ from semblend_core import (
 )
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
+from semblend_core.serving.tree import KeptDonors
 from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.hooks import why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.scheduler.aliases import AliasPath
-from semblend_sglang.scheduler.kept import KeptDonors
 from semblend_sglang.scheduler.side import BatchLimits, Side
 from semblend_sglang.settings import SglangSettings
-from semblend_sglang.worker.pool import SlotPool
+from semblend_sglang.worker.pool import slot_pool_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def _side(ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Sett
     rotation = Rotation.from_config(ctx.model_config.hf_text_config)
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
-    pool = SlotPool.of_engine(engine_pool, rotation, getattr(runner, "forward_stream", None))
+    pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
     pool.warm_up()
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.kv import StoreOptions
+from semblend_core.serving.tree import KeptDonors
 from semblend_core.testing import passage
-from semblend_sglang.scheduler.kept import KeptDonors
 from semblend_sglang.scheduler.requests import TreeKey
 
 DOCUMENT = passage(2, 400)
@@ -199,7 +200,7 @@ def test_requests_of_one_adapter_share(rig: Any) -> None:
 def test_a_match_without_a_request_is_sglangs_own(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     before = rig.side.provider.stats().lookups
-    key = rig.tree._key([*passage(3, 80), *DOCUMENT], TreeKey(None))
+    key = rig.tree._key(array("q", [*passage(3, 80), *DOCUMENT]), TreeKey(None))
     found = rig.tree.match_prefix(MatchPrefixParams(key=key))
     assert (found.device_prefix_len, found.host_hit_length) == (0, 0)
     assert rig.side.provider.stats().lookups == before

@@ -13,8 +13,8 @@ import pytest
 
 from semblend_core import DeclineReason
 from semblend_core.kv import DonorStore, StoreOptions, Transfer
+from semblend_core.serving.tree import KeptDonors
 from semblend_core.testing import passage
-from semblend_sglang.scheduler.kept import KeptDonors
 
 WAITS = "semblend_core.serving.disk_waits"
 LONGEST_WAIT_S = 2.0

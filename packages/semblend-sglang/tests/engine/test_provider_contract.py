@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_a_miss_is_asked_once_however_long_the_request_waits(rig: Any, provider:
 
 def test_a_match_without_a_request_is_untouched(rig: Any, provider: Recording) -> None:
     rig.serve(DONOR, "a")
-    key = rig.tree._key(passage(2, 300), rig.tree._asked(rig.submit(DONOR, "z"), None, 0).key)
+    key = rig.tree._key(array("q", passage(2, 300)), rig.tree._asked(rig.submit(DONOR, "z"), None, 0).key)
     asked = len(provider.calls)
     assert rig.tree.match_prefix(MatchPrefixParams(key=key)).device_prefix_len == 0
     assert len(provider.calls) == asked

@@ -6,9 +6,11 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
+from semblend_core import TokenIds
 from semblend_sglang.compat.support import why_not_for
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.requests import Asked, TreeKey
@@ -29,6 +31,9 @@ class SemBlendCache:
     req_to_token_pool: Any
 
     # --- ExactTree, where both answer alike --------------------------------------------------------------------------
+
+    def tokens_of(self, token_ids: TokenIds) -> array[int]:
+        return array("q", token_ids.astype(np.int64).tobytes())
 
     def allocate(self, tokens: int) -> torch.Tensor | None:
         allocator = self.token_to_kv_pool_allocator
@@ -109,8 +114,3 @@ class SemBlendCache:
 
     def _tree_key(self, req: Any) -> TreeKey:
         raise NotImplementedError
-
-
-def ids_of(tokens: Any) -> array[int]:
-    """As SGLang's keys want them."""
-    return tokens if isinstance(tokens, array) else array("q", tokens)

@@ -30,7 +30,7 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
     if side is None:
         return _add_with_alias(original, adder, req, *args, **kwargs)
     if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
-        return _try_later()
+        return _leave_in_queue(others_go_on=False)
     life = side.claimed(req) if req.host_hit_length else None
     if life is not None:
         verdict = _verdict_on_claim(adder, side, life)
@@ -60,10 +60,10 @@ def _verdict_on_claim(adder: Any, side: Side, life: SglangLife) -> Any | None:
     if donors == "coming":
         if not (adder.can_run_list or adder.running_batch.batch_size()):
             time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
-        return _leave_in_queue()
+        return _leave_in_queue(others_go_on=True)
     if life.claim is not None and not (adder.tree_cache.semblend_may_load() and _has_room(adder, side, life.claim)):
         if adder.can_run_list and side.may_wait(life):
-            return _try_later()
+            return _leave_in_queue(others_go_on=False)
         side.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
     return None
 
@@ -149,8 +149,7 @@ def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) 
         if side is not None and side.times_emptied == before:
             contain("a change of weights", side.weights_changed)
         storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
-        if hasattr(storage, "semblend_weights_changed"):
-            contain("a change of weights", storage.semblend_weights_changed)
+        contain("a change of weights", getattr(storage, "semblend_weights_changed", lambda: None))
 
 
 def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
@@ -176,18 +175,11 @@ def _take_room(adder: Any, tokens: int) -> None:
         adder.rem_chunk_tokens -= tokens
 
 
-def _try_later() -> Any:
-    """Nobody behind it is admitted in this round."""
+def _leave_in_queue(*, others_go_on: bool) -> Any:
+    """Whether SGLang goes on with the request behind it, as it does for those whose KV its own cache fetches."""
     from sglang.srt.managers.schedule_policy import AddReqResult
 
-    return AddReqResult.OTHER
-
-
-def _leave_in_queue() -> Any:
-    """SGLang goes on with the request behind it, as it does for those whose KV its own cache fetches."""
-    from sglang.srt.managers.schedule_policy import AddReqResult
-
-    return AddReqResult.CONTINUE
+    return AddReqResult.CONTINUE if others_go_on else AddReqResult.OTHER
 
 
 UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"

@@ -8,9 +8,9 @@ import torch
 from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
 
-from semblend_sglang.compat.cache import SemBlendCache, ids_of
+from semblend_core.serving.tree import TreeMatch
+from semblend_sglang.compat.cache import SemBlendCache
 from semblend_sglang.scheduler.requests import TreeKey
-from semblend_sglang.scheduler.tree import TreeMatch
 
 
 class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
@@ -88,7 +88,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
     # --- Translations ------------------------------------------------------------------------------------------------
 
     def _look(self, tokens: Any, key: TreeKey) -> tuple[int, MatchResult]:
-        found = super().match_prefix(MatchPrefixParams(key=RadixKey(ids_of(tokens), key.extra_key)))
+        found = super().match_prefix(MatchPrefixParams(key=RadixKey(tokens, key.extra_key)))
         return len(found.device_indices), found
 
     def _tree_key(self, req: Any) -> TreeKey:

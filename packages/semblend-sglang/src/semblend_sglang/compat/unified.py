@@ -17,9 +17,9 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.registry import create_unified_radix_cache
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from semblend_sglang.compat.cache import SemBlendCache, ids_of
+from semblend_core.serving.tree import TreeMatch
+from semblend_sglang.compat.cache import SemBlendCache
 from semblend_sglang.scheduler.requests import TreeKey
-from semblend_sglang.scheduler.tree import TreeMatch
 
 
 class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[misc]
@@ -141,7 +141,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
 
     @staticmethod
     def _key(tokens: Any, key: TreeKey) -> RadixKey:
-        return RadixKey(ids_of(tokens), key.extra_key, cache_salt=key.cache_salt)
+        return RadixKey(tokens, key.extra_key, cache_salt=key.cache_salt)
 
     def _tree_key(self, req: Any) -> TreeKey:
         return TreeKey(req.extra_key, req.cache_salt)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semblend_core import Outcome, SemanticPrefixResult
-from semblend_core.kv import RequestFetch
-from semblend_core.serving import Namespaces, RequestBook, RequestLife, Wish
+from semblend_core.serving import Namespaces, RequestBook, Wish
+from semblend_core.serving.tree import TreeLife
 
 FORGOTTEN_AFTER_S = 600.0
 """A waiting request that SGLang has not asked about for so long has left the queue in a way nobody told."""
@@ -48,10 +48,8 @@ class Asked:
 
 
 @dataclass(eq=False)
-class SglangLife(RequestLife):
+class SglangLife(TreeLife):
     key: TreeKey = field(kw_only=True)
-    fetch: RequestFetch = field(default_factory=RequestFetch)
-    """What is fetched from disk for its claim. Nobody else holds it, so it goes when it is not wanted any more."""
     alias: SemanticPrefixResult | None = None
     """Tokens under which the exact cache is asked instead."""
     saved_skip_insert: bool | None = None

@@ -24,13 +24,8 @@ from semblend_core.serving import (
     contain,
     tokens_to_keep,
 )
-from semblend_sglang.scheduler.donors import TreeDonors
-from semblend_sglang.scheduler.kept import KeptDonors
-from semblend_sglang.scheduler.loading import Load, Loading
+from semblend_core.serving.tree import ExactTree, KeptDonors, Load, Loading, SlotPool, TreeDonors
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
-from semblend_sglang.scheduler.tree import ExactTree
-from semblend_sglang.worker import proof
-from semblend_sglang.worker.pool import SlotPool
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +295,7 @@ class Side:
         if tokens is None:
             return
         if self.self_test.wants_prompts:  # Also of those that nobody wants to keep.
-            failure = proof.failure(self.pool, read_slots()[: tokens.size], tokens)
+            failure = self.pool.test_keys(read_slots()[: tokens.size], tokens)
             if failure is not None:
                 self.self_test.hear([(0, failure)])
         if life.wish.makes_donor(self.settings):

@@ -54,30 +54,15 @@ _of_running_batch: RequestView | None = None
 """SGLang's runners copy a forward batch field by field, so what is hung on it does not reach the model."""
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The batch's sequences in their order."""
+@dataclass(frozen=True, slots=True)
+class _Sequence:
+    """One of the batch's, for attention: a row, or what a request computes by itself."""
 
-    owners: list[int]
-    """Index of the request that each sequence belongs to."""
-    prefix_lens: list[int]
-    lengths: list[int]
-    is_row: list[bool]
-
-    @classmethod
-    def of(cls, batch: Any, rows: dict[int, Rows]) -> _Layout:
-        layout = cls([], [], [], [])
-        for index, (prefix, length) in enumerate(zip(batch.prefix_lens, batch.extend_lens, strict=True)):
-            for start, end in rows.get(index, ()):
-                layout._add(index, start, end - start, True)
-            layout._add(index, prefix, length, False)
-        return layout
-
-    def _add(self, owner: int, prefix: int, length: int, is_row: bool) -> None:
-        self.owners.append(owner)
-        self.prefix_lens.append(prefix)
-        self.lengths.append(length)
-        self.is_row.append(is_row)
+    owner: int
+    """Index of the request that it belongs to."""
+    prefix: int
+    length: int
+    is_row: bool
 
 
 @contextmanager
@@ -86,9 +71,9 @@ def as_sequences(batch: Any, rows: dict[int, Rows], prompts: dict[int, Any]) -> 
 
     ``prompts`` holds the token ids of the same requests. The batch itself is as before afterwards.
     """
-    layout = _Layout.of(batch, rows)
-    view = _request_view(batch, rows, layout.owners)
-    shown = _shown(batch, layout, rows, prompts)
+    sequences = _sequences_of(batch, rows)
+    view = _request_view(batch, rows, [each.owner for each in sequences])
+    shown = _shown(batch, sequences, rows, prompts)
     saved = {name: getattr(batch, name) for name in shown}
     try:
         for name, value in shown.items():
@@ -141,6 +126,15 @@ def for_sampling(forward_batch: Any, requests: Sequence[Any], view: RequestView)
             setattr(forward_batch, name, [value[at] for at in view.own_sequences()])
 
 
+def _sequences_of(batch: Any, rows: dict[int, Rows]) -> list[_Sequence]:
+    """In their order: the rows of a request in front of its own."""
+    made: list[_Sequence] = []
+    for index, (prefix, length) in enumerate(zip(batch.prefix_lens, batch.extend_lens, strict=True)):
+        made += [_Sequence(index, start, end - start, True) for start, end in rows.get(index, ())]
+        made.append(_Sequence(index, prefix, length, False))
+    return made
+
+
 def _request_view(batch: Any, rows: dict[int, Rows], owners: list[int]) -> RequestView:
     added = [sum(end - start for start, end in rows.get(index, ())) for index in range(len(batch.extend_lens))]
     lengths = [length + more for length, more in zip(batch.extend_lens, added, strict=True)]
@@ -159,20 +153,18 @@ def _request_view(batch: Any, rows: dict[int, Rows], owners: list[int]) -> Reque
     )
 
 
-def _shown(batch: Any, layout: _Layout, rows: dict[int, Rows], prompts: dict[int, Any]) -> dict[str, Any]:
+def _shown(batch: Any, sequences: list[_Sequence], rows: dict[int, Rows], prompts: dict[int, Any]) -> dict[str, Any]:
     """Every field of a ScheduleBatch that has an entry per sequence or per token, as it is with rows."""
-    device = batch.seq_lens.device
-    ends = [prefix + length for prefix, length in zip(layout.prefix_lens, layout.lengths, strict=True)]
+    own = np.array([each.owner for each in sequences])
     # Own lengths stay as they are: with overlapped scheduling the host may not know them yet.
-    row_ends = np.array([end if row else -1 for end, row in zip(ends, layout.is_row, strict=True)])
-    owners_cpu = torch.tensor(layout.owners)
-    packed = _on_device(np.stack((np.array(layout.owners), row_ends)), device)
-    owners, device_ends = packed[0], packed[1]
+    row_ends = np.array([each.prefix + each.length if each.is_row else -1 for each in sequences])
+    owners_cpu = torch.from_numpy(own)
+    owners, device_ends = _on_device(np.stack((own, row_ends)), batch.seq_lens.device)
     shown: dict[str, Any] = {
-        "reqs": [batch.reqs[owner] for owner in layout.owners],
-        "prefix_lens": layout.prefix_lens,
-        "extend_lens": layout.lengths,
-        "extend_num_tokens": sum(layout.lengths),
+        "reqs": [batch.reqs[each.owner] for each in sequences],
+        "prefix_lens": [each.prefix for each in sequences],
+        "extend_lens": [each.length for each in sequences],
+        "extend_num_tokens": sum(each.length for each in sequences),
         "req_pool_indices": batch.req_pool_indices[owners],
         "seq_lens": _with_row_ends(batch.seq_lens, owners, device_ends),
         "orig_seq_lens": batch.orig_seq_lens[owners],
@@ -184,11 +176,10 @@ def _shown(batch: Any, layout: _Layout, rows: dict[int, Rows], prompts: dict[int
         shown["req_pool_indices_cpu"] = batch.req_pool_indices_cpu[owners_cpu]
     if batch.extend_logprob_start_lens is not None:
         shown["extend_logprob_start_lens"] = [
-            length if row else batch.extend_logprob_start_lens[owner]
-            for owner, length, row in zip(layout.owners, layout.lengths, layout.is_row, strict=True)
+            each.length if each.is_row else batch.extend_logprob_start_lens[each.owner] for each in sequences
         ]
     if batch.multimodal_inputs is not None:
-        shown["multimodal_inputs"] = [batch.multimodal_inputs[owner] for owner in layout.owners]
+        shown["multimodal_inputs"] = [batch.multimodal_inputs[each.owner] for each in sequences]
     shown["input_ids"], shown["out_cache_loc"] = _tokens(batch, rows, prompts)
     return shown
 

@@ -28,7 +28,7 @@ from semblend_core.serving import Namespaces
 from semblend_sglang.compat import hooks
 from semblend_sglang.compat.unified import SemBlendUnifiedCache
 from semblend_sglang.scheduler.side import BatchLimits, Side
-from semblend_sglang.worker.pool import SlotPool
+from semblend_sglang.worker.pool import slot_pool_of
 
 
 class Rig(ToyModel):
@@ -78,7 +78,7 @@ class Rig(ToyModel):
             block_size=page_size,
             extras=identity,
         )
-        pool = SlotPool.of_engine(self.pool, self.rotation)
+        pool = slot_pool_of(self.pool, self.rotation)
         limits = BatchLimits((chunk or context) - page_size, most_sequences)
         self.side = Side(provider, self.settings, self.tree, pool, limits, self.namespaces, kept)
         if proved:
@@ -250,7 +250,7 @@ class Rig(ToyModel):
 
     def exact_match(self, tokens: list[int], key: Any) -> list[int]:
         """Slots that the exact tree gives for ``tokens``."""
-        found = self.tree.find(tokens, key)
+        found = self.tree.find(array("q", tokens), key)
         slots: list[int] = found.read_slots().tolist() if found.length else []
         return slots
 

@@ -1,4 +1,4 @@
-"""Donors: prompts that SGLang's exact tree holds, remembered as tokens.
+"""Donors: prompts that the engine's exact tree holds, remembered as tokens.
 
 Slots and nodes of the tree go stale, so nothing of it is kept: whoever needs a donor's KV matches its tokens again.
 """
@@ -6,21 +6,23 @@ Slots and nodes of the tree go stale, so nothing of it is kept: whoever needs a 
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
-from semblend_core import Namespace, Plan, SemanticLookupProvider, Settings, Span, TokenIds
+from semblend_core.contract import Namespace, Plan, SemanticLookupProvider, Span, TokenIds
 from semblend_core.kv import DonorFetch, Tier, fetch_donor
-from semblend_core.serving import Donor, DonorBook, EarlierDonors, contain, token_ids_of
-from semblend_sglang.scheduler.kept import KeptDonors
-from semblend_sglang.scheduler.requests import SglangLife, TreeKey
-from semblend_sglang.scheduler.tree import ExactTree
-from semblend_sglang.worker.pool import SlotPool
+from semblend_core.serving.containment import contain
+from semblend_core.serving.donors import Donor, DonorBook
+from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.life import token_ids_of
+from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife
+from semblend_core.serving.tree.kept import KeptDonors
+from semblend_core.serving.tree.slot_pool import SlotPool
+from semblend_core.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +31,9 @@ logger = logging.getLogger(__name__)
 class TreePath:
     """Where the tree keeps a donor, if it still does."""
 
-    key: TreeKey
-    tokens: array[int]
-    """As SGLang's tree wants them."""
+    key: Any
+    tokens: Sequence[int]
+    """As the tree wants them."""
 
 
 TreeDonor: TypeAlias = Donor[TreePath]
@@ -49,17 +51,17 @@ class TreeDonors:
         self._provider, self._settings, self._tree, self._pool = provider, settings, tree, pool
         self.kept = kept
         self.book: DonorBook[TreePath] = DonorBook(provider, settings.max_donors, self._gone)
-        self._earlier: EarlierDonors[tuple[Namespace, TreeKey]] = EarlierDonors()
+        self._earlier: EarlierDonors[tuple[Namespace, Any]] = EarlierDonors()
 
     def __len__(self) -> int:
         return len(self.book)
 
-    def of(self, life: SglangLife, donor_id: str) -> TreeDonor | None:
+    def of(self, life: TreeLife, donor_id: str) -> TreeDonor | None:
         return self.book.get(life.namespace, donor_id)
 
     # --- What becomes a donor ----------------------------------------------------------------------------------------
 
-    def add(self, life: SglangLife, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
+    def add(self, life: TreeLife, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
         """The exact tree holds ``tokens``, the first of this prompt, in these slots."""
         donor = self._offer(life.namespace, life.key, tokens)
         if donor is not None and self.kept is not None:
@@ -71,7 +73,7 @@ class TreeDonors:
                 lambda: self._pool.take_slots(read_slots()[: tokens.size]),
             )
 
-    def meet(self, life: SglangLife) -> None:
+    def meet(self, life: TreeLife) -> None:
         """A request that was not seen before: donors that an earlier process left for its like can be named now."""
         if self.kept is None:
             return
@@ -87,7 +89,7 @@ class TreeDonors:
 
     # --- What is still there -----------------------------------------------------------------------------------------
 
-    def drop_missing(self, life: SglangLife, plan: Plan) -> bool:
+    def drop_missing(self, life: TreeLife, plan: Plan) -> bool:
         """Whether a donor of the plan is gone. It is forgotten, except for what the tree still holds of it."""
         missing = False
         for donor_id in plan.donor_ids:
@@ -105,7 +107,7 @@ class TreeDonors:
                 self._offer(donor.namespace, donor.note.key, token_ids_of(donor.note.tokens[:there]))
         return missing
 
-    def are_of_same_tokens(self, life: SglangLife, plan: Plan) -> bool:
+    def are_of_same_tokens(self, life: TreeLife, plan: Plan) -> bool:
         """KV stands for its own tokens only: a provider's word is not enough for that."""
         for span in plan.spans:
             donor = self.of(life, span.donor_id)
@@ -125,12 +127,9 @@ class TreeDonors:
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
-    def _offer(
-        self, namespace: Namespace, key: TreeKey, tokens: TokenIds, donor_id: str | None = None
-    ) -> TreeDonor | None:
+    def _offer(self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None) -> TreeDonor | None:
         """Make ``tokens`` known under a key; None where they are known, or are not wanted."""
-        ids = array("q", tokens.astype(np.int64).tobytes())
-        return self.book.offer(namespace, tokens, TreePath(key, ids), donor_id)
+        return self.book.offer(namespace, tokens, TreePath(key, self._tree.tokens_of(tokens)), donor_id)
 
     def _gone(self, donor: TreeDonor) -> None:
         if self.kept is not None:

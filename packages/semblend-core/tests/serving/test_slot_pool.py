@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from semblend_core.kv import KvPool, PagedKv, Rotation
-from semblend_sglang.worker.proof import failure
+from semblend_core.kv import PagedKv, Rotation
+from semblend_core.serving.tree import SlotPool
 
 TOKENS = np.arange(200) % 50
 ROTATION = Rotation(16, 0, 16, False, 1.0 / 10_000 ** (np.arange(0, 16, 2) / 16))
 
 
-def pool_of(rotation: Rotation, *, latent: bool = False, same_values: bool = True) -> tuple[KvPool, torch.Tensor]:
+def failure(pool: SlotPool, slots: torch.Tensor, token_ids: np.ndarray) -> str | None:
+    return pool.test_keys(slots, token_ids)
+
+
+def pool_of(rotation: Rotation, *, latent: bool = False, same_values: bool = True) -> tuple[SlotPool, torch.Tensor]:
     torch.manual_seed(1)
     keys, values = torch.randn(50, 2, 16), torch.randn(50, 2, 16)
     slots = torch.randperm(300)[:200]
@@ -21,7 +25,7 @@ def pool_of(rotation: Rotation, *, latent: bool = False, same_values: bool = Tru
     buffer[slots] = rotation.rotate(keys[TOKENS], np.arange(200))
     if same_values:
         other[slots] = values[TOKENS]
-    return KvPool(PagedKv.from_slots([buffer], [] if latent else [other]), ROTATION), slots
+    return SlotPool(PagedKv.from_slots([buffer], [] if latent else [other]), ROTATION), slots
 
 
 def test_kv_that_turns_with_its_position_passes() -> None:

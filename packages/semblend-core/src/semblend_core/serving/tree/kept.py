@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from semblend_core import Namespace, TokenIds
+from semblend_core.contract import Namespace, TokenIds
 from semblend_core.kv import DonorKv, DonorStore, StoreOptions, Tier, recover_in_background
 
 logger = logging.getLogger(__name__)

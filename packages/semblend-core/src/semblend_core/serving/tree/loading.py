@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semblend_core import DeclineReason, TokenIds
+from semblend_core.contract import DeclineReason, TokenIds
 from semblend_core.kv import DonorFetch, Moves, RequestFetch, SlotTable
-from semblend_core.serving import Arrival, Claim, DiskWaits
-from semblend_sglang.scheduler.donors import TreeDonors
-from semblend_sglang.scheduler.requests import SglangLife
-from semblend_sglang.scheduler.tree import ExactTree, TreeMatch
-from semblend_sglang.worker.pool import SlotPool
+from semblend_core.serving.claims import Claim
+from semblend_core.serving.disk_waits import Arrival, DiskWaits
+from semblend_core.serving.tree.donors import TreeDonors
+from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
+from semblend_core.serving.tree.slot_pool import SlotPool
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Loading:
         self._tree, self._pool, self._donors = tree, pool, donors
         self._waits = DiskWaits()
 
-    def arrival(self, life: SglangLife, claim: Claim) -> Arrival:
+    def arrival(self, life: TreeLife, claim: Claim) -> Arrival:
         """Whether the donors of ``claim`` can be moved from now; what lies on disk is sent for."""
         if self._donors.kept is None or not self._donors.kept.has_disk:
             return "there"
@@ -63,7 +63,7 @@ class Loading:
             self._waits.end(life.request_id)  # Only who waits for a disk can be late.
         return "there"
 
-    def load(self, life: SglangLife, claim: Claim) -> Load | DeclineReason:
+    def load(self, life: TreeLife, claim: Claim) -> Load | DeclineReason:
         """Fill private slots with what ``claim`` reuses. Donors are held while their KV is copied, and no longer."""
         with ExitStack() as held:
             sources = self._gather(life, claim, held)
@@ -80,14 +80,14 @@ class Loading:
                 return DeclineReason.LOAD_FAILED
             return Load(claim, life.token_ids, slots, self._pool.mark())
 
-    def stop_fetching(self, life: SglangLife) -> None:
+    def stop_fetching(self, life: TreeLife) -> None:
         """Nothing of what was sent for is wanted any more."""
         life.fetch = RequestFetch()
         self._waits.end(life.request_id)
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
-    def _send_for_missing(self, life: SglangLife, claim: Claim) -> bool:
+    def _send_for_missing(self, life: TreeLife, claim: Claim) -> bool:
         """Fetch what is on disk and nowhere else. Whether all of it could be sent for."""
         for donor_id in claim.donor_ids:
             spans, donor = claim.spans_of(donor_id), self._donors.of(life, donor_id)
@@ -100,7 +100,7 @@ class Loading:
                 life.fetch.donors[donor_id] = fetch
         return True
 
-    def _gather(self, life: SglangLife, claim: Claim, held: ExitStack) -> _Sources | None:
+    def _gather(self, life: TreeLife, claim: Claim, held: ExitStack) -> _Sources | None:
         """Every donor of ``claim``, held in the tree or on its way; None where one is gone, which is then forgotten."""
         sources = _Sources()
         for donor_id in claim.donor_ids:
