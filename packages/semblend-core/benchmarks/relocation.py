@@ -25,10 +25,12 @@ from torch import Tensor
 from semblend_core import Span
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.relocation import Moves, SlotTable, relocate
+from semblend_core.kv.moves import Moves, SlotTable
+from semblend_core.kv.places import SpanMoves
+from semblend_core.kv.relocation import relocate
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.torch_relocation import relocate_with_torch
-from semblend_core.kv.triton_relocation import TILE_BYTES, relocate_with_triton
+from semblend_core.kv.triton_relocation import TILE_BYTES, launch, launch_arguments, relocate_with_triton
 from semblend_core.kv.triton_rows import WARPS
 
 Row = dict[str, Any]
@@ -119,13 +121,13 @@ def bits(pool: PagedKv) -> list[Tensor]:
 
 def same_bits(source: PagedKv, target: PagedKv, rotation: Rotation) -> bool:
     """Whether kernel and reference leave the same bytes in the whole pool, written or not."""
-    moves = moves_for(source, target, tokens=256, spans=8).upload(rotation, source.device)
+    moves = moves_for(source, target, tokens=256, spans=8)
     before = [view.clone() for view in target.keys + target.values]
-    relocate_with_triton(source, target, moves)
+    relocate_with_triton(source, target, SpanMoves.of_tokens(moves), rotation)
     by_kernel = bits(target)
     for view, old in zip(target.keys + target.values, before, strict=True):
         view.copy_(old)
-    relocate_with_torch(source, target, moves)
+    relocate_with_torch(source, target, moves, rotation)
     return all(map(torch.equal, by_kernel, bits(target)))
 
 
@@ -188,10 +190,10 @@ def time_layout(layout: str, tokens: int, span_counts: list[int], device: torch.
     moved_bytes = tokens * shape.layers * shape.heads * 2 * shape.dim * shape.dtype.itemsize
     for spans in span_counts:
         moves = moves_for(source, target, tokens, spans)
-        uploaded = moves.upload(rotation, device)
+        ready = launch_arguments(source, target, SpanMoves.of_tokens(moves), rotation)
         copy = copy_ms(moved_bytes, device)
-        kernel = median_ms(lambda: relocate_with_triton(source, target, uploaded), 30)  # noqa: B023
-        index_ops = median_ms(lambda: relocate_with_torch(source, target, uploaded), 5, warm_up=1)  # noqa: B023
+        kernel = median_ms(lambda: launch(*ready, device), 30)  # noqa: B023
+        index_ops = median_ms(lambda: relocate_with_torch(source, target, moves, rotation), 5, warm_up=1)  # noqa: B023
         yield {
             "layout": layout,
             "page": source.block_size,
@@ -258,10 +260,11 @@ def time_fresh_donor(tokens: int, spans: int, device: torch.device) -> Row:
 def sweep(layout: str, tokens: int, device: torch.device) -> Iterator[Row]:
     shape = Shape(blocks=2 * tokens // 16)
     source, target = (LAYOUTS[layout](shape, device) for _ in range(2))
-    uploaded = moves_for(source, target, tokens, 4).upload(llama(shape.dim), device)
+    moves = SpanMoves.of_tokens(moves_for(source, target, tokens, 4))
     for warps in (2, 4, 8):
         for tile in (2048, 4096, 8192, 16384, 32768):
-            call = partial(relocate_with_triton, source, target, uploaded, tile_bytes=tile, warps=warps)
+            ready = launch_arguments(source, target, moves, llama(shape.dim), tile)
+            call = partial(launch, *ready, device, warps)
             yield {
                 "layout": layout,
                 "tokens": tokens,

@@ -33,7 +33,7 @@ from semblend_core.kv import (
     relocate,
     relocate_spans,
     triton_mean_shift,
-    triton_span_relocation,
+    triton_relocation,
 )
 from semblend_core.recompute import MeanShift
 
@@ -174,7 +174,7 @@ def swept(request: Request, repeats: int) -> list[dict[str, Any]]:
     """Other tiles than the default, for both."""
     rows = []
     for tile in (2048, 4096, 8192, 16384, 32768):
-        triton_mean_shift.TILE_BYTES = triton_span_relocation.TILE_BYTES = tile
+        triton_mean_shift.TILE_BYTES = triton_relocation.TILE_BYTES = tile
         correction = request.correction()
         apply = device_ms(partial(apply_layers, correction, request.layers), repeats)
         rows.append({"tile": tile, "apply_all_ms": apply, "relocate_spans_ms": device_ms(request.load, repeats)})

@@ -15,12 +15,11 @@ pytest.importorskip("triton", reason="needs the extra `gpu`")
 import torch
 
 from semblend_core import Span
-from semblend_core.kv import DonorKv, PagedKv, PagedMeanShift, Rotation, SlotTable, relocate_spans
+from semblend_core.kv import DonorKv, PagedKv, PagedMeanShift, Rotation, SlotTable, relocate_spans, triton_relocation
 from semblend_core.kv import triton_mean_shift_kernels as mean_shift_kernels
-from semblend_core.kv import triton_span_relocation as span_relocation
 from semblend_core.kv.mean_shift import MeasuredSpans
 from semblend_core.kv.moves import resident_angles
-from semblend_core.kv.places import Places
+from semblend_core.kv.places import Places, SpanMoves
 from semblend_core.kv.triton_mean_shift import launches
 from semblend_core.recompute import MeanShift
 
@@ -83,9 +82,10 @@ def test_mean_shift_moves_16_bytes_at_a_time(layout: str, interleaved: bool, ptx
 def test_spans_move_16_bytes_at_a_time(layout: str, interleaved: bool, ptx_for_hopper: Compile) -> None:
     kv, one = pool(layout), np.array([4])
     places = Places.find(SPANS[:1], TABLE, kv)
-    grid, arguments = span_relocation.launch_arguments([donor()], one * 0, one, one, places, kv, rotation(interleaved))
+    moves = SpanMoves.of_spans(places, one * 0, one, one)
+    grid, arguments = triton_relocation.launch_arguments([donor()], kv, moves, rotation(interleaved))
     assert grid == (3, LAYERS)  # 20 tokens of 4 heads, 32 at a time.
-    ptx = ptx_for_hopper(span_relocation.span_relocation_kernel, arguments)
+    ptx = ptx_for_hopper(triton_relocation.relocation_kernel, arguments)
     assert ptx.count("st.global.v4.b32") == ptx.count("st.global") == 2 * 4
     assert ptx.count("ld.global.v4.b32") == 2 * 4 + 8
     assert "fma." not in ptx
@@ -144,5 +144,5 @@ def test_on_a_gpu_spans_never_wait_and_compile_once_for_a_pool() -> None:
     for spans in ([Span(0, "b", 0, 1)], SPANS[:1], SPANS, [Span(16, "b", 16, 64)]):
         with no_waiting():
             relocate_spans(donors, spans, kv, TABLE, turning)
-        compiled.append(variants(span_relocation.span_relocation_kernel))
+        compiled.append(variants(triton_relocation.relocation_kernel))
     assert compiled == [compiled[0]] * len(compiled)

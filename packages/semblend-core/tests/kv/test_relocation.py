@@ -16,9 +16,9 @@ from semblend_core import Span
 from semblend_core.kv import relocation
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.relocation import Moves, SlotTable, relocate, relocate_uploaded
+from semblend_core.kv.moves import Moves, SlotTable
+from semblend_core.kv.relocation import relocate
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.torch_relocation import relocate_with_torch
 
 LAYERS, BLOCKS, BLOCK, HEADS, DIM = 3, 10, 8, 2, 32
 LLAMA = {"model_type": "llama", "head_dim": DIM, "rope_theta": 1e5}
@@ -190,15 +190,6 @@ def test_one_pool_may_be_source_and_target() -> None:
     assert torch.equal(after[0, :20], ROTATION.rotate(before[0, 3:23], -3))
 
 
-def test_uploaded_moves_serve_several_pools() -> None:
-    source, one, two = (LAYOUTS["slots"]() for _ in range(3))
-    table = SlotTable(np.arange(source.slots), 1)
-    uploaded = Moves.build([Span(2, "d", 9, 30)], sources={"d": table}, target=table).upload(ROTATION, source.device)
-    for target in (one, two):
-        relocate_uploaded(source, target, uploaded)
-    assert torch.equal(one.keys[2][2:32], two.keys[2][2:32])
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_donor_seen_for_the_first_time_does_not_make_the_host_wait() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
@@ -231,17 +222,16 @@ def test_without_triton_cuda_falls_back_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "semblend_core.kv.triton_relocation", None)
-    relocation._kernel.cache_clear()
+    relocation._kernel_is_there.cache_clear()
     relocation._warn_once.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
-                chosen = relocation._relocator(torch.device("cuda"), torch.bfloat16)
-                assert chosen is relocate_with_torch
+                assert not relocation.has_kernel(torch.device("cuda"), torch.bfloat16)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "semblend-core[gpu]" in caplog.text
     finally:
-        relocation._kernel.cache_clear()
+        relocation._kernel_is_there.cache_clear()
         relocation._warn_once.cache_clear()
 
 

@@ -19,7 +19,9 @@ from semblend_core import Span
 from semblend_core.kv import triton_relocation
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.relocation import Moves, SlotTable, UploadedMoves, check_relocation
+from semblend_core.kv.moves import Moves, SlotTable
+from semblend_core.kv.places import SpanMoves
+from semblend_core.kv.relocation import check_relocation
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.torch_relocation import relocate_with_torch
 
@@ -134,12 +136,12 @@ CASES: dict[str, Case] = {
 SPANS = [Span(1, "d", 33, 20), Span(21, "d", 0, 1), Span(30, "d", 30, 9), Span(40, "d", 17, 33), Span(75, "d", 80, 15)]
 
 
-def moves_between(source: PagedKv, target: PagedKv, rotation: Rotation, spans: list[Span] = SPANS) -> UploadedMoves:
+def moves_between(source: PagedKv, target: PagedKv, rotation: Rotation, spans: list[Span] = SPANS) -> Moves:
     random = np.random.default_rng(5)
     tables = [SlotTable(random.permutation(pool.keys[0].shape[0]), pool.block_size) for pool in (source, target)]
     moves = Moves.build(spans, sources={"d": tables[0]}, target=tables[1])
     check_relocation(source, target, moves, rotation)
-    return moves.upload(rotation, source.device)
+    return moves
 
 
 def bits(pool: PagedKv) -> list[Tensor]:
@@ -147,14 +149,17 @@ def bits(pool: PagedKv) -> list[Tensor]:
 
 
 def check_same_bits(
-    interpreted: ModuleType, source: PagedKv, make_target: Callable[[], PagedKv], uploaded: UploadedMoves
+    interpreted: ModuleType, source: PagedKv, make_target: Callable[[], PagedKv], moves: Moves, rotation: Rotation
 ) -> None:
     results = []
-    for relocator in (interpreted.relocate_with_triton, relocate_with_torch):
+    for relocator, how in (
+        (interpreted.relocate_with_triton, SpanMoves.of_tokens(moves)),
+        (relocate_with_torch, moves),
+    ):
         torch.manual_seed(9)
         target = make_target()
         before = bits(target)
-        relocator(source, target, uploaded)
+        relocator(source, target, how, rotation)
         results.append(bits(target))
     assert any(not torch.equal(old, new) for old, new in zip(before, results[1], strict=True))
     for got, wanted in zip(*results, strict=True):
@@ -166,8 +171,8 @@ def test_the_kernel_writes_the_bits_of_the_reference(name: str, interpreted: Mod
     make_source, make_target, shape, rotation = CASES[name]
     torch.manual_seed(0)
     source = make_source(shape)
-    uploaded = moves_between(source, make_target(shape), rotation)
-    check_same_bits(interpreted, source, lambda: make_target(shape), uploaded)
+    moves = moves_between(source, make_target(shape), rotation)
+    check_same_bits(interpreted, source, lambda: make_target(shape), moves, rotation)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -185,8 +190,8 @@ def test_fp8_scales_change_the_same_bits(
 
     torch.manual_seed(0)
     source = scaled(nhd(shape), source_scales)
-    uploaded = moves_between(source, joined(shape), rotation)
-    check_same_bits(interpreted, source, lambda: scaled(joined(shape), target_scales), uploaded)
+    moves = moves_between(source, joined(shape), rotation)
+    check_same_bits(interpreted, source, lambda: scaled(joined(shape), target_scales), moves, rotation)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # From the interpreter's numpy.
@@ -205,10 +210,10 @@ def test_fp8_that_is_not_finite_moves_as_in_the_reference(
         pool.with_scales((scale,), (scale,))
         for pool, scale in ((source, scales[0]), (nhd(shape), scales[1]), (nhd(shape), scales[1]))
     )
-    uploaded = moves_between(source, target, rotation)
-    interpreted.relocate_with_triton(source, target, uploaded)
-    relocate_with_torch(source, reference, uploaded)
-    block, offset = np.divmod(uploaded.moves.target_slots, shape.block)
+    moves = moves_between(source, target, rotation)
+    interpreted.relocate_with_triton(source, target, SpanMoves.of_tokens(moves), rotation)
+    relocate_with_torch(source, reference, moves, rotation)
+    block, offset = np.divmod(moves.target_slots, shape.block)
     for got, wanted in zip(target.keys + target.values, reference.keys + reference.values, strict=True):
         moved, expected = (view.float()[block, offset] for view in (got, wanted))
         assert torch.equal(moved.isnan(), expected.isnan())
@@ -219,17 +224,19 @@ def test_fp8_that_is_not_finite_moves_as_in_the_reference(
 def test_what_a_launch_needs_to_know_of_its_pools_is_one_upload() -> None:
     shape = Shape(layers=3, dtype=torch.float8_e4m3fn)
     source, target = nhd(shape).with_scales((0.5, 0.25, 2.0)), joined(shape).with_scales(None, (4.0, 1.0, 8.0))
-    uploaded = moves_between(source, target, llama(64))
-    arguments, _ = triton_relocation.launch_arguments(source, target, uploaded, triton_relocation.TILE_BYTES)
-    names = ("source_starts", "target_starts", "source_scales", "target_scales")
-    parts = [arguments[name] for name in names]
+    moves = SpanMoves.of_tokens(moves_between(source, target, llama(64)))
+    _, arguments = triton_relocation.launch_arguments(source, target, moves, llama(64))
+    uploaded = ("target_starts", "target_scales", "target_blocks", "sources", "source_starts", "source_scales")
+    parts = [arguments[name] for name in (*uploaded, "source_blocks", "spans", "tile_spans", "cos_table", "sin_table")]
     assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
-    assert all(part.data_ptr() % 16 == 0 for part in parts)
-    for part, pool in zip(parts[:2], (source, target), strict=True):
+    assert all(part.data_ptr() % 16 == parts[0].data_ptr() % 16 for part in parts)
+    starts, scales, _, (place,), source_starts, source_scales, *_ = parts
+    for found, unit, pool in ((starts, target.layer_unit, target), (source_starts, arguments["SOURCE_UNIT"], source)):
         layers = [view.data_ptr() - pool.keys[0].data_ptr() for view in pool.keys]
-        assert (part[0] * pool.layer_unit).tolist() == layers
-    assert parts[2].tolist() == [[0.5, 0.25, 2.0], [1, 1, 1], [2.0, 4.0, 0.5], [1, 1, 1]]
-    assert parts[3][3].tolist() == [0.25, 1.0, 0.125]
+        assert (found[0] * unit).tolist() == layers
+    assert place[:, 0].tolist() == [source.keys[0].data_ptr(), source.values[0].data_ptr()]
+    assert source_scales.tolist() == [[0.5, 0.25, 2.0], [1, 1, 1], [2.0, 4.0, 0.5], [1, 1, 1]]
+    assert scales[3].tolist() == [0.25, 1.0, 0.125]
 
 
 def test_many_spans_move_in_one_launch(interpreted: ModuleType) -> None:
@@ -237,9 +244,9 @@ def test_many_spans_move_in_one_launch(interpreted: ModuleType) -> None:
     shape = Shape(blocks=32, layers=1)
     source = nhd(shape)
     spans = [Span(8 * i, "d", (8 * i * 5 + 3) % 500, 7) for i in range(64)]
-    uploaded = moves_between(source, joined(shape), llama(64), spans)
-    assert uploaded.cos.shape[0] > 50
-    check_same_bits(interpreted, source, lambda: joined(shape), uploaded)
+    moves = moves_between(source, joined(shape), llama(64), spans)
+    assert moves.shifts.size > 50
+    check_same_bits(interpreted, source, lambda: joined(shape), moves, llama(64))
 
 
 @pytest.mark.parametrize("tile_bytes", [1, 256, 65536])
@@ -248,9 +255,10 @@ def test_the_tile_changes_nothing_but_speed(tile_bytes: int, interpreted: Module
     shape = Shape(layers=1)
     source, target = nhd(shape), hnd(shape)
     reference = PagedKv.from_stacked([torch.stack((target.keys[0], target.values[0]))], 0)
-    uploaded = moves_between(source, target, llama(64), SPANS[:2])
-    interpreted.relocate_with_triton(source, target, uploaded, tile_bytes=tile_bytes)
-    relocate_with_torch(source, reference, uploaded)
+    moves = moves_between(source, target, llama(64), SPANS[:2])
+    launch = interpreted.launch_arguments(source, target, SpanMoves.of_tokens(moves), llama(64), tile_bytes)
+    interpreted.launch(*launch, target.device)
+    relocate_with_torch(source, reference, moves, llama(64))
     assert all(map(torch.equal, bits(target), bits(reference)))
 
 
@@ -258,9 +266,9 @@ Compile = Callable[[Any, dict[str, Any]], str]
 
 
 def relocation_ptx(compile_kernel: Compile, source: PagedKv, target: PagedKv, rotation: Rotation) -> str:
-    uploaded = moves_between(source, target, rotation)
-    arguments, constants = triton_relocation.launch_arguments(source, target, uploaded, triton_relocation.TILE_BYTES)
-    return compile_kernel(triton_relocation.relocation_kernel, arguments | constants)
+    moves = SpanMoves.of_tokens(moves_between(source, target, rotation))
+    _, arguments = triton_relocation.launch_arguments(source, target, moves, rotation)
+    return compile_kernel(triton_relocation.relocation_kernel, arguments)
 
 
 @pytest.mark.parametrize("make", [nhd, hnd, joined, dense])

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from semblend_core import Span
 from semblend_core.kv.donor_kv import InvalidKvError
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.relocation import Moves, SlotTable, relocate
+from semblend_core.kv.moves import Moves, SlotTable
+from semblend_core.kv.places import SpanMoves
+from semblend_core.kv.relocation import relocate
 from semblend_core.kv.rotation import Rotation
 
 LAYERS, BLOCKS, BLOCK, HEADS, DIM = 3, 10, 8, 2, 32
@@ -56,18 +58,18 @@ def test_moves_are_the_spans_token_by_token(data: st.DataObject) -> None:
     assert len(set(moves.shifts.tolist())) == moves.shifts.size
 
 
-def test_one_upload_holds_every_part() -> None:
-    table = SlotTable(np.arange(20), BLOCK)
-    spans = [Span(0, "d", 5, 7), Span(10, "d", 90, 6)]
+def test_tokens_that_follow_each_other_with_one_shift_are_a_span() -> None:
+    table = SlotTable(np.arange(20)[::-1], BLOCK)
+    spans = [Span(0, "d", 5, 7), Span(7, "d", 12, 3), Span(10, "d", 90, 6), Span(20, "d", 25, 4)]
     moves = Moves.build(spans, sources={"d": table}, target=table)
-    uploaded = moves.upload(ROTATION, torch.device("cpu"))
-    parts = (uploaded.source_slots, uploaded.target_slots, uploaded.shift_rows, uploaded.cos, uploaded.sin)
-    assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
-    assert all(part.data_ptr() % 16 == parts[0].data_ptr() % 16 for part in parts)
-    assert uploaded.source_slots.tolist() == moves.source_slots.tolist()
-    assert uploaded.target_slots.tolist() == moves.target_slots.tolist()
-    assert uploaded.shift_rows.tolist() == moves.shift_rows.tolist()
-    assert all(map(torch.equal, (uploaded.cos, uploaded.sin), ROTATION.cos_sin([-80, -5])))
+    found = SpanMoves.of_tokens(moves)
+    assert found.lengths.tolist() == [10, 6, 4]
+    assert found.shifts.tolist() == [-5, -80, -5]
+    assert found.tokens == moves.tokens
+    for start, length in zip(found.target_starts, found.lengths, strict=True):
+        part = slice(start, start + length)
+        assert np.array_equal(found.target_blocks[part], moves.target_slots[part])
+        assert np.array_equal(found.source_blocks[part], moves.source_slots[part])
 
 
 def test_a_slot_far_beyond_the_pool_costs_no_memory() -> None:

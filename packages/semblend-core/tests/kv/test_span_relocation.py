@@ -20,7 +20,7 @@ from torch import Tensor
 
 from semblend_core import Span
 from semblend_core.kv import DonorKv, InvalidKvError, Moves, PagedKv, Rotation, SlotTable, relocate_spans
-from semblend_core.kv import span_relocation as module
+from semblend_core.kv import relocation as module
 from semblend_core.kv.torch_relocation import relocate_with_torch
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 @pytest.fixture(scope="module")
 def interpreted(interpret: Callable[..., ModuleType]) -> ModuleType:
-    return interpret("triton_rows", "triton_span_relocation")
+    return interpret("triton_rows", "triton_relocation")
 
 
 @pytest.fixture(params=["torch", "interpreter", pytest.param("cuda", marks=needs_gpu)])
@@ -47,7 +47,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
         if request.param == "interpreter":
             patch.setattr(module, "has_kernel", lambda *_: True)
             kernel = request.getfixturevalue("interpreted")
-            patch.setitem(sys.modules, "semblend_core.kv.triton_span_relocation", kernel)
+            patch.setitem(sys.modules, "semblend_core.kv.triton_relocation", kernel)
         yield torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
@@ -137,7 +137,7 @@ def reference(shape: Shape, donors: dict[str, DonorKv], spans: list[Span], rotat
         own = [span for span in spans if span.donor_id == donor_id]
         moves = Moves.build(own, sources={donor_id: SlotTable.of_donor(donor)}, target=shape.table())
         if own:
-            relocate_with_torch(PagedKv.from_donor(donor), target, moves.upload(rotation, shape.device))
+            relocate_with_torch(PagedKv.from_donor(donor), target, moves, rotation)
     return bits(target)
 
 

@@ -10,9 +10,8 @@ from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.pages import PageFolder
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
-from semblend_core.kv.relocation import relocate
+from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
-from semblend_core.kv.span_relocation import relocate_spans
 from semblend_core.kv.store import (
     DonorKey,
     DonorStore,

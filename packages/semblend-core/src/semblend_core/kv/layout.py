@@ -19,7 +19,7 @@ from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 
 FP8_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 """Where each fp8 type saturates."""
-_WIDEST_LOAD = 16
+WIDEST_LOAD = 16
 """Bytes that a GPU thread moves at once, at most, and only from a multiple of this address."""
 STORED_TYPES = (torch.float32, torch.float16, torch.bfloat16, *FP8_LARGEST)
 
@@ -89,8 +89,8 @@ class PagedKv:
     @cached_property
     def layer_unit(self) -> int:
         """16 bytes where all layers begin at such a distance from the first, so that a kernel may count on it."""
-        aligned = all(distance % _WIDEST_LOAD == 0 for distances in self._distances for distance in distances)
-        return _WIDEST_LOAD // self.dtype.itemsize if aligned else 1
+        aligned = all(distance % WIDEST_LOAD == 0 for distances in self._distances for distance in distances)
+        return WIDEST_LOAD // self.dtype.itemsize if aligned else 1
 
     @cached_property
     def _distances(self) -> list[list[int]]:

@@ -125,27 +125,6 @@ class Moves:
         top = int(max(self.source_slots.max(), self.target_slots.max()))
         return bool(_marked(self.source_slots, top)[self.target_slots].any())
 
-    def upload(self, rotation: Rotation, device: torch.device) -> UploadedMoves:
-        """Everything the device needs to know, in one transfer that does not wait for the device."""
-        indices = (part.astype(np.int32) for part in (self.source_slots, self.target_slots, self.shift_rows))
-        tables = (table.numpy() for table in rotation.cos_sin(self.shifts))
-        return UploadedMoves(self, rotation, *upload((*indices, *tables), device))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UploadedMoves:
-    """Moves on a device, ready to launch; good for any number of pools with the same slots."""
-
-    moves: Moves
-    rotation: Rotation
-    source_slots: Tensor
-    """Int32 [tokens], like the next two."""
-    target_slots: Tensor
-    shift_rows: Tensor
-    cos: Tensor
-    """Float32 [shifts, rotation.size / 2]"""
-    sin: Tensor
-
 
 def upload(parts: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:
     """``parts`` on the device, in one transfer from pinned memory, which neither waits nor is waited for.

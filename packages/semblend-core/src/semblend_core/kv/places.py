@@ -11,7 +11,7 @@ import numpy.typing as npt
 from semblend_core.contract.plan import Span
 from semblend_core.kv.donor_kv import InvalidKvError
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.moves import Indices, SlotTable, check_reach
+from semblend_core.kv.moves import Indices, Moves, SlotTable, check_reach
 
 Int32s = npt.NDArray[np.int32]
 
@@ -56,6 +56,47 @@ class Places:
             (starts - first * size).astype(np.int32),
             lengths.astype(np.int32),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanMoves:
+    """Spans as the relocation kernel takes them. The arrays without a word have one entry per span."""
+
+    target_starts: npt.NDArray[np.integer]
+    """The place of each span's first token in the sequence that is written."""
+    lengths: npt.NDArray[np.integer]
+    """In tokens."""
+    sources: npt.NDArray[np.integer]
+    """Which of the sources holds it."""
+    source_starts: npt.NDArray[np.integer]
+    """The place of its first token there."""
+    shifts: Indices
+    target_blocks: Int32s
+    """The block table of what is written, from place 0 on."""
+    target_block_size: int
+    source_blocks: Int32s
+    """The same of what is read; unread where ``source_block_size`` is 0, since then a place is a slot."""
+    source_block_size: int
+
+    @classmethod
+    def of_spans(cls, places: Places, sources: Indices, source_starts: Indices, shifts: Indices) -> SpanMoves:
+        """Spans of dense donors, whose places are known."""
+        target = places.blocks, places.block_size
+        return cls(places.starts, places.lengths, sources, source_starts, shifts, *target, np.zeros(1, np.int32), 0)
+
+    @classmethod
+    def of_tokens(cls, moves: Moves) -> SpanMoves:
+        """Moves between two pools, at least one: tokens that follow each other with one shift are a span."""
+        first = np.flatnonzero(np.diff(moves.shift_rows, prepend=-1))
+        lengths = np.diff(first, append=moves.tokens)
+        # A table with a block per token: its place is its number among the moves, on both sides.
+        taken, given = (slots.astype(np.int32) for slots in (moves.source_slots, moves.target_slots))
+        shifts = moves.shifts[moves.shift_rows[first]]
+        return cls(first, lengths, np.zeros_like(first), first, shifts, given, 1, taken, 1)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.lengths.sum(dtype=np.int64))
 
 
 def tiles(counts: npt.NDArray[np.integer], size: int) -> tuple[Int32s, Int32s]:

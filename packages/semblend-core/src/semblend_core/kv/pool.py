@@ -13,9 +13,8 @@ from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
-from semblend_core.kv.relocation import relocate
+from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.span_relocation import relocate_spans
 from semblend_core.recompute import MeanShift
 
 

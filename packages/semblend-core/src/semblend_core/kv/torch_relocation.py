@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv, narrow
-from semblend_core.kv.moves import UploadedMoves
+from semblend_core.kv.moves import Moves, upload
 from semblend_core.kv.rotation import Rotation, turn_pairs
 
 
-def relocate_with_torch(source: PagedKv, target: PagedKv, moves: UploadedMoves) -> None:
+def relocate_with_torch(source: PagedKv, target: PagedKv, moves: Moves, rotation: Rotation) -> None:
     """Same as :func:`semblend_core.kv.relocation.relocate`, without its checks."""
-    taken = _block_and_offset(moves.source_slots, source)
-    given = _block_and_offset(moves.target_slots, target)
-    rows = moves.shift_rows.long()
-    cos, sin = (table[rows].unsqueeze(1) for table in (moves.cos, moves.sin))  # The same for every head.
+    tables = (table.numpy() for table in rotation.cos_sin(moves.shifts))
+    indices = (part.astype(np.int64) for part in (moves.source_slots, moves.target_slots, moves.shift_rows))
+    source_slots, target_slots, rows, *angles = upload((*indices, *tables), target.device)
+    taken, given = _block_and_offset(source_slots, source), _block_and_offset(target_slots, target)
+    cos, sin = (table[rows].unsqueeze(1) for table in angles)  # The same for every head.
     for layer in range(source.layers):
         read, write = (pool.scale_table[:, layer].tolist() for pool in (source, target))
         keys = _gather(source.keys[layer], taken)
         scales = (read[0], write[2]) if _is_fp8(source) else None
-        _scatter(
-            target.keys[layer], given, _move_keys(keys, cos, sin, moves.rotation, scales, rescaled(source, target, 0))
-        )
+        moved = _move_keys(keys, cos, sin, rotation, scales, _rescaled(source, target, 0))
+        _scatter(target.keys[layer], given, moved)
         if source.values:
             values = _gather(source.values[layer], taken)
-            if rescaled(source, target, 1):
+            if _rescaled(source, target, 1):
                 values = narrow(values.to(torch.float32) * read[1] * write[3], values.dtype)
             _scatter(target.values[layer], given, values)
 
 
-def rescaled(source: PagedKv, target: PagedKv, part: int) -> bool:
+def _rescaled(source: PagedKv, target: PagedKv, part: int) -> bool:
     """Whether ``part`` (0 keys, 1 values) is stored under another scale in the target; if not, its bytes are copied."""
-    scales = [(pool.key_scales, pool.value_scales)[part] or (1.0,) * pool.layers for pool in (source, target)]
-    return scales[0] != scales[1]
+    return bool((source.scale_table[part] != target.scale_table[part]).any())
 
 
 def _move_keys(

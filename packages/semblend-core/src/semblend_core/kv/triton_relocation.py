@@ -1,25 +1,33 @@
 # Kernels are written in Triton's language: its values have no Python types, its constants are spelled in capitals.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803, N806
-"""Relocation as one Triton kernel: gather from paged slots, turn the keys, scatter into paged slots.
+"""Relocation as one Triton kernel: read rows of donors or of a pool, turn the keys, scatter into paged slots.
 
-A program moves some rows of one layer; a row is one token's key and value of one head. What a row goes through is in
-triton_rows.py, with the bits of the reference in torch_relocation.py.
+A program moves some rows of one span and layer; a row is one token's key and value of one head. What a row goes through
+is in triton_rows.py, with the bits of the reference in torch_relocation.py. Sources are allocations of their own: their
+addresses and strides come in a table. The kernel finds the slots itself, so that nothing the host sends grows with the
+tokens but the block tables and a number per program.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from semblend_core.kv.donor_kv import InvalidKvError
-from semblend_core.kv.layout import FP8_LARGEST, PagedKv
-from semblend_core.kv.moves import UploadedMoves, upload
-from semblend_core.kv.torch_relocation import rescaled
+from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
+from semblend_core.kv.layout import FP8_LARGEST, WIDEST_LOAD, PagedKv
+from semblend_core.kv.moves import Indices, upload
+from semblend_core.kv.places import SpanMoves, tiles
+from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.triton_rows import (
     COMPILE_OPTIONS,
     WARPS,
@@ -28,40 +36,45 @@ from semblend_core.kv.triton_rows import (
     row_constants,
     row_starts,
     rows_per_program,
+    slots_at,
 )
 
 TILE_BYTES = 8192
 """Bytes of keys, and again of values, that one program moves; benchmarks/relocation.py sweeps it."""
 
 
-@triton.jit(do_not_specialize=["all_rows"])  # Or some number of tokens would wait for a compiler.
+@triton.jit
+def _source_rows(source, starts, element: tl.constexpr, layer, slots, heads, BLOCK: tl.constexpr, UNIT: tl.constexpr):
+    """Addresses of rows; ``source`` is [address, and the strides of block, token and head in UNIT elements]."""
+    address = tl.load(source).to(tl.pointer_type(element))
+    if UNIT > 1:
+        address = tl.multiple_of(address, 16)
+    # The unit is a constant: it tells the compiler that every row begins at a 16-byte boundary.
+    block, token, head = tl.load(source + 1) * UNIT, tl.load(source + 2) * UNIT, tl.load(source + 3) * UNIT
+    return address + row_starts(tl.load(starts + layer) * UNIT, slots, heads, block, token, head, BLOCK)
+
+
+@triton.jit
 def relocation_kernel(
-    source_keys,
     target_keys,
-    source_values,
     target_values,
-    source_starts,
     target_starts,
-    source_scales,
     target_scales,
-    source_slots,
-    target_slots,
-    shift_rows,
+    target_blocks,
+    sources,
+    source_starts,
+    source_scales,
+    source_blocks,
+    spans,
+    tile_spans,
     cos_table,
     sin_table,
-    all_rows,
-    source_key_block,
-    source_key_token,
-    source_key_head,
-    target_key_block,
-    target_key_token,
-    target_key_head,
-    source_value_block,
-    source_value_token,
-    source_value_head,
-    target_value_block,
-    target_value_token,
-    target_value_head,
+    key_block,
+    key_token,
+    key_head,
+    value_block,
+    value_token,
+    value_head,
     LAYERS: tl.constexpr,
     HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -71,9 +84,11 @@ def relocation_kernel(
     INTERLEAVED: tl.constexpr,
     SOURCE_KEY_BLOCK: tl.constexpr,
     SOURCE_VALUE_BLOCK: tl.constexpr,
+    SOURCE_TABLE_BLOCK: tl.constexpr,
+    SOURCE_UNIT: tl.constexpr,
     TARGET_KEY_BLOCK: tl.constexpr,
     TARGET_VALUE_BLOCK: tl.constexpr,
-    SOURCE_UNIT: tl.constexpr,
+    TARGET_TABLE_BLOCK: tl.constexpr,
     TARGET_UNIT: tl.constexpr,
     LARGEST: tl.constexpr,
     RESCALE_KEYS: tl.constexpr,
@@ -85,49 +100,49 @@ def relocation_kernel(
     VALUE_PADDED: tl.constexpr,
 ):
     HALF: tl.constexpr = SIZE // 2
-    layer = tl.program_id(1)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    is_row = row < all_rows
-    token, head = row // HEADS, (row % HEADS).to(tl.int64)
-    taken = tl.load(source_slots + token, mask=is_row, other=0).to(tl.int64)
-    given = tl.load(target_slots + token, mask=is_row, other=0).to(tl.int64)
-    # The units are constants: they tell the compiler that every layer begins at a 16-byte boundary.
-    start = tl.load(source_starts + layer) * SOURCE_UNIT
-    taken_keys = source_keys + row_starts(
-        start, taken, head, source_key_block, source_key_token, source_key_head, SOURCE_KEY_BLOCK
-    )
+    tile, layer = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    # The columns of ``spans``: first place at the target, length, first tile, source, first place there, shift.
+    span = spans + tl.load(tile_spans + tile) * 6
+    row = (tile - tl.load(span + 2)) * ROWS + tl.arange(0, ROWS)
+    offset, head = row // HEADS, (row % HEADS).to(tl.int64)
+    inside = offset < tl.load(span + 1)
+    given = slots_at(target_blocks, tl.load(span) + offset, inside, TARGET_TABLE_BLOCK)
+    taken = slots_at(source_blocks, tl.load(span + 4) + offset, inside, SOURCE_TABLE_BLOCK)
+    which = tl.load(span + 3).to(tl.int64)
+    source, starts = sources + which * 8, source_starts + which * 2 * LAYERS
+    angles = cos_table + tl.load(span + 5) * HALF, sin_table + tl.load(span + 5) * HALF
+
+    element: tl.constexpr = target_keys.dtype.element_ty
+    taken_keys = _source_rows(source, starts, element, layer, taken, head, SOURCE_KEY_BLOCK, SOURCE_UNIT)
     start = tl.load(target_starts + layer) * TARGET_UNIT
-    given_keys = target_keys + row_starts(
-        start, given, head, target_key_block, target_key_token, target_key_head, TARGET_KEY_BLOCK
-    )
+    given_keys = target_keys + row_starts(start, given, head, key_block, key_token, key_head, TARGET_KEY_BLOCK)
     taken_values, given_values = taken_keys, given_keys
     if VALUE_DIM > 0:
-        start = tl.load(source_starts + LAYERS + layer) * SOURCE_UNIT
-        taken_values = source_values + row_starts(
-            start, taken, head, source_value_block, source_value_token, source_value_head, SOURCE_VALUE_BLOCK
+        taken_values = _source_rows(
+            source + 4, starts + LAYERS, element, layer, taken, head, SOURCE_VALUE_BLOCK, SOURCE_UNIT
         )
         start = tl.load(target_starts + LAYERS + layer) * TARGET_UNIT
         given_values = target_values + row_starts(
-            start, given, head, target_value_block, target_value_token, target_value_head, TARGET_VALUE_BLOCK
+            start, given, head, value_block, value_token, value_head, TARGET_VALUE_BLOCK
         )
     key_scale, key_inverse, value_scale, value_inverse = 1.0, 1.0, 1.0, 1.0
     if LARGEST > 0:
         key_scale, key_inverse = tl.load(source_scales + layer), tl.load(target_scales + 2 * LAYERS + layer)
         value_scale = tl.load(source_scales + LAYERS + layer)
         value_inverse = tl.load(target_scales + 3 * LAYERS + layer)
-    shift = tl.load(shift_rows + token, mask=is_row, other=0)[:, None] * HALF
+    nowhere = tl.full((ROWS, 1), 0, tl.int32)  # One shift for all rows of a span.
     move_rows(
         taken_keys,
         given_keys,
         taken_values,
         given_values,
-        cos_table + shift,
-        sin_table + shift,
+        angles[0] + nowhere,
+        angles[1] + nowhere,
         key_scale,
         key_inverse,
         value_scale,
         value_inverse,
-        is_row[:, None],
+        inside[:, None],
         KEY_DIM,
         VALUE_DIM,
         START,
@@ -145,64 +160,126 @@ def relocation_kernel(
 
 
 def relocate_with_triton(
-    source: PagedKv, target: PagedKv, moves: UploadedMoves, *, tile_bytes: int = TILE_BYTES, warps: int = WARPS
+    source: PagedKv | Sequence[DonorKv], target: PagedKv, moves: SpanMoves, rotation: Rotation
 ) -> None:
-    """Same as :func:`semblend_core.kv.relocation.relocate`, without its checks: one launch."""
-    arguments, constants = launch_arguments(source, target, moves, tile_bytes)
-    if arguments["all_rows"] >= 2**31:
-        raise InvalidKvError(f"{moves.moves.tokens} tokens are too many for one launch: split the moves")
-    grid = (triton.cdiv(arguments["all_rows"], constants["ROWS"]), source.layers)
-    with torch.cuda.device(target.device) if target.device.type == "cuda" else nullcontext():
-        relocation_kernel[grid](**arguments, **constants, num_warps=warps, **COMPILE_OPTIONS)
+    """What ``relocate`` and ``relocate_spans`` do, without their checks: one launch."""
+    launch(*launch_arguments(source, target, moves, rotation), target.device)
+
+
+def launch(grid: tuple[int, int], arguments: dict[str, Any], device: torch.device, warps: int = WARPS) -> None:
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        relocation_kernel[grid](**arguments, num_warps=warps, **COMPILE_OPTIONS)
 
 
 def launch_arguments(
-    source: PagedKv, target: PagedKv, moves: UploadedMoves, tile_bytes: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The kernel's arguments and its compile-time constants, by name."""
-    _, _, heads, key_dim = source.keys[0].shape
-    source_values, target_values = source.values or source.keys, target.values or target.keys
-    # With each launch, on its own stream: a table that stayed there could be read by another stream too early.
-    starts_and_scales = (source.layer_starts, target.layer_starts, source.scale_table, target.scale_table)
-    source_starts, target_starts, source_scales, target_scales = upload(starts_and_scales, target.device)
-    arguments = {
-        "source_keys": source.keys[0],
-        "target_keys": target.keys[0],
-        "source_values": source_values[0],
-        "target_values": target_values[0],
-        "source_starts": source_starts,
-        "target_starts": target_starts,
-        "source_scales": source_scales,
-        "target_scales": target_scales,
-        "source_slots": moves.source_slots,
-        "target_slots": moves.target_slots,
-        "shift_rows": moves.shift_rows,
-        "cos_table": moves.cos,
-        "sin_table": moves.sin,
-        "all_rows": moves.moves.tokens * heads,
+    source: PagedKv | Sequence[DonorKv],
+    target: PagedKv,
+    moves: SpanMoves,
+    rotation: Rotation,
+    tile_bytes: int | None = None,
+) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The launch's grid, and the kernel's arguments by name; what the device needs to know is one upload.
+
+    It is sent with each launch, on its own stream: a table that stayed there could be read by another stream too early.
+    """
+    sources = _of_pool(source) if isinstance(source, PagedKv) else _of_donors(source)
+    _, _, heads, key_dim = target.keys[0].shape
+    target_values = target.values or target.keys
+    value_dim = target.values[0].shape[3] if target.values else 0
+    rows = rows_per_program(max(key_dim, value_dim) * target.dtype.itemsize, tile_bytes or TILE_BYTES)
+    if moves.tokens * heads >= 2**31:
+        raise InvalidKvError(f"{moves.tokens} tokens are too many for one launch: split them")
+    tile_spans, first_tiles = tiles(moves.lengths * heads, rows)
+    shifts, shift_rows = np.unique(moves.shifts, return_inverse=True)
+    columns = (moves.target_starts, moves.lengths, first_tiles, moves.sources, moves.source_starts, shift_rows)
+    parts: dict[str, npt.NDArray[Any]] = {
+        "target_starts": target.layer_starts,
+        "target_scales": target.scale_table,
+        "target_blocks": moves.target_blocks,
+        "sources": sources.table,
+        "source_starts": sources.starts,
+        "source_scales": sources.scales,
+        "source_blocks": moves.source_blocks,
+        "spans": np.stack(columns, axis=1, dtype=np.int32, casting="same_kind"),
+        "tile_spans": tile_spans,
+        **dict(zip(("cos_table", "sin_table"), (table.numpy() for table in rotation.cos_sin(shifts)), strict=True)),
     }
-    for pool, views in (
-        ("source_key", source.keys),
-        ("target_key", target.keys),
-        ("source_value", source_values),
-        ("target_value", target_values),
-    ):
-        block, token, head, _ = views[0].stride()
-        arguments |= {f"{pool}_block": block, f"{pool}_token": token, f"{pool}_head": head}
-    value_dim = source.values[0].shape[3] if source.values else 0
-    constants = {
-        "LAYERS": source.layers,
+    arguments = {
+        "target_keys": target.keys[0],
+        "target_values": target_values[0],
+        **dict(zip(parts, upload(tuple(parts.values()), target.device), strict=True)),
+        "LAYERS": target.layers,
         "HEADS": heads,
-        **row_constants(key_dim, value_dim, moves.rotation),
-        "SOURCE_KEY_BLOCK": block_to_divide_by(source.keys),
-        "SOURCE_VALUE_BLOCK": block_to_divide_by(source_values),
+        **row_constants(key_dim, value_dim, rotation),
+        "SOURCE_KEY_BLOCK": sources.key_block,
+        "SOURCE_VALUE_BLOCK": sources.value_block,
+        "SOURCE_TABLE_BLOCK": moves.source_block_size,
+        "SOURCE_UNIT": sources.unit,
         "TARGET_KEY_BLOCK": block_to_divide_by(target.keys),
         "TARGET_VALUE_BLOCK": block_to_divide_by(target_values),
-        "SOURCE_UNIT": source.layer_unit,
+        "TARGET_TABLE_BLOCK": moves.target_block_size,
         "TARGET_UNIT": target.layer_unit,
-        "LARGEST": FP8_LARGEST.get(source.dtype, 0.0),
-        "RESCALE_KEYS": rescaled(source, target, 0),
-        "RESCALE_VALUES": rescaled(source, target, 1),
-        "ROWS": rows_per_program(max(key_dim, value_dim) * source.dtype.itemsize, tile_bytes),
+        "LARGEST": FP8_LARGEST.get(target.dtype, 0.0),
+        # Where keys or values keep their scale, their bytes are copied.
+        "RESCALE_KEYS": bool((sources.scales[0] != target.scale_table[0]).any()),
+        "RESCALE_VALUES": bool((sources.scales[1] != target.scale_table[1]).any()),
+        "ROWS": rows,
     }
-    return arguments, constants
+    for part, views in (("key", target.keys), ("value", target_values)):
+        block, token, head, _ = views[0].stride()
+        arguments |= {f"{part}_block": block, f"{part}_token": token, f"{part}_head": head}
+    return (tile_spans.size, target.layers), arguments
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sources:
+    """Where KV is read: dense donors, or a pool."""
+
+    table: Indices
+    """[sources, 2, 4]: address, and the strides of block, token and head, of keys and then of values."""
+    starts: Indices
+    """[sources, 2, layers]: how far each layer's keys and values begin from the address."""
+    unit: int
+    """Elements that strides and starts are counted in: 16 bytes' worth where everything is aligned so, or 1."""
+    scales: npt.NDArray[np.float32]
+    key_block: int = 0
+    value_block: int = 0
+
+    @classmethod
+    def aligned(cls, table: Indices, starts: Indices, itemsize: int, *rest: Any) -> _Sources:
+        """The unit tells the kernel whether it may read 16 bytes at once."""
+        widest = WIDEST_LOAD // itemsize
+        addresses, strides = table[:, :, 0], table[:, :, 1:]
+        uneven = (addresses % WIDEST_LOAD).any() or (strides % widest).any() or (starts % widest).any()
+        unit = 1 if uneven else widest
+        strides //= unit
+        return cls(table, starts // unit, unit, *rest)
+
+
+def _of_pool(pool: PagedKv) -> _Sources:
+    parts = pool.keys, pool.values or pool.keys
+    blocks = [block_to_divide_by(views) for views in parts]
+    table: list[list[int]] = []
+    for views, block in zip(parts, blocks, strict=True):
+        (_, _, heads, _), (block_step, token, head, _) = views[0].shape, views[0].stride()
+        # Of a dimension that is not stepped along, torch may give any stride.
+        table.append([views[0].data_ptr(), block_step if block else 0, token, head if heads > 1 else 0])
+    starts = pool.layer_starts * pool.layer_unit
+    return _Sources.aligned(np.array([table], np.int64), starts, pool.dtype.itemsize, pool.scale_table, *blocks)
+
+
+def _of_donors(donors: Sequence[DonorKv]) -> _Sources:
+    pairs = [(donor.keys, donor.keys if donor.values is None else donor.values) for donor in donors]
+    strides = np.array([[_strides(part) for part in pair] for pair in pairs], np.int64)
+    table = np.zeros((len(pairs), 2, 4), np.int64)
+    table[:, :, 0] = [[part.data_ptr() for part in pair] for pair in pairs]
+    table[:, :, 2:] = strides[:, :, 1:]
+    layers = donors[0].layers
+    starts = strides[:, :, :1] * np.arange(layers)
+    return _Sources.aligned(table, starts, donors[0].keys.dtype.itemsize, np.ones((4, layers), np.float32))
+
+
+def _strides(part: Tensor) -> tuple[int, int, int]:
+    """Of layer, token and head, in elements."""
+    layer, token, head = (step if size > 1 else 0 for size, step in zip(part.shape[:3], part.stride(), strict=False))
+    return layer, token, head

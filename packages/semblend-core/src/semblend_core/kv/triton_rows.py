@@ -38,7 +38,12 @@ def row_starts(layer_start, slots, heads, block, token, head, BLOCK: tl.constexp
 
 @triton.jit
 def slots_at(blocks, places, live, TABLE_BLOCK: tl.constexpr):
-    """The slot of each place, a place being a token's index in the sequence that the table ``blocks`` is of."""
+    """The slot of each place, a place being a token's index in the sequence that the table ``blocks`` is of.
+
+    TABLE_BLOCK is the tokens of a block, or 0 where there is no table and a place is a slot.
+    """
+    if TABLE_BLOCK == 0:
+        return places.to(tl.int64)
     block = tl.load(blocks + places // TABLE_BLOCK, mask=live, other=0).to(tl.int64)
     return block * TABLE_BLOCK + places % TABLE_BLOCK
 
