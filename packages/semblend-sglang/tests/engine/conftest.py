@@ -35,13 +35,21 @@ def model_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def configured(model_folder: Path) -> None:
+def shallow_folder() -> Path:
+    """Of a model whose answers mean nothing."""
+    from semblend_core.testing import shallow_model_folder
+
+    return shallow_model_folder()
+
+
+@pytest.fixture(scope="session")
+def configured(shallow_folder: Path) -> None:
     """SGLang's parts read their configuration from the process."""
     from sglang.srt.runtime_context import publish
     from sglang.srt.server_args import ServerArgs
 
     publish(
-        ServerArgs(model_path=str(model_folder), device="cpu", attention_backend="torch_native", dtype="float32"),
+        ServerArgs(model_path=str(shallow_folder), device="cpu", attention_backend="torch_native", dtype="float32"),
         role="scheduler",
     )
 

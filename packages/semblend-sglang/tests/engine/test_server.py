@@ -26,7 +26,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(files: Path, model_folder: Path) -> Iterator[httpx.Client]:
+def server(files: Path, shallow_folder: Path) -> Iterator[httpx.Client]:
     settings = {
         "SEMBLEND_AUDIT_PATH": str(files / "audit.jsonl"),
         "SEMBLEND_SGLANG_KEEP_DONORS": "1",
@@ -34,7 +34,7 @@ def server(files: Path, model_folder: Path) -> Iterator[httpx.Client]:
         "SEMBLEND_STORE_DISK_BYTES": "1GiB",
         "SEMBLEND_STORE_DISK_PATH": str(files / "kept"),
     }
-    with serving(model_folder, files / "log", **settings) as client:
+    with serving(shallow_folder, files / "log", **settings) as client:
         yield client
 
 
@@ -80,11 +80,13 @@ def test_flushing_the_cache_forgets_the_donors(server: httpx.Client, files: Path
     assert cached(ask(server, PROMPT, salt="flushed", wish={"capture": False})) == 0
 
 
-def test_new_weights_are_given_no_donors_of_the_old_ones(server: httpx.Client, files: Path, model_folder: Path) -> None:
+def test_new_weights_are_given_no_donors_of_the_old_ones(
+    server: httpx.Client, files: Path, shallow_folder: Path
+) -> None:
     """SGLang is told to keep its own cache."""
     ask(server, first(), salt="updated")
     wait_for_kept(files, 1)
-    update = {"model_path": str(model_folder), "flush_cache": False}
+    update = {"model_path": str(shallow_folder), "flush_cache": False}
     assert server.post("/update_weights_from_disk", json=update).json()["success"]
     wait_for_kept(files, 0)
     assert cached(ask(server, PROMPT, salt="updated")) == 0

@@ -1,4 +1,4 @@
-"""A real vLLM with SmolLM2 in float32, in this process, with SemBlend switched on."""
+"""A real vLLM in float32, in this process, with SemBlend switched on and the first layers of SmolLM2."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Engine:
         from vllm import LLM
         from vllm.config import KVEventsConfig, KVTransferConfig
 
-        from semblend_core.reference import default_model_folder
+        from semblend_core.testing import shallow_model_folder
 
         settings = options.pop("settings", {})
         self.events_endpoint = f"inproc://semblend-events-{id(self)}"
         self.llm = LLM(
-            model=str(default_model_folder()),
+            model=str(shallow_model_folder()),
             dtype="float32",
             enforce_eager=True,
             block_size=BLOCK,

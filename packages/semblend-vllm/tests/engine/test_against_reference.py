@@ -25,8 +25,9 @@ RECIPIENT = f"System: you are an architect.\n\n{MOVED}\n\nQuestion: why?\nAnswer
 @pytest.fixture(scope="module")
 def reference() -> Any:
     from semblend_core.reference import ReferenceEngine
+    from semblend_core.testing import shallow_model_folder
 
-    return ReferenceEngine.load()
+    return ReferenceEngine.load(shallow_model_folder())
 
 
 def tokens_of(engine: Any, prompt: str) -> np.ndarray:

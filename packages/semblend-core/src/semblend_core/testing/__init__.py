@@ -6,6 +6,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 
 from semblend_core.testing.for_adapters import divergence, passage
 from semblend_core.testing.reference_provider import ReferenceProvider
+from semblend_core.testing.shallow_model import shallow_model_folder
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
 from semblend_core.testing.waiting import wait_until
@@ -18,5 +19,6 @@ __all__ = [
     "TokenEngine",
     "divergence",
     "passage",
+    "shallow_model_folder",
     "wait_until",
 ]

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from semblend_core.testing import wait_until
+from semblend_core.testing import shallow_model_folder, wait_until
 
 BLOCK = 32
 
@@ -104,15 +104,18 @@ NewServer = Callable[..., AbstractContextManager[Server]]
 
 @pytest.fixture(scope="session")
 def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> NewServer:
-    """``with new_server(settings, *flags) as server``; without ``scheduler`` vLLM keeps its own."""
+    """``with new_server(settings, *flags) as server``; without ``scheduler`` vLLM keeps its own.
+
+    ``whole``: all of SmolLM2, for its answers; otherwise its first layers.
+    """
 
     @contextmanager
-    def started(settings: dict[str, str], *flags: str, scheduler: bool = True) -> Iterator[Server]:
+    def started(settings: dict[str, str], *flags: str, scheduler: bool = True, whole: bool = False) -> Iterator[Server]:
         folder = tmp_path_factory.mktemp("server")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [*_server_command(port), *flags]
+        command = [*_server_command(port, whole), *flags]
         command += ["--scheduler-cls", "semblend_vllm.SemBlendScheduler"] if scheduler else []
         # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
         variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **settings}
@@ -134,13 +137,14 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
 
 @pytest.fixture(scope="session")
 def server(new_server: NewServer) -> Iterator[Server]:
-    with new_server({}) as started:
+    with new_server({}, whole=True) as started:
         yield started
 
 
-def _server_command(port: int) -> list[str]:
+def _server_command(port: int, whole: bool) -> list[str]:
     from semblend_core.reference import default_model_folder
 
+    folder = default_model_folder() if whole else shallow_model_folder()
     connector = {
         "kv_connector": "SemBlendConnectorV1",
         "kv_connector_module_path": "semblend_vllm",
@@ -148,7 +152,7 @@ def _server_command(port: int) -> list[str]:
     }
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-        *("--model", str(default_model_folder()), "--served-model-name", "smollm2"),
+        *("--model", str(folder), "--served-model-name", "smollm2"),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--block-size", str(BLOCK), "--max-model-len", "2048", "--max-num-batched-tokens", "2048"),
         *("--max-num-seqs", "8", "--enable-prompt-tokens-details", "--kv-transfer-config", json.dumps(connector)),

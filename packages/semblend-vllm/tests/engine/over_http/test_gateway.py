@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ def sembench(command: str, *options: object) -> str:
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def server(new_server: Callable[..., Any]) -> Iterator[Any]:
+    with new_server({}) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

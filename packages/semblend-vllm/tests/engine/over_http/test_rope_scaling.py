@@ -45,10 +45,11 @@ def test_what_was_moved_by_the_scaled_frequencies_answers_as_cold(server: Any, d
 def test_the_scaling_was_in_effect(server: Any) -> None:
     """Or the test above would say nothing: the model as it was trained answers otherwise."""
     from semblend_core.reference import ReferenceEngine
+    from semblend_core.testing import shallow_model_folder
 
     asked = {"model": server.model, "prompt": RECIPIENT}
     tokens = server.client.post("/tokenize", json=asked).json()["tokens"]
-    unscaled = ReferenceEngine.load().prefill(np.array(tokens, np.int32)).logits.log_softmax(-1)
+    unscaled = ReferenceEngine.load(shallow_model_folder()).prefill(np.array(tokens, np.int32)).logits.log_softmax(-1)
     first = server.reused(RECIPIENT, cache_salt="scaled", **OFF).logprobs[0]
     furthest = max(abs(value - float(unscaled[int(token.split(":")[1])])) for token, value in first.items())
     assert furthest > 0.1

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import shallow_model_folder
+
 ADAPTERS = ("careful", "hasty")
 RANK = 8
 LARGEST_KL = 0.05
@@ -37,8 +39,9 @@ def write_adapter(folder: Path, seed: int) -> Path:
 
     source = torch.Generator().manual_seed(seed)
     shapes = {"q_proj": 576, "k_proj": 192, "v_proj": 192}
-    tensors = {}
-    for layer in range(30):
+    config = json.loads((shallow_model_folder() / "config.json").read_text())
+    layers, tensors = config["num_hidden_layers"], {}
+    for layer in range(layers):
         for module, width in shapes.items():
             name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
             tensors[f"{name}.lora_A.weight"] = torch.randn(RANK, 576, generator=source) * 0.1

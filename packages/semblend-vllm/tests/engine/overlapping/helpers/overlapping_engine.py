@@ -35,7 +35,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from semblend_core.reference import default_model_folder
+from semblend_core.testing import shallow_model_folder
 from semblend_vllm import SemBlendScheduler
 
 init_none_hash(sha256)
@@ -146,7 +146,7 @@ def _new_request(request_id: str, prompt: Sequence[int], tokens: int) -> Any:
 
 
 def _new_scheduler(overlapping: bool, tokens_of_a_step: int) -> Any:
-    model = ModelConfig(str(default_model_folder()), dtype="float32", skip_tokenizer_init=True, max_model_len=2048)
+    model = ModelConfig(str(shallow_model_folder()), dtype="float32", skip_tokenizer_init=True, max_model_len=2048)
     config = VllmConfig(
         model_config=model,
         device_config=DeviceConfig("cpu"),
