@@ -27,7 +27,6 @@ from semblend_core.contract import (
     as_token_ids,
     donor_id_of,
     identity_of_weights,
-    joined_runs,
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
@@ -38,7 +37,6 @@ from semblend_core.telemetry import (
     ENGINE_GAUGES,
     ENGINE_LABELLED_COUNTERS,
     AuditSink,
-    DonorCaptured,
     LoadAdvertised,
     growth_of,
     open_audit,
@@ -52,7 +50,6 @@ __all__ = [
     "AuditSink",
     "CostModel",
     "DeclineReason",
-    "DonorCaptured",
     "DonorOffer",
     "InvalidPlanError",
     "InvalidTokenIdsError",
@@ -82,7 +79,6 @@ __all__ = [
     "donor_id_of",
     "growth_of",
     "identity_of_weights",
-    "joined_runs",
     "open_audit",
     "read_audit",
     "require_extra",

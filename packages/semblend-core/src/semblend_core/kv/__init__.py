@@ -1,4 +1,4 @@
-"""Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store and the per-model self-test."""
+"""Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store, and the self-test by equal tokens."""
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.equal_tokens import pairs_of_equal_tokens, why_pairs_disagree
@@ -18,7 +18,6 @@ from semblend_core.kv.store import (
     Gone,
     StoreDecline,
     StoreDirectoryError,
-    StoredKv,
     StoreOptions,
     Tier,
     Transfer,
@@ -46,7 +45,6 @@ __all__ = [
     "StoreDecline",
     "StoreDirectoryError",
     "StoreOptions",
-    "StoredKv",
     "Tier",
     "Transfer",
     "TransferFailedError",
