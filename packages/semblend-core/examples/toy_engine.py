@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from semblend_core.serving import (
 )
 
 BLOCK = 16
-Work = Callable[[], Any]
+Work = Callable[[], None]
 
 
 class ToyEngine:
