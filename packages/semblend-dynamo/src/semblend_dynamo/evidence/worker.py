@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from semblend_core import Namespace
 from semblend_dynamo.evidence.embedder import Document, Embedder
-from semblend_dynamo.evidence.queues import Answers, Ask, DonorKey, Evidence, Compared, Inbox, Offer
+from semblend_dynamo.evidence.queues import Answers, Ask, Compared, DonorKey, Evidence, Inbox, Offer
 from semblend_dynamo.evidence.vector_index import VectorIndex
 
 logger = logging.getLogger(__name__)
