@@ -1,7 +1,7 @@
 """The contract between engines and SemBlend: two narrow ABCs and their frozen value types.
 
 Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an engine calls), ``namespace``
-(who may share), ``outcome`` (what is counted), ``prefix`` (the one-prefix contract for radix caches).
+(who may share), ``outcome`` (what is counted), ``self_test`` (whether KV may be loaded), ``prefix`` (the one-prefix contract for radix caches).
 """
 
 from semblend_core.contract.lookup import (
@@ -17,6 +17,7 @@ from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, gap_rows, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
+from semblend_core.contract.self_test import SelfTestResult, SelfTestState
 from semblend_core.contract.tokens import MAX_TOKEN_ID, InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
 from semblend_core.contract.weights import identity_of_weights
 
@@ -37,6 +38,8 @@ __all__ = [
     "ProviderStats",
     "Row",
     "RowKind",
+    "SelfTestResult",
+    "SelfTestState",
     "SemanticLookupProvider",
     "SemanticPrefixProvider",
     "SemanticPrefixResult",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
 from semblend_core.contract.plan import Plan
+from semblend_core.contract.self_test import SelfTestResult, SelfTestState
 from semblend_core.contract.tokens import TokenIds, as_token_ids
 
 
@@ -122,7 +123,7 @@ class OfferResult:
 
 @dataclass(frozen=True, slots=True)
 class ProviderStats:
-    """Counters since start. Monotonic, except the three gauges at the end."""
+    """Counters since start. Monotonic, except the four gauges at the end."""
 
     lookups: int = 0
     plans: int = 0
@@ -138,6 +139,8 @@ class ProviderStats:
     """What the provider holds for its donors, tokens and index included."""
     pinned_requests: int = 0
     """Requests whose plan is out and whose outcome has not been reported."""
+    self_test: SelfTestState = SelfTestState.PENDING
+    """As the adapter noted it last."""
 
 
 class SemanticLookupProvider(ABC):
@@ -170,6 +173,9 @@ class SemanticLookupProvider(ABC):
     @abstractmethod
     def restrict_to_discovery(self, reason: str) -> None:
         """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
+
+    def note_self_test(self, result: SelfTestResult) -> None:  # noqa: B027 - optional
+        """What the adapter's self-test found, for the log and the gauge. The adapter itself loads nothing without it."""
 
     def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:  # noqa: B027 - optional
         """Tell whether a donor's KV is in the engine's fastest tier, to be preferred there. May be ignored."""

@@ -1,13 +1,13 @@
 """Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store and the per-model self-test."""
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
-from semblend_core.kv.equal_tokens import pairs_of_equal_tokens, why_pairs_disagree
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable, UploadedMoves
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.relocation import relocate, relocate_uploaded
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
+from semblend_core.kv.rotation_proof import RotationProof
 from semblend_core.kv.self_test import SelfTestSubject, run_self_test
 from semblend_core.kv.self_test_cache import SelfTestCache
 from semblend_core.kv.self_test_report import SelfTestIdentity, SelfTestReport
@@ -48,6 +48,7 @@ __all__ = [
     "Quarantine",
     "RecoveredDonor",
     "Rotation",
+    "RotationProof",
     "SelfTestCache",
     "SelfTestIdentity",
     "SelfTestReport",
@@ -66,10 +67,8 @@ __all__ = [
     "TransferPendingError",
     "UnsupportedRotationError",
     "UploadedMoves",
-    "pairs_of_equal_tokens",
     "relocate",
     "relocate_spans",
     "relocate_uploaded",
     "run_self_test",
-    "why_pairs_disagree",
 ]

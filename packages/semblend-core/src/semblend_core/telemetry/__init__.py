@@ -6,7 +6,7 @@
 from semblend_core.telemetry.audit import AuditLog, AuditSink, NoAudit, open_audit
 from semblend_core.telemetry.audit_counters import AuditCounters
 from semblend_core.telemetry.counters import LatencyHistogram, LatencySnapshot, ProviderCounters
-from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS
+from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, ENGINE_STATES
 from semblend_core.telemetry.events import (
     AUDIT_SCHEMA,
     EVENTS,
@@ -29,6 +29,7 @@ __all__ = [
     "ENGINE_COUNTERS",
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
+    "ENGINE_STATES",
     "EVENTS",
     "AuditCounters",
     "AuditEvent",

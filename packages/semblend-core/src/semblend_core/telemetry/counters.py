@@ -15,6 +15,7 @@ from semblend_core.contract import (
     Outcome,
     OutcomeKind,
     ProviderStats,
+    SelfTestState,
 )
 
 
@@ -63,7 +64,14 @@ class ProviderCounters:
         with self._lock:
             self._evicted_donors += donors
 
-    def snapshot(self, *, donors: int, donor_bytes: int, pinned_requests: int) -> ProviderStats:
+    def snapshot(
+        self,
+        *,
+        donors: int,
+        donor_bytes: int,
+        pinned_requests: int,
+        self_test: SelfTestState = SelfTestState.PENDING,
+    ) -> ProviderStats:
         """All counters at one moment, with the gauges that only the provider knows."""
         with self._lock:
             return ProviderStats(
@@ -76,6 +84,7 @@ class ProviderCounters:
                 donors=donors,
                 donor_bytes=donor_bytes,
                 pinned_requests=pinned_requests,
+                self_test=self_test,
             )
 
 

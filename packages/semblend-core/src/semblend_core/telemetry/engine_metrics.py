@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from semblend_core.contract import SelfTestState
+
 ENGINE_COUNTERS = {
     "lookups": ("semblend_lookups", "Requests that were looked up."),
     "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
@@ -14,3 +16,10 @@ ENGINE_LABELLED_COUNTERS = {
 }
 """With the label that tells their series apart."""
 ENGINE_GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
+ENGINE_STATES = {
+    "self_test": ("semblend_self_test", "1 for the state that the self-test of the model is in.", "state", SelfTestState),
+}
+"""Gauges with one series for each state, by the label that names it: 1 for the state at hand, 0 for the others.
+
+So the sum over an engine's processes says how many of them are in a state.
+"""
