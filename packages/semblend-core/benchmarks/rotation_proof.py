@@ -31,14 +31,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LENGTHS = (120, 500, 2000)
 
 
-class ReadInTime(Exception):
+class ReadEarlyError(Exception):
     """Ends a forward as soon as layer 0 has stored its K and V."""
 
 
 class FirstLayer(DynamicCache):  # type: ignore[misc]
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        self.read = tuple(part[0].transpose(0, 1).float() for part in (keys, values))
-        raise ReadInTime
+        self.read = tuple(part[0].transpose(0, 1) for part in (keys, values))
+        raise ReadEarlyError
 
 
 class Model:
@@ -69,7 +69,7 @@ class Model:
         cache = FirstLayer()
         try:
             self._model(torch.tensor([token_ids]), past_key_values=cache, use_cache=True)
-        except ReadInTime:
+        except ReadEarlyError:
             keys, values = cache.read
             return keys, values
         raise RuntimeError("the model's first layer stores no KV")
@@ -101,7 +101,11 @@ def hypotheses(model: Model) -> dict[str, Rotation]:
         "other direction": replace(true, frequencies=-true.frequencies),
         "linear scaling by 2": scaled(rope_type="linear", factor=2.0),
         "llama3 scaling by 8": scaled(
-            rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=8192,
         ),
         "YaRN by 4": scaled(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768),
     }
@@ -133,15 +137,15 @@ def judged(model: Model, dtype_name: str, prompts: dict[int, list[list[int]]]) -
     for tokens, several in prompts.items():
         stored = [model.first_layer(prompt) for prompt in several]
         for name, rotation in hypotheses(model).items():
-            proof, seen, began = RotationProof(rotation, dtype), [], time.perf_counter()
+            proof, seen, began = RotationProof(rotation), [], time.perf_counter()
             for prompt, (keys, values) in zip(several, stored, strict=True):
                 pairs = EqualTokens.of(prompt)
                 if pairs is None:
                     continue
                 if name == "no rotation in the model":
-                    keys = model.rotation.rotate(keys, -np.arange(tokens)).to(dtype).float()
+                    keys = model.rotation.rotate(keys.float(), -np.arange(tokens)).to(dtype)
                 read = [(part[pairs.first], part[pairs.later]) for part in (keys, values)]
-                seen.append(Agreement.between(pairs, read[0], read[1], rotation, dtype))
+                seen.append(Agreement.between(pairs, read[0], read[1], rotation))
                 if len(seen) <= 3:
                     proof.judge(pairs, read[0], read[1])
             spent = (time.perf_counter() - began) * 1e3 / (len(seen) + min(len(seen), 3))

@@ -22,6 +22,7 @@ from semblend_core import (
     TokenIds,
     donor_id_of,
 )
+from semblend_core.kv import RotationProof
 from semblend_core.recompute import choose_policy
 from semblend_sglang import proof
 from semblend_sglang.claims import Claim, claim_of
@@ -69,12 +70,14 @@ class Finder:
         self.proved = False
         """The self-test passed; until then plans are found and not loaded."""
         self._stopped = False
+        self._proof = RotationProof(pool.rotation)
 
     @property
     def why_unproved(self) -> DeclineReason | None:
         if self.proved:
             return None
-        return DeclineReason.SELF_TEST_FAILED if self._stopped else DeclineReason.SELF_TEST_PENDING
+        failed = self._stopped or self._proof.result.failed
+        return DeclineReason.SELF_TEST_FAILED if failed else DeclineReason.SELF_TEST_PENDING
 
     def find(self, followed: FollowedRequest, exact_tokens: int) -> Claim | None:
         """A claim on donors that are there now. Notes in ``followed`` what was found, or why nothing was."""
@@ -133,8 +136,8 @@ class Finder:
         tokens = followed.token_ids[:whole_pages]
         if whole_pages < self.settings.min_span_tokens:
             return
-        if not self.proved and not self._stopped:
-            self._prove(read_slots()[:whole_pages], tokens)
+        if not self._stopped and (not self.proved or self._proof.result.passed):
+            self._prove(lambda: read_slots()[:whole_pages], tokens)
         wanted = followed.wish.makes_donor(self.settings)
         donor = self._offer(followed.namespace, followed.key, tokens) if wanted else None
         if donor is not None and self.kept is not None:
@@ -253,9 +256,8 @@ class Finder:
         if self.kept is not None:
             self.kept.forget(donor)
 
-    def _prove(self, slots: Tensor, tokens: TokenIds) -> None:
-        failed = proof.failure(self.pool, slots, tokens)
-        if failed == "":
-            self.proved = True
-        elif failed is not None:
-            self.stop(failed)
+    def _prove(self, read_slots: Callable[[], Tensor], tokens: TokenIds) -> None:
+        result = proof.judge(self._proof, self.pool, read_slots, tokens)
+        if result is not None:
+            self.proved = result.passed
+            guarded("note_self_test", self.provider.note_self_test, result)

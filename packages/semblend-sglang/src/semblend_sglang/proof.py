@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from semblend_core.kv import pairs_of_equal_tokens, why_pairs_disagree
+from semblend_core import SelfTestResult
+from semblend_core.kv import RotationProof
 from semblend_sglang.pool import KvPool
 
-MOST_PAIRS = 256
 
+def judge(
+    proof: RotationProof, pool: KvPool, read_slots: Callable[[], torch.Tensor], token_ids: npt.ArrayLike
+) -> SelfTestResult | None:
+    """What the self-test knows now, where this prompt has changed it.
 
-def failure(pool: KvPool, slots: torch.Tensor, token_ids: npt.ArrayLike) -> str | None:
-    """Why relocation cannot be trusted with this model; empty where it can, None where this prompt proves nothing.
-
-    ``slots`` are those of the prompt's tokens. Waits for the device: it is asked until it has answered once.
+    ``read_slots`` gives the slots of the prompt's tokens. Waits for the device, for prompts that it needs only.
     """
-    pairs = pairs_of_equal_tokens(token_ids)
+    pairs = proof.pairs_wanted(token_ids)
     if pairs is None:
         return None
-    first, later = (places[:MOST_PAIRS] for places in pairs)
-    there = pool.first_layer(slots[torch.from_numpy(np.concatenate((first, later))).to(slots.device)])
-    keys, values = (None if part is None else part.float().cpu().split(first.size) for part in there)
+    slots = read_slots()
+    places = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(slots.device)
+    keys, values = (None if part is None else part.cpu() for part in pool.first_layer(slots[places]))
     assert keys is not None
-    return why_pairs_disagree(keys, values, later - first, pool.rotation, pool.views.dtype)
+    count = pairs.first.size
+    return proof.judge(
+        pairs, (keys[:count], keys[count:]), None if values is None else (values[:count], values[count:])
+    )

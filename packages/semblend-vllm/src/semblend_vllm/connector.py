@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from semblend_core import DeclineReason, ProviderStats, create_provider, open_audit
+from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit
 from semblend_core.kv import Rotation, StoreOptions
 from semblend_vllm import compat, same_process
 from semblend_vllm.announcements import ExactAnnouncements
@@ -148,7 +148,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         except Exception as error:
             # The other half goes on looking up: without a self-test nothing is ever loaded.
             logger.exception("SemBlend is off: this worker's KV cannot be moved")
-            self._refusal = WorkerNews(self_test={compat.tensor_parallel_rank(): str(error) or type(error).__name__})
+            refused = SelfTestResult.refused(str(error) or type(error).__name__)
+            self._refusal = WorkerNews(self_test={compat.tensor_parallel_rank(): refused})
             return
         self._layers = {name: number for number, name in enumerate(compat.in_order(kv_caches))}
         same_process.announce(self._config, self.worker_side)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
-from semblend_core import DeclineReason, Namespace, Span, TokenIds
+from semblend_core import DeclineReason, Namespace, SelfTestResult, Span, TokenIds
 from semblend_core.recompute import MeanShift
 from semblend_vllm.claims import Rows
 from semblend_vllm.requests import Donor
@@ -93,8 +93,8 @@ class WorkerNews(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """Donors that are not, or no longer, kept."""
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
-    self_test: dict[int, str] = field(default_factory=dict)
-    """By rank: empty where it passed, or why it failed."""
+    self_test: dict[int, SelfTestResult] = field(default_factory=dict)
+    """By rank, where it has changed."""
     no_correction: str | None = None
     """Why KV cannot be corrected inside the forward."""
 

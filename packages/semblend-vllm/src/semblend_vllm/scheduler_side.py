@@ -13,6 +13,7 @@ from semblend_core import (
     DeclineReason,
     LoadAdvertised,
     LookupRequest,
+    SelfTestResult,
     SemanticLookupProvider,
     Settings,
 )
@@ -78,7 +79,7 @@ class SchedulerSide:
         self.long_claims = LongClaims()
         self._failed: list[FollowedRequest] = []
         """Requests whose load did not come: their blocks hold nothing of use."""
-        self._tested: dict[int, str] = {}
+        self._tested: dict[int, SelfTestResult] = {}
         self._ranks = ranks
 
     @property
@@ -93,7 +94,7 @@ class SchedulerSide:
     @property
     def proved(self) -> bool:
         """The workers' self-test passed; until then plans are found and not loaded."""
-        return len(self._tested) == self._ranks and not any(self._tested.values())
+        return len(self._tested) == self._ranks and all(result.passed for result in self._tested.values())
 
     @_contained
     def catch_up(self) -> None:
@@ -384,16 +385,21 @@ class SchedulerSide:
     def _capture_of(
         self, followed: FollowedRequest, tokens: int, block_ids_of: Callable[[str], list[int]]
     ) -> Capture | None:
-        proved = self.proved or any(self._tested.values())  # What has failed needs no further proof.
+        # After a failure only prompts that become donors are looked at.
+        proved = self.proved or self._failed_self_test
         return self._capturing.after_step(followed, tokens, block_ids_of, proved=proved)
 
-    def _judge_self_test(self, results: dict[int, str]) -> None:
+    @property
+    def _failed_self_test(self) -> bool:
+        return any(result.failed for result in self._tested.values())
+
+    def _judge_self_test(self, results: dict[int, SelfTestResult]) -> None:
         before = self.proved
         self._tested |= results
-        for failed in filter(None, results.values()):
-            self.provider.restrict_to_discovery(failed)
+        for result in results.values():
+            if result.failed or self.proved:
+                self.provider.note_self_test(result)
         self.donors.generation += self.proved and not before
 
     def _why_not_proved(self) -> DeclineReason:
-        failed = any(self._tested.values())
-        return DeclineReason.SELF_TEST_FAILED if failed else DeclineReason.SELF_TEST_PENDING
+        return DeclineReason.SELF_TEST_FAILED if self._failed_self_test else DeclineReason.SELF_TEST_PENDING

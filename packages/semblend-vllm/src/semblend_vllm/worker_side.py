@@ -9,13 +9,14 @@ from collections import OrderedDict
 import numpy as np
 import torch
 
-from semblend_core import DeclineReason, Namespace, TokenIds
+from semblend_core import DeclineReason, Namespace, SelfTestResult, TokenIds
 from semblend_core.kv import (
     DonorKey,
     DonorKv,
     DonorStore,
     Gone,
     Rotation,
+    RotationProof,
     StoreDecline,
     StoreOptions,
     Transfer,
@@ -42,7 +43,7 @@ class WorkerSide:
     """
 
     def __init__(self, options: StoreOptions, cache: EngineCache, rotation: Rotation, rank: int) -> None:
-        self._cache, self._rotation, self._rank = cache, rotation, rank
+        self._cache, self._rank = cache, rank
         self._lock = threading.Lock()
         self._news = WorkerNews()
         self._invalid_blocks: set[int] = set()
@@ -52,9 +53,9 @@ class WorkerSide:
         """This rank's namespace to the one that discovery knows, where they differ."""
         # Compiles what a first load would otherwise wait for, too.
         refused = proof.of_the_way_in(cache, rotation)
-        self._judged = bool(refused)
+        self._proof = None if refused else RotationProof(rotation)
         if refused:
-            self._news.self_test[rank] = refused
+            self._news.self_test[rank] = SelfTestResult.refused(refused)
         self._store = DonorStore(options, on_gone=self._donor_gone)
         self._fetched = Fetched(self._store)
         if options.disk_path is not None:
@@ -173,16 +174,14 @@ class WorkerSide:
 
     def _capture(self, capture: Capture) -> None:
         if capture.donor_id is None:
-            if not self._judged:
-                self._prove(self._cache.gather(capture.block_ids, len(capture.token_ids)), capture.token_ids)
+            self._prove(self._cache.gather(capture.block_ids, len(capture.token_ids)), capture.token_ids)
             return
         donor_id = capture.donor_id
         if not self._store.has_room_for(len(capture.token_ids) * self._cache.token_bytes):
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
             return
         donor = self._cache.gather(capture.block_ids, len(capture.token_ids))
-        if not self._judged:
-            self._prove(donor, capture.token_ids)
+        self._prove(donor, capture.token_ids)
         own = capture.namespace.for_rank(self._rank)
         self._remember(own, capture.namespace)
         result = self._store.put(
@@ -203,12 +202,10 @@ class WorkerSide:
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
     def _prove(self, donor: DonorKv, token_ids: TokenIds) -> None:
-        failed = proof.failure(donor, token_ids, self._rotation)
-        if failed is None:
-            return
-        self._judged = True
-        with self._lock:
-            self._news.self_test[self._rank] = failed
+        result = None if self._proof is None else proof.judge(self._proof, donor, token_ids)
+        if result is not None:
+            with self._lock:
+                self._news.self_test[self._rank] = result
 
     def _recover(self) -> None:
         found = self._store.recover()

@@ -18,6 +18,8 @@ from semblend_core import (
     Outcome,
     OutcomeKind,
     ProviderStats,
+    SelfTestResult,
+    SelfTestState,
     Settings,
     as_token_ids,
     create_provider,
@@ -46,7 +48,7 @@ class VllmSubject(Subject):
         engine.scheduler.connector.reset_cache()
         engine.ask("Now.", reuse="off", tokens=1)  # The workers hear of it with a step.
         engine.llm.reset_prefix_cache()
-        self._side._tested = {0: ""}
+        self._side._tested = {0: SelfTestResult(SelfTestState.PASSED)}
         given = {f"SEMBLEND_{name.upper()}": str(value) for name, value in settings.items()}
         self._provider = create_provider(Settings.from_env({**PATIENT, **given}), engine="vllm")
         self._listen()
@@ -186,7 +188,8 @@ class VllmSubject(Subject):
     def fail_self_test(self) -> None:
         from semblend_vllm.messages import WorkerNews
 
-        self._side.hear(WorkerNews(self_test={0: "relocated K of layer 0 differs from computed K"}))
+        failed = SelfTestResult.refused("relocated K of layer 0 differs from computed K")
+        self._side.hear(WorkerNews(self_test={0: failed}))
 
     def stats(self) -> ProviderStats:
         stats: ProviderStats = self._provider.stats()

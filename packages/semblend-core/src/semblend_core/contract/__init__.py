@@ -1,7 +1,8 @@
 """The contract between engines and SemBlend: two narrow ABCs and their frozen value types.
 
 Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an engine calls), ``namespace``
-(who may share), ``outcome`` (what is counted), ``self_test`` (whether KV may be loaded), ``prefix`` (the one-prefix contract for radix caches).
+(who may share), ``outcome`` (what is counted), ``self_test`` (whether KV may be loaded), ``prefix`` (the
+one-prefix contract for radix caches).
 """
 
 from semblend_core.contract.lookup import (

@@ -97,19 +97,18 @@ class Agreement:
         keys: tuple[Tensor, Tensor],
         values: tuple[Tensor, Tensor] | None,
         rotation: Rotation,
-        dtype: torch.dtype,
     ) -> Agreement:
-        """``keys``, ``values``: float32 [pairs, kv_heads, dim] on the CPU, at the first places and at the later ones.
+        """``keys``, ``values``: [pairs, kv_heads, dim] on the CPU, at the first places and at the later ones.
 
-        ``dtype``: of the pool they were read from.
+        They have the type of the pool that they were read from: it says how they were rounded.
         """
-        first, later = keys
+        first, later = (part.float() for part in keys)
         turned = rotation.rotate(first, pairs.distances)
         size = _by_band(later, rotation).clip(min=float(torch.finfo(torch.float32).tiny))
         frequencies = np.append(rotation.frequencies, np.zeros(size.size - rotation.frequencies.size))
         values_apart, values_noise = (0.0, 0.0) if values is None else _apart(*values)
         # V has no position: what differs in it differs by the engine's arithmetic, such as a scale of each batch.
-        noise = max(ROUNDING.get(dtype, OTHER_ROUNDING), min(3 * values_noise, MOST_NOISE))
+        noise = max(ROUNDING.get(keys[0].dtype, OTHER_ROUNDING), min(3 * values_noise, MOST_NOISE))
         return cls(
             frequencies=frequencies,
             turned=_by_band(turned - later, rotation) / size,
@@ -187,12 +186,13 @@ class Agreement:
 
 def _by_band(keys: Tensor, rotation: Rotation) -> Bands:
     """Root of the mean square over pairs and heads, [size / 2 + components that do not turn]."""
-    squares = keys.double().square().flatten(0, -2).mean(0).numpy()
+    squares: Bands = keys.double().square().flatten(0, -2).mean(0).numpy()
     end = rotation.start + rotation.size
     turning = squares[rotation.start : end]
     shape, axis = ((-1, 2), 1) if rotation.interleaved else ((2, -1), 0)
     still = np.append(squares[: rotation.start], squares[end:])
-    return np.sqrt(np.append(turning.reshape(shape).sum(axis), still))
+    sizes: Bands = np.sqrt(np.append(turning.reshape(shape).sum(axis), still))
+    return sizes
 
 
 def _apart(first: Tensor, later: Tensor) -> tuple[float, float]:
@@ -200,6 +200,7 @@ def _apart(first: Tensor, later: Tensor) -> tuple[float, float]:
 
     What all tokens have in common, a bias, tells nothing about whose V it is.
     """
+    first, later = first.float(), later.float()
     error = (first - later).double().square().mean()
     spread = 2 * (later - later.mean(0)).double().square().mean()
     size = later.double().square().mean()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, SelfTestState
@@ -28,9 +27,8 @@ class RotationProof:
     For one thread: the engine's.
     """
 
-    def __init__(self, rotation: Rotation, dtype: torch.dtype) -> None:
-        """``dtype``: of the engine's pool."""
-        self._rotation, self._dtype = rotation, dtype
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
         self.result = SelfTestResult(SelfTestState.PENDING, final=False)
         self._agreed_in_a_row = self._disagreed = self._plain_in_a_row = 0
         self._proved_reach = self._doubted_reach = 0.0
@@ -51,10 +49,10 @@ class RotationProof:
     ) -> SelfTestResult | None:
         """What is known now, where this prompt has changed it.
 
-        ``keys``, ``values``: float32 [pairs, kv_heads, dim] of layer 0 on the CPU, at the first places of ``pairs``
-        and at the later ones. ``values`` is None where the engine keeps none.
+        ``keys``, ``values``: [pairs, kv_heads, dim] of layer 0 on the CPU, in the pool's type, at the first places of
+        ``pairs`` and at the later ones. ``values`` is None where the engine keeps none.
         """
-        seen = Agreement.between(pairs, keys, values, self._rotation, self._dtype)
+        seen = Agreement.between(pairs, keys, values, self._rotation)
         if seen.agrees and not seen.shows_turning:
             return None  # So would K that never turns.
         new = self._after_agreement(seen) if seen.agrees else self._after_disagreement(seen)

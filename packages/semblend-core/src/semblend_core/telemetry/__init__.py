@@ -6,7 +6,12 @@
 from semblend_core.telemetry.audit import AuditLog, AuditSink, NoAudit, open_audit
 from semblend_core.telemetry.audit_counters import AuditCounters
 from semblend_core.telemetry.counters import LatencyHistogram, LatencySnapshot, ProviderCounters
-from semblend_core.telemetry.engine_metrics import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, ENGINE_STATES
+from semblend_core.telemetry.engine_metrics import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    ENGINE_LABELLED_COUNTERS,
+    ENGINE_STATES,
+)
 from semblend_core.telemetry.events import (
     AUDIT_SCHEMA,
     EVENTS,

@@ -17,7 +17,7 @@ ENGINE_LABELLED_COUNTERS = {
 """With the label that tells their series apart."""
 ENGINE_GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
 ENGINE_STATES = {
-    "self_test": ("semblend_self_test", "1 for the state that the self-test of the model is in.", "state", SelfTestState),
+    "self_test": ("semblend_self_test", "1 for the state that the self-test is in.", "state", SelfTestState),
 }
 """Gauges with one series for each state, by the label that names it: 1 for the state at hand, 0 for the others.
 
