@@ -175,7 +175,7 @@ class SemanticLookupProvider(ABC):
         """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
 
     def note_self_test(self, result: SelfTestResult) -> None:  # noqa: B027 - optional
-        """What the adapter's self-test found, for the log and the gauge. The adapter itself loads nothing without it."""
+        """What the adapter's self-test found, for the log and the gauge. The adapter itself waits for a pass."""
 
     def note_residency(self, namespace: Namespace, donor_id: str, resident: bool) -> None:  # noqa: B027 - optional
         """Tell whether a donor's KV is in the engine's fastest tier, to be preferred there. May be ignored."""
