@@ -33,7 +33,8 @@ VISIBLE = 4.0
 PLAIN = 4.0
 """An error of so many times what rounding could is no rounding."""
 FEWEST_PAIRS = 8
-MOST_PAIRS = 128
+MOST_PAIRS = 64
+"""The engine's thread waits for them."""
 SHORTEST_MOVE = 8
 """Pairs closer than this say little about low frequencies."""
 
@@ -186,7 +187,7 @@ class Agreement:
 
 def _by_band(keys: Tensor, rotation: Rotation) -> Bands:
     """Root of the mean square over pairs and heads, [size / 2 + components that do not turn]."""
-    squares: Bands = keys.double().square().flatten(0, -2).mean(0).numpy()
+    squares: Bands = keys.square().flatten(0, -2).mean(0).double().numpy()
     end = rotation.start + rotation.size
     turning = squares[rotation.start : end]
     shape, axis = ((-1, 2), 1) if rotation.interleaved else ((2, -1), 0)
@@ -201,8 +202,8 @@ def _apart(first: Tensor, later: Tensor) -> tuple[float, float]:
     What all tokens have in common, a bias, tells nothing about whose V it is.
     """
     first, later = first.float(), later.float()
-    error = (first - later).double().square().mean()
-    spread = 2 * (later - later.mean(0)).double().square().mean()
-    size = later.double().square().mean()
+    error = (first - later).square().mean()
+    spread = 2 * (later - later.mean(0)).square().mean()
+    size = later.square().mean()
     tiny = torch.finfo(torch.float32).tiny
     return float((error / spread.clamp(min=tiny)).sqrt()), float((error / size.clamp(min=tiny)).sqrt())
