@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from semblend_core import TokenIds, as_token_ids
-from semblend_core.serving import EarlierDonors
+from semblend_core.serving.earlier import EarlierDonors
 
 TOKENS: TokenIds = as_token_ids([1, 2, 3])
 

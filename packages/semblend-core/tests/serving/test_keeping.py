@@ -23,7 +23,8 @@ from semblend_core import (
     open_audit,
     read_audit,
 )
-from semblend_core.serving import DonorKeeper, EarlierDonors, RequestLife, SelfTest, Wish
+from semblend_core.serving import DonorKeeper, RequestLife, SelfTest, Wish
+from semblend_core.serving.earlier import EarlierDonors
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt="a"

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core import DeclineReason, Namespace, Outcome, OutcomeKind, Span
-from semblend_core.serving import TRANSITIONS, Claim, Finding, RequestBook, RequestLife, Stage, Wish, token_ids_of
+from semblend_core.serving import Claim, Finding, RequestBook, RequestLife, Stage, Wish, token_ids_of
+from semblend_core.serving.life import TRANSITIONS
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None

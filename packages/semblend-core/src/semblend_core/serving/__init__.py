@@ -7,18 +7,16 @@ scheduler, ``DonorKeeper`` decides what they keep, ``StepWork`` tells them, ``Wo
 stays in that engine's adapter.
 """
 
-from semblend_core.serving.claims import Claim, Rows, Run, claim_by_tier, claim_of
+from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of
 from semblend_core.serving.containment import contain, contained
-from semblend_core.serving.disk_waits import Arrival, DiskWaits
-from semblend_core.serving.donors import Capture, Captures, Donor, DonorBook, DonorName, tokens_to_keep
-from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.disk_waits import Arrival
+from semblend_core.serving.donors import DonorBook, DonorName, tokens_to_keep
 from semblend_core.serving.fetch_orders import FetchOrders
-from semblend_core.serving.keeping import DonorKeeper, Kept
-from semblend_core.serving.life import TRANSITIONS, Finding, RequestLife, Stage, token_ids_of
+from semblend_core.serving.keeping import DonorKeeper
+from semblend_core.serving.life import Finding, RequestLife, Stage, token_ids_of
 from semblend_core.serving.messages import (
     CaptureOrder,
     CorrectionOrder,
-    FetchOrder,
     Landed,
     LoadOrder,
     StepWork,
@@ -31,30 +29,21 @@ from semblend_core.serving.self_test import SelfTest
 from semblend_core.serving.wishes import Wish
 
 __all__ = [
-    "TRANSITIONS",
     "Arrival",
-    "Capture",
     "CaptureOrder",
-    "Captures",
     "Claim",
     "CorrectionOrder",
-    "DiskWaits",
-    "Donor",
     "DonorBook",
     "DonorKeeper",
     "DonorName",
-    "EarlierDonors",
-    "FetchOrder",
     "FetchOrders",
     "Finding",
-    "Kept",
     "Landed",
     "LoadOrder",
     "Namespaces",
     "RequestBook",
     "RequestLife",
     "Rows",
-    "Run",
     "Seeker",
     "SelfTest",
     "Stage",

@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from semblend_core.contract import Namespace, Plan, SemanticLookupProvider, Span, TokenIds
-from semblend_core.kv import DonorFetch, Tier, fetch_donor
+from semblend_core.kv.fetching import DonorFetch, fetch_donor
+from semblend_core.kv.store import Tier
 from semblend_core.serving.containment import contain
 from semblend_core.serving.donors import Donor, DonorBook
 from semblend_core.serving.earlier import EarlierDonors

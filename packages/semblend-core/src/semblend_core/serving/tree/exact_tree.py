@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from semblend_core.contract import TokenIds
-from semblend_core.kv import RequestFetch
+from semblend_core.kv.fetching import RequestFetch
 from semblend_core.serving.life import RequestLife
 
 

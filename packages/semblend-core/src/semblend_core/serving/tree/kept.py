@@ -7,7 +7,9 @@ from collections import deque
 from collections.abc import Callable
 
 from semblend_core.contract import Namespace, TokenIds
-from semblend_core.kv import DonorKv, DonorStore, StoreOptions, Tier, recover_in_background
+from semblend_core.kv import DonorKv, DonorStore, StoreOptions
+from semblend_core.kv.recovery import recover_in_background
+from semblend_core.kv.store import Tier
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import DeclineReason, TokenIds
-from semblend_core.kv import DonorFetch, Moves, RequestFetch, SlotTable
+from semblend_core.kv import Moves, SlotTable
+from semblend_core.kv.fetching import DonorFetch, RequestFetch
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.disk_waits import Arrival, DiskWaits
 from semblend_core.serving.tree.donors import TreeDonors

@@ -11,15 +11,8 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, Span
-from semblend_core.kv import (
-    DonorKv,
-    KvPool,
-    Moves,
-    PagedKv,
-    Rotation,
-    RotationProof,
-    SlotTable,
-)
+from semblend_core.kv import DonorKv, Moves, PagedKv, Rotation, RotationProof, SlotTable
+from semblend_core.kv.pool import KvPool
 
 
 class SlotPool(KvPool):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from semblend_core.contract import Namespace, Span
-from semblend_core.kv import DonorStore, RequestFetch, fetch_donor
+from semblend_core.kv import DonorStore
+from semblend_core.kv.fetching import RequestFetch, fetch_donor
 
 LONGEST_KEPT_S = 30.0
 """What was fetched for a request that never came is given up after this."""

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 
 from semblend_core.contract import Span
-from semblend_core.kv import DonorKv, KvPool, PagedKv, Rotation, SlotTable
+from semblend_core.kv import DonorKv, PagedKv, Rotation, SlotTable
+from semblend_core.kv.pool import KvPool
 from semblend_core.recompute import MeanShift
 
 Move = tuple[DonorKv, Span]

@@ -9,21 +9,10 @@ from collections import OrderedDict
 import numpy as np
 
 from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TokenIds
-from semblend_core.kv import (
-    DonorKey,
-    DonorKv,
-    DonorStore,
-    Gone,
-    LeftDonor,
-    Rotation,
-    RotationProof,
-    StoreDecline,
-    StoreOptions,
-    TransferFailedError,
-    TransferPendingError,
-    load_failure,
-    recover_in_background,
-)
+from semblend_core.kv import DonorKv, DonorStore, Rotation, RotationProof, StoreOptions
+from semblend_core.kv.fetching import load_failure
+from semblend_core.kv.recovery import LeftDonor, recover_in_background
+from semblend_core.kv.store import DonorKey, Gone, StoreDecline, TransferFailedError, TransferPendingError
 from semblend_core.serving.messages import CaptureOrder, CorrectionOrder, Landed, LoadOrder, StepWork, WorkerNews
 from semblend_core.serving.worker import proof
 from semblend_core.serving.worker.fetched import FetchedAhead
