@@ -33,8 +33,11 @@ class KvPool:
         views = self.views
         keys, values = (
             torch.empty((self.layers, tokens, *parts[0].shape[2:]), dtype=views.dtype, device=self.device)
+            if parts
+            else None
             for parts in (views.keys, views.values)
         )
+        assert keys is not None
         donor = DonorKv(keys, values)
         whole = [Span(0, "engine", 0, tokens)]
         moves = Moves.build(whole, sources={"engine": table}, target=SlotTable.of_donor(donor))
