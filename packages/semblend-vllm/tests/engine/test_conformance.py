@@ -204,6 +204,7 @@ def use_provider(side: Any, provider: Any) -> None:
 
 def prove(side: Any) -> None:
     """As if the first prompt had just shown that K can be moved."""
+    side.self_test._results.clear()  # A failure is for good; the engine of all tests goes on.
     side.self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
 
 

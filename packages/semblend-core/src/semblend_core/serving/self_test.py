@@ -39,8 +39,9 @@ class SelfTest:
     def hear(self, results: Mapping[int, SelfTestResult]) -> bool:
         """What ranks found. Whether the test has passed with it."""
         before = self.passed
-        self._results |= results
-        for result in results.values():
+        news = {rank: result for rank, result in results.items() if not self._is_final(rank)}
+        self._results |= news
+        for result in news.values():
             if result.failed or self.passed:
                 self._note(result)
         return self.passed and not before
@@ -48,3 +49,8 @@ class SelfTest:
     def refuse(self, why: str) -> None:
         """Nothing is loaded from now on, whatever prompts show."""
         self.hear({0: SelfTestResult.refused(why)})
+
+    def _is_final(self, rank: int) -> bool:
+        """Whether the rank has failed for good: a prompt that agrees later changes nothing."""
+        known = self._results.get(rank)
+        return known is not None and known.failed and known.final
