@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from semblend_core.settings import DeclaredSettings, Flag, SettingError, Settings, Text, setting
@@ -76,12 +77,14 @@ def test_a_size_that_could_be_misread_is_refused(text: str) -> None:
         Settings.from_env({"SEMBLEND_DONOR_INDEX_BYTES": text})
 
 
+@hypothesis_settings(deadline=None)  # A busy machine is no fault of the code.
 @given(st.integers(min_value=1, max_value=2**60))
 def test_a_size_survives_being_shown_and_read_again(size: int) -> None:
     (declared,) = (d for d in Settings.declarations() if d.field == "donor_index_bytes")
     assert declared.kind.parse(declared.kind.show(size)) == size
 
 
+@hypothesis_settings(deadline=None)  # A busy machine is no fault of the code.
 @given(st.floats(min_value=0, max_value=1))
 def test_a_share_survives_being_shown_and_read_again(share: float) -> None:
     (declared,) = (d for d in Settings.declarations() if d.field == "min_reuse_ratio")

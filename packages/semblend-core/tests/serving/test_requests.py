@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core import DeclineReason, Namespace, Outcome, OutcomeKind, Span
@@ -176,6 +176,7 @@ STEPS: dict[str, Callable[[RequestBook[RequestLife], RequestLife], object]] = {
 SETTLED = (Stage.DECLINED, Stage.REUSING, Stage.COLD, Stage.ENDED)
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(st.lists(st.sampled_from(list(STEPS)), max_size=25))
 def test_whatever_happens_one_outcome_is_reported_when_it_is_known(steps: list[str]) -> None:
     one = Followed()

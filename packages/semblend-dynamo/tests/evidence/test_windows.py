@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_dynamo.evidence.minilm import sliding_windows
@@ -13,6 +13,7 @@ from semblend_dynamo.evidence.minilm import sliding_windows
 sizes = st.integers(1, 60).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1)))
 
 
+@settings(deadline=None)  # A busy machine is no fault of the code.
 @given(length=st.integers(0, 2000), size_and_overlap=sizes)
 def test_windows_cover_everything_and_overlap(length: int, size_and_overlap: tuple[int, int]) -> None:
     size, overlap = size_and_overlap
