@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from semblend_core.serving import (
 )
 
 BLOCK = 16
-Work = Callable[[], Any]
+Work = Callable[[], None]
 
 
 class ToyEngine:
@@ -74,7 +73,8 @@ class ToyAdapter:
         self.namespaces = Namespaces(
             model="toy", revision="1", tokenizer="ids", dtype="int32", kv_layout="flat", block_size=BLOCK
         )
-        self.self_test = SelfTest(1, provider.restrict_to_discovery)
+        # Tokens have no positions to turn: no rank has anything to prove.
+        self.self_test = SelfTest(0, provider.note_self_test)
         self.keeper = DonorKeeper(provider, settings, self.self_test)
         self.requests: RequestBook[RequestLife] = RequestBook(provider.report_outcome)
         self.seeker = Seeker(provider, self.requests, self.keeper.donors, self.self_test, self._claim_for)
@@ -82,7 +82,6 @@ class ToyAdapter:
         """The donors' KV."""
         self.run: Callable[[Work], None] = lambda work: work()
         """Where captures are copied. A real one has a thread or a stream of its own."""
-        self.self_test.hear([(0, "")])  # Tokens have no positions to turn: there is nothing to prove.
 
     def follow(
         self, request_id: str, prompt: TokenIds, salt: str | None, adapter: str | None, wish: Wish

@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semblend_core import Plan, Row, RowKind, Span, joined_runs
+from semblend_core import Plan, Row, RowKind, Span
+from semblend_core.contract import joined_runs
 
 RUNS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)).map(lambda run: (run[0], run[0] + run[1])))
 

@@ -15,6 +15,8 @@ from semblend_core import (
     Namespace,
     Outcome,
     OutcomeKind,
+    SelfTestResult,
+    SelfTestState,
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SemBlend,
@@ -215,6 +217,35 @@ def test_discovery_only_finds_and_does_not_hand_out(
         assert result.loadable_plan is None
         provider.report_outcome(Outcome("r", OutcomeKind.DISCOVERY_ONLY))
         assert provider.stats().confirmed_tokens == 0
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_failed_self_test_is_an_error_with_its_figures_and_a_state(
+    make_provider: Callable[..., SemBlend], caplog: pytest.LogCaptureFixture, final: bool
+) -> None:
+    provider = make_provider()
+    assert provider.stats().self_test is SelfTestState.PENDING
+    provider.note_self_test(SelfTestResult(SelfTestState.FAILED, "off by 1.3", final=final))
+    (record,) = caplog.records
+    assert (record.levelname, "off by 1.3" in record.message, "for good" in record.message) == ("ERROR", True, final)
+    assert provider.stats().self_test is SelfTestState.FAILED
+
+
+def test_a_self_test_that_passes_in_the_end_lets_plans_be_loaded(
+    make_provider: Callable[..., SemBlend],
+    text: Text,
+    offer: Offer,
+    request_for: Ask,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    provider = make_provider()
+    provider.note_self_test(SelfTestResult(SelfTestState.FAILED, "off by 0.03", final=False))
+    with caplog.at_level("INFO"):
+        provider.note_self_test(SelfTestResult(SelfTestState.PASSED, "agrees to 0.004", final=False))
+    assert "agrees to 0.004" in caplog.text
+    assert provider.stats().self_test is SelfTestState.PASSED
+    provider.offer_donor(offer("d", text(1, 300)))
+    assert provider.lookup(request_for("r", joined(text(2, 20), text(1, 300)))).loadable_plan is not None
 
 
 def test_a_disabled_provider_does_nothing(

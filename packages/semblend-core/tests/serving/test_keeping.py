@@ -13,6 +13,8 @@ from semblend_core import (
     DeclineReason,
     LookupRequest,
     Namespace,
+    SelfTestResult,
+    SelfTestState,
     SemanticLookupProvider,
     Settings,
     TokenIds,
@@ -45,8 +47,8 @@ def provider() -> Iterator[SemanticLookupProvider]:
 
 
 def keeper_of(provider: SemanticLookupProvider, ranks: int = 1, audit: AuditSink | None = None) -> DonorKeeper:
-    self_test = SelfTest(ranks, provider.restrict_to_discovery)
-    self_test.hear((rank, "") for rank in range(ranks))
+    self_test = SelfTest(ranks, provider.note_self_test)
+    self_test.hear({rank: SelfTestResult(SelfTestState.PASSED) for rank in range(ranks)})
     return DonorKeeper(provider, Settings(min_span_tokens=16, max_donors=100), self_test, ranks, audit)
 
 
@@ -144,14 +146,14 @@ def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLo
 
 
 def test_prompts_are_read_for_the_self_test_until_it_is_over(provider: SemanticLookupProvider) -> None:
-    self_test = SelfTest(1, provider.restrict_to_discovery)
+    self_test = SelfTest(1, provider.note_self_test)
     keeper = DonorKeeper(provider, Settings(), self_test)
     unwanted = Wish("on", capture=False)
 
     kept = keeper.decide(RequestLife(None, "r", NAMESPACE, prompt(1), unwanted))
     assert kept is not None
     assert kept.donor_id is None
-    self_test.hear([(0, "")])
+    self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
     assert keeper.decide(RequestLife(None, "r", NAMESPACE, prompt(1), unwanted)) is None
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from semblend_core.kv import DonorKv, Rotation
+from semblend_core import SelfTestResult, SelfTestState
+from semblend_core.kv import DonorKv, Rotation, RotationProof
 from semblend_core.serving.worker import proof
 
 CONFIG = {
@@ -28,32 +29,42 @@ def layer_zero(rotation: Rotation, tokens: np.ndarray) -> DonorKv:
     return DonorKv(rotation.rotate(keys, np.arange(tokens.size))[None], values[None])
 
 
-def test_a_rotary_layer_passes() -> None:
-    assert proof.failure(layer_zero(ROTATION, TOKENS), TOKENS, ROTATION) == ""
+def judged(donor: DonorKv, tokens: np.ndarray = TOKENS) -> SelfTestResult:
+    """After as many such prompts as a failure takes."""
+    rotation_proof = RotationProof(ROTATION)
+    for _ in range(3):
+        proof.judge(rotation_proof, donor, tokens)
+    return rotation_proof.result
+
+
+def test_a_rotary_layer_passes_by_one_prompt() -> None:
+    result = proof.judge(RotationProof(ROTATION), layer_zero(ROTATION, TOKENS), TOKENS)
+    assert result is not None
+    assert result.passed
 
 
 def test_other_frequencies_are_found_out() -> None:
     other = Rotation.from_config({**CONFIG, "rope_theta": 500000.0})
-    failed = proof.failure(layer_zero(other, TOKENS), TOKENS, ROTATION)
-    assert failed is not None
-    assert "K of layer 0" in failed
+    result = judged(layer_zero(other, TOKENS))
+    assert result.failed
+    assert "K of layer 0" in result.says
 
 
 def test_keys_without_positions_are_found_out() -> None:
     donor = layer_zero(ROTATION, TOKENS)
     still = DonorKv(ROTATION.rotate(donor.keys[0], -np.arange(TOKENS.size))[None], donor.values)
-    assert proof.failure(still, TOKENS, ROTATION)
+    assert judged(still).failed
 
 
 def test_values_read_from_the_wrong_place_are_found_out() -> None:
     donor = layer_zero(ROTATION, TOKENS)
     assert donor.values is not None
-    failed = proof.failure(DonorKv(donor.keys, donor.values.roll(1, dims=1)), TOKENS, ROTATION)
-    assert failed is not None
-    assert "V of layer 0" in failed
+    result = judged(DonorKv(donor.keys, donor.values.roll(1, dims=1)))
+    assert result.failed
+    assert "V of layer 0" in result.says
 
 
 @pytest.mark.parametrize("tokens", [np.arange(300) % 40 + np.arange(300) // 40 * 40, np.zeros(4, int)])
 def test_a_prompt_without_repeats_proves_nothing(tokens: np.ndarray) -> None:
     keys = torch.randn(1, tokens.size, 2, 32)
-    assert proof.failure(DonorKv(keys, keys), tokens, ROTATION) is None
+    assert judged(DonorKv(keys, keys), tokens).state is SelfTestState.PENDING

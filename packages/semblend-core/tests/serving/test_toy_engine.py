@@ -111,7 +111,7 @@ class ToySubject(Subject):
             work()
 
     def fail_self_test(self) -> None:
-        self._adapter.self_test.fail("relocated K of layer 0 differs from computed K")
+        self._adapter.self_test.refuse("relocated K of layer 0 differs from computed K")
 
     def stats(self) -> ProviderStats:
         return self._provider.stats()

@@ -65,6 +65,7 @@ def test_a_changed_instruction_is_reused_over_http(server: httpx.Client, files: 
     assert counter(server, "sglang:cached_tokens_total") == cached(reused), "SGLang's own metric counts rows as cached"
     assert counter(server, "semblend_outcomes_total") >= 3
     assert counter(server, "semblend_donors") == 2
+    assert counter(server, r'semblend_self_test\{state="passed"\}') == 1
     assert [record["event"] for record in records_of(files)].count("materialized") == 1
 
 

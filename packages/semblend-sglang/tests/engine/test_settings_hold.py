@@ -64,7 +64,7 @@ def test_until_the_self_test_has_passed_it_is_pending_and_not_failed(rig_with: C
     assert rig_with().side.self_test.why_not is None
     self_test = rig_with(proved=False).side.self_test
     assert self_test.why_not is DeclineReason.SELF_TEST_PENDING
-    self_test.fail("for a test")
+    self_test.refuse("for a test")
     assert self_test.why_not is DeclineReason.SELF_TEST_FAILED
 
 

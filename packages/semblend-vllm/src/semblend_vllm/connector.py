@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from semblend_core import DeclineReason, ProviderStats, create_provider, open_audit
+from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit
 from semblend_core.kv import Rotation, StoreOptions
 from semblend_core.serving import StepWork, WorkerNews
 from semblend_core.serving.worker import WorkerSide
@@ -153,7 +153,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         except Exception as error:
             # The other half goes on looking up: without a self-test nothing is ever loaded.
             logger.exception("SemBlend is off: this worker's KV cannot be moved")
-            self._refusal = WorkerNews(self_test={kv_memory.tensor_parallel_rank(): str(error) or type(error).__name__})
+            refused = SelfTestResult.refused(str(error) or type(error).__name__)
+            self._refusal = WorkerNews(self_test={kv_memory.tensor_parallel_rank(): refused})
             return
         self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
         neighbour.announce(self._config, self.worker_side)

@@ -18,6 +18,8 @@ from semblend_core import (
     Outcome,
     OutcomeKind,
     ProviderStats,
+    SelfTestResult,
+    SelfTestState,
     Settings,
     as_token_ids,
     create_provider,
@@ -185,7 +187,8 @@ class VllmSubject(Subject):
     def fail_self_test(self) -> None:
         from semblend_core.serving import WorkerNews
 
-        self._side.hear(WorkerNews(self_test={0: "relocated K of layer 0 differs from computed K"}))
+        failed = SelfTestResult.refused("relocated K of layer 0 differs from computed K")
+        self._side.hear(WorkerNews(self_test={0: failed}))
 
     def stats(self) -> ProviderStats:
         stats: ProviderStats = self._provider.stats()
@@ -201,8 +204,7 @@ def use_provider(side: Any, provider: Any) -> None:
 
 def prove(side: Any) -> None:
     """As if the first prompt had just shown that K can be moved."""
-    side.self_test.failed = False
-    side.self_test.hear([(0, "")])
+    side.self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
 
 
 def _unasked(cached: int) -> Outcome:

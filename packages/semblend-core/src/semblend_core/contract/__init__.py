@@ -16,6 +16,7 @@ from semblend_core.contract.namespace import Namespace, identity_of_weights
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
+from semblend_core.contract.self_test import SelfTestResult, SelfTestState
 from semblend_core.contract.tokens import InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "ProviderStats",
     "Row",
     "RowKind",
+    "SelfTestResult",
+    "SelfTestState",
     "SemanticLookupProvider",
     "SemanticPrefixProvider",
     "SemanticPrefixResult",

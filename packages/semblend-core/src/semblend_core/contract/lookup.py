@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
 from semblend_core.contract.plan import Plan
+from semblend_core.contract.self_test import SelfTestResult, SelfTestState
 from semblend_core.contract.tokens import TokenIds, as_token_ids
 
 
@@ -104,7 +105,7 @@ class OfferResult:
 
 @dataclass(frozen=True, slots=True)
 class ProviderStats:
-    """Counters since start. Monotonic, except the three gauges at the end."""
+    """Counters since start. Monotonic, except the gauges at the end, from ``donors`` on."""
 
     lookups: int = 0
     plans: int = 0
@@ -120,6 +121,8 @@ class ProviderStats:
     """What the provider holds for its donors, tokens and index included."""
     pinned_requests: int = 0
     """Requests whose plan is out and whose outcome has not been reported."""
+    self_test: SelfTestState = SelfTestState.PENDING
+    """As the adapter noted it last."""
 
 
 class SemanticLookupProvider(ABC):
@@ -152,6 +155,11 @@ class SemanticLookupProvider(ABC):
     @abstractmethod
     def restrict_to_discovery(self, reason: str) -> None:
         """Stop handing out loadable plans for good, such as after a failed self-test. ``reason`` is logged."""
+
+    def note_self_test(self, result: SelfTestResult) -> None:
+        """What the adapter's self-test found, for the log and the gauge. The adapter itself waits for a pass."""
+        if result.failed and result.final:
+            self.restrict_to_discovery(result.says)
 
     @abstractmethod
     def stats(self) -> ProviderStats:

@@ -1,7 +1,6 @@
-"""Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store and the per-model self-test."""
+"""Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store, and the self-test by equal tokens."""
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
-from semblend_core.kv.equal_tokens import pairs_of_equal_tokens, why_pairs_disagree
 from semblend_core.kv.fetching import DonorFetch, RequestFetch, fetch_donor, load_failure
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection
@@ -12,13 +11,13 @@ from semblend_core.kv.pool import KvPool
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
+from semblend_core.kv.rotation_proof import RotationProof
 from semblend_core.kv.store import (
     DonorKey,
     DonorStore,
     Gone,
     StoreDecline,
     StoreDirectoryError,
-    StoredKv,
     StoreOptions,
     Tier,
     Transfer,
@@ -42,11 +41,11 @@ __all__ = [
     "PagedMeanShift",
     "RequestFetch",
     "Rotation",
+    "RotationProof",
     "SlotTable",
     "StoreDecline",
     "StoreDirectoryError",
     "StoreOptions",
-    "StoredKv",
     "Tier",
     "Transfer",
     "TransferFailedError",
@@ -54,10 +53,8 @@ __all__ = [
     "UnsupportedRotationError",
     "fetch_donor",
     "load_failure",
-    "pairs_of_equal_tokens",
     "recover_in_background",
     "relocate",
     "relocate_spans",
     "why_keys_do_not_move",
-    "why_pairs_disagree",
 ]

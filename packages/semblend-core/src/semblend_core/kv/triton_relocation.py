@@ -39,7 +39,7 @@ from semblend_core.kv.triton_rows import (
     slots_at,
 )
 
-TILE_BYTES = 8192
+TILE_BYTES = 4096
 """Bytes of keys, and again of values, that one program moves; benchmarks/relocation.py sweeps it."""
 
 

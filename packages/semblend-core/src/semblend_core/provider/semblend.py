@@ -19,6 +19,8 @@ from semblend_core.contract import (
     OutcomeKind,
     Plan,
     ProviderStats,
+    SelfTestResult,
+    SelfTestState,
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SemanticPrefixResult,
@@ -74,6 +76,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self._counters = ProviderCounters()
         self._open = OpenRequests(self.registry, settings.pin_ttl_s)
         self._discovery_only = settings.discovery_only
+        self._self_test = SelfTestState.PENDING
         self._shut_down = False
 
     # The lookup contract.
@@ -142,9 +145,21 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         logger.warning("SemBlend finds but no longer loads, for good: %s", reason)
         self._discovery_only = True
 
+    def note_self_test(self, result: SelfTestResult) -> None:
+        self._self_test = result.state
+        if result.failed:
+            duration = "for good" if result.final else "unless later prompts pass"
+            logger.error("SemBlend's self-test failed, it finds and does not load, %s: %s", duration, result.says)
+            self._discovery_only |= result.final
+        elif result.passed:
+            logger.info("SemBlend's self-test passed: %s", result.says)
+
     def stats(self) -> ProviderStats:
         return self._counters.snapshot(
-            donors=len(self.registry), donor_bytes=self.registry.nbytes, pinned_requests=len(self._open)
+            donors=len(self.registry),
+            donor_bytes=self.registry.nbytes,
+            pinned_requests=len(self._open),
+            self_test=self._self_test,
         )
 
     def check_integrity(self) -> None:

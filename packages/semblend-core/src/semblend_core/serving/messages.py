@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from semblend_core.contract import DeclineReason, Namespace, Span, TokenIds
+from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TokenIds
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.claims import Rows
 from semblend_core.serving.donors import DonorName
@@ -95,8 +95,8 @@ class WorkerNews:
     """Donors that are not, or no longer, kept."""
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
-    self_test: dict[int, str] = field(default_factory=dict)
-    """By rank: empty where it passed, or why it failed."""
+    self_test: dict[int, SelfTestResult] = field(default_factory=dict)
+    """By rank, where it has changed."""
     no_correction: str | None = None
     """Why KV cannot be corrected inside the forward."""
 

@@ -5,6 +5,7 @@ from semblend_core.telemetry.counters import (
     ENGINE_COUNTERS,
     ENGINE_GAUGES,
     ENGINE_LABELLED_COUNTERS,
+    ENGINE_STATES,
     ProviderCounters,
     growth_of,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "ENGINE_COUNTERS",
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
+    "ENGINE_STATES",
     "AuditLog",
     "AuditSink",
     "Declined",

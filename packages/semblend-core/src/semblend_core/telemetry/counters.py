@@ -16,6 +16,7 @@ from semblend_core.contract import (
     Outcome,
     OutcomeKind,
     ProviderStats,
+    SelfTestState,
 )
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,14 @@ class ProviderCounters:
         with self._lock:
             self._evicted_donors += donors
 
-    def snapshot(self, *, donors: int, donor_bytes: int, pinned_requests: int) -> ProviderStats:
+    def snapshot(
+        self,
+        *,
+        donors: int,
+        donor_bytes: int,
+        pinned_requests: int,
+        self_test: SelfTestState = SelfTestState.PENDING,
+    ) -> ProviderStats:
         """All counters at one moment, with the gauges that only the provider knows."""
         with self._lock:
             return ProviderStats(
@@ -79,6 +87,7 @@ class ProviderCounters:
                 donors=donors,
                 donor_bytes=donor_bytes,
                 pinned_requests=pinned_requests,
+                self_test=self_test,
             )
 
 
@@ -155,6 +164,18 @@ ENGINE_LABELLED_COUNTERS = {
 }
 """With the label that tells their series apart."""
 ENGINE_GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}
+ENGINE_STATES = {
+    "self_test": (
+        "semblend_self_test",
+        "1 for the state that the self-test of the model is in.",
+        "state",
+        SelfTestState,
+    ),
+}
+"""Gauges with one series for each state, by the label that names it: 1 for the state at hand, 0 for the others.
+
+So the sum over an engine's processes says how many of them are in a state.
+"""
 
 
 def growth_of(before: ProviderStats, after: ProviderStats) -> dict[str, Any]:

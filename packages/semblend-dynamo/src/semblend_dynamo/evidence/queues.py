@@ -100,7 +100,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Compared:
     """Evidence and the offer it came from, so that it can be withdrawn when that donor is forgotten."""
 
     evidence: Evidence
@@ -115,18 +115,18 @@ class Answers:
         self._limit = limit
         self._lifetime_s = lifetime_s
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[float, tuple[Finding, ...]]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, tuple[Compared, ...]]] = OrderedDict()
         self.expired = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def put(self, request_id: str, findings: tuple[Finding, ...]) -> None:
+    def put(self, request_id: str, findings: tuple[Compared, ...]) -> None:
         self.discard(request_id)
         self._kept[request_id] = (self._clock() + self._lifetime_s, findings)
         self._expire()
 
-    def get(self, request_id: str) -> tuple[Finding, ...] | None:
+    def get(self, request_id: str) -> tuple[Compared, ...] | None:
         self._expire()
         kept = self._kept.get(request_id)
         return None if kept is None else kept[1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from semblend_core import Namespace
 from semblend_dynamo.evidence.embedder import Document, Embedder
-from semblend_dynamo.evidence.queues import Answers, Ask, DonorKey, Evidence, Finding, Inbox, Offer
+from semblend_dynamo.evidence.queues import Answers, Ask, Compared, DonorKey, Evidence, Inbox, Offer
 from semblend_dynamo.evidence.vector_index import VectorIndex
 
 logger = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class EvidenceWorker:
         vectors = embedder.embed(ask.document)
         found = index.search(ask.namespace, vectors, self._matches)
         findings = tuple(
-            Finding(Evidence(match.donor_id, min(1.0, match.similarity), embedder.name), key, self._indexed[key])
+            Compared(Evidence(match.donor_id, min(1.0, match.similarity), embedder.name), key, self._indexed[key])
             for match in found
             if match.similarity >= self._min_similarity
             for key in [(ask.namespace.digest, match.donor_id)]

@@ -10,6 +10,7 @@ from semblend_core import (
     ENGINE_COUNTERS,
     ENGINE_GAUGES,
     ENGINE_LABELLED_COUNTERS,
+    ENGINE_STATES,
     ProviderStats,
     SemanticLookupProvider,
     growth_of,
@@ -29,6 +30,10 @@ class EngineMetrics:
         self._gauges = {
             name: Gauge(metric, says, multiprocess_mode="livesum") for name, (metric, says) in ENGINE_GAUGES.items()
         }
+        self._states = {
+            name: (Gauge(metric, says, [label], multiprocess_mode="livesum"), states)
+            for name, (metric, says, label, states) in ENGINE_STATES.items()
+        }
 
     def update(self) -> None:
         """Add what has happened since the last call."""
@@ -41,4 +46,7 @@ class EngineMetrics:
                 labelled.labels(value).inc(count)
         for name, gauge in self._gauges.items():
             gauge.set(getattr(now, name))
+        for name, (gauge, states) in self._states.items():
+            for state in states:
+                gauge.labels(str(state)).set(getattr(now, name) == state)
         self._told = now

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
+from semblend_core.kv import RotationProof
 from semblend_core.serving import (
     Claim,
     Finding,
@@ -66,7 +67,8 @@ class Side:
         self.requests = SglangRequests(
             namespaces, lambda outcome: provider.report_outcome(outcome), self._loading.stop_fetching
         )
-        self.self_test = SelfTest(1, lambda why: contain("stopping reuse", provider.restrict_to_discovery, why))
+        self.self_test = SelfTest(1, lambda found: contain("noting the self-test", provider.note_self_test, found))
+        self._proof = RotationProof(pool.rotation)
         self._seeker = Seeker(
             provider, self.requests, self.donors.book, self.self_test, self._claim_for, self.donors.drop_missing
         )
@@ -196,7 +198,7 @@ class Side:
                 # A hook is not called, so nothing may be reused.
                 why = "SGLang computed a request without its rows"
                 logger.error("%s: %s. SemBlend only looks from now on", life.request_id, why)
-                self.self_test.fail(why)
+                self.self_test.refuse(why)
         self._changed()
 
     def reset(self) -> None:
@@ -294,11 +296,12 @@ class Side:
         tokens = tokens_to_keep(life, self.settings, self.tree.page_size)
         if tokens is None:
             return
-        if self.self_test.wants_prompts:  # Also of those that nobody wants to keep.
-            failure = self.pool.test_keys(read_slots()[: tokens.size], tokens)
-            if failure is not None:
-                self.self_test.hear([(0, failure)])
-        if life.wish.makes_donor(self.settings):
+        wanted = life.wish.makes_donor(self.settings)
+        if wanted or self.self_test.wants_prompts:
+            found = self.pool.test_keys(self._proof, lambda: read_slots()[: tokens.size], tokens)
+            if found is not None and self.self_test.hear({0: found}):
+                self.donors.book.generation += 1  # What was found and not loaded may be asked for again.
+        if wanted:
             self.donors.add(life, tokens, read_slots)
 
     def _forget_donors(self) -> None:

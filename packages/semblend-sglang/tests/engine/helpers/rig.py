@@ -22,7 +22,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_params import SamplingParams
 from toy_model import HEAD, LATENT, ToyModel
 
-from semblend_core import Settings, create_provider
+from semblend_core import SelfTestResult, SelfTestState, Settings, create_provider
 from semblend_core.kv import Rotation
 from semblend_core.serving import Namespaces
 from semblend_sglang.compat import hooks
@@ -82,7 +82,7 @@ class Rig(ToyModel):
         limits = BatchLimits((chunk or context) - page_size, most_sequences)
         self.side = Side(provider, self.settings, self.tree, pool, limits, self.namespaces, kept)
         if proved:
-            self.side.self_test.hear([(0, "")])
+            self.side.self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
         self.tree.semblend = self.side
         self.waiting: list[Req] = []
         self.running: list[Req] = []

@@ -9,7 +9,14 @@ from typing import Any
 import prometheus_client
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-from semblend_core import ENGINE_COUNTERS, ENGINE_GAUGES, ENGINE_LABELLED_COUNTERS, ProviderStats, growth_of
+from semblend_core import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    ENGINE_LABELLED_COUNTERS,
+    ENGINE_STATES,
+    ProviderStats,
+    growth_of,
+)
 
 
 @dataclass
@@ -18,9 +25,10 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
 
     @classmethod
     def between(cls, before: ProviderStats, after: ProviderStats) -> ReuseStats:
-        moved = any(getattr(after, name) != getattr(before, name) for name in ENGINE_GAUGES)
+        moved = any(getattr(after, name) != getattr(before, name) for name in (*ENGINE_GAUGES, *ENGINE_STATES))
         gauges = {name: getattr(after, name) for name in ENGINE_GAUGES}
-        return cls(growth_of(before, after) | gauges | {"gauges_moved": moved})
+        states = {name: str(getattr(after, name)) for name in ENGINE_STATES}
+        return cls(growth_of(before, after) | gauges | states | {"gauges_moved": moved})
 
     def aggregate(self, other: KVConnectorStats) -> ReuseStats:
         if not other.data:
@@ -30,7 +38,9 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         summed: dict[str, Any] = {name: self.data[name] + other.data[name] for name in ENGINE_COUNTERS}
         for name in ENGINE_LABELLED_COUNTERS:
             summed[name] = dict(Tally(self.data[name]) + Tally(other.data[name]))
-        return ReuseStats(summed | {name: other.data[name] for name in (*ENGINE_GAUGES, "gauges_moved")})
+        return ReuseStats(
+            summed | {name: other.data[name] for name in (*ENGINE_GAUGES, *ENGINE_STATES, "gauges_moved")}
+        )
 
     def reduce(self) -> dict[str, int | float]:
         """One line in vLLM's log per interval."""
@@ -70,6 +80,12 @@ class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
             name: gauge(name=metric, documentation=says, labelnames=labelnames)
             for name, (metric, says) in ENGINE_GAUGES.items()
         }
+        self._states = {
+            name: gauge(name=metric, documentation=says, labelnames=[*labelnames, label])
+            for name, (metric, says, label, _) in ENGINE_STATES.items()
+        }
+        for labels in per_engine_labelvalues.values():
+            self._show_states(labels, {name: str(getattr(ProviderStats(), name)) for name in ENGINE_STATES})
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         labels = self.per_engine_labelvalues[engine_idx]
@@ -80,3 +96,9 @@ class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
                 metric.labels(*labels, value).inc(count)
         for name, metric in self._gauges.items():
             metric.labels(*labels).set(transfer_stats_data[name])
+        self._show_states(labels, transfer_stats_data)
+
+    def _show_states(self, labels: list[object], now: dict[str, Any]) -> None:
+        for name, metric in self._states.items():
+            for state in ENGINE_STATES[name][-1]:
+                metric.labels(*labels, str(state)).set(now[name] == state)

@@ -17,19 +17,19 @@ from vllm.v1.request import RequestStatus
 
 
 @dataclass(frozen=True)
-class BatchLimits:
+class StepLimits:
     tokens: int
     sequences: int
 
-    def less(self, tokens: int, sequences: int) -> BatchLimits:
-        return BatchLimits(self.tokens - tokens, self.sequences - sequences)
+    def less(self, tokens: int, sequences: int) -> StepLimits:
+        return StepLimits(self.tokens - tokens, self.sequences - sequences)
 
 
-def batch_limits(scheduler: Any) -> BatchLimits:
-    return BatchLimits(scheduler.max_num_scheduled_tokens, getattr(scheduler, _admission_limit(scheduler)))
+def step_limits(scheduler: Any) -> StepLimits:
+    return StepLimits(scheduler.max_num_scheduled_tokens, getattr(scheduler, _admission_limit(scheduler)))
 
 
-def set_batch_limits(scheduler: Any, limits: BatchLimits) -> None:
+def set_step_limits(scheduler: Any, limits: StepLimits) -> None:
     # Only admission is limited: requests that run already stay within what vLLM itself checks.
     scheduler.max_num_scheduled_tokens = limits.tokens
     lowest = len(scheduler.running) if _admission_limit(scheduler) == "max_num_running_reqs" else 0

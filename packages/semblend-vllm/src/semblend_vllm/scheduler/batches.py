@@ -85,12 +85,12 @@ class _WithRows:
         running = compat.held_sequences(self)
         held_tokens, held_sequences = self._needed_by_long_claims(side, room, running)
         room.tokens, room.sequences = self._needed(side, room, running, held_tokens, held_sequences)
-        limits = compat.batch_limits(self)
-        compat.set_batch_limits(self, limits.less(held_tokens + room.tokens, held_sequences + room.sequences))
+        limits = compat.step_limits(self)
+        compat.set_step_limits(self, limits.less(held_tokens + room.tokens, held_sequences + room.sequences))
         try:
             yield room.sequences > 0
         finally:
-            compat.set_batch_limits(self, limits)
+            compat.set_step_limits(self, limits)
 
     def _needed(
         self, side: SchedulerSide, room: RowRoom, running: int, held_tokens: int, held_sequences: int

@@ -45,7 +45,7 @@ class SchedulerSide:
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
-        self.self_test = SelfTest(ranks, lambda why: self.provider.restrict_to_discovery(why))
+        self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
         self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit)
         self.requests: RequestBook[VllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
@@ -168,7 +168,7 @@ class SchedulerSide:
             life = self.requests.get(request_id)
             if life is not None and request_id not in news.failed:
                 self.requests.confirm(life, landed.tokens, landed.bytes)
-        if self.self_test.hear(news.self_test.items()):
+        if self.self_test.hear(news.self_test):
             self.keeper.donors.generation += 1  # What was found and not loaded may be asked for again.
         if news.no_correction:
             self.admission.stop_correcting(news.no_correction)

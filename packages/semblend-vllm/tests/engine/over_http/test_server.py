@@ -25,6 +25,8 @@ def test_a_changed_instruction_is_reused_over_http(server: Any) -> None:
     assert cached_tokens(reused) == confirmed
     assert server.records("materialized")[-1]["tokens"] == confirmed
     assert server.counter("semblend_outcomes_total", outcome="materialized") >= 1
+    assert server.counter("semblend_self_test", state="passed") == 1
+    assert server.counter("semblend_self_test", state="pending") == 0
     assert server.counter("semblend_donors") == len(server.records("donor_registered")) - len(server.records("evicted"))
 
 

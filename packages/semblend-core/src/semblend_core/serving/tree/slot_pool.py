@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from semblend_core.contract import Span
+from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import (
     DonorKv,
     KvPool,
     Moves,
     PagedKv,
     Rotation,
+    RotationProof,
     SlotTable,
-    pairs_of_equal_tokens,
-    why_pairs_disagree,
 )
-
-MOST_PAIRS = 256
-"""Of equal tokens that a self-test compares."""
 
 
 class SlotPool(KvPool):
@@ -38,27 +35,24 @@ class SlotPool(KvPool):
         keys, values = taken[: self.layers], taken[self.layers :]
         return DonorKv(torch.stack(keys), torch.stack(values) if values else None)
 
-    def test_keys(self, slots: Tensor, token_ids: npt.ArrayLike) -> str | None:
+    def test_keys(
+        self, proof: RotationProof, read_slots: Callable[[], Tensor], token_ids: npt.ArrayLike
+    ) -> SelfTestResult | None:
         """The self-test that needs no forward: where a prompt holds a token twice, the pool must agree with itself.
 
-        Why relocation cannot be trusted with this model; empty where it can, None where this prompt proves nothing.
-        ``slots`` are those of the prompt's tokens. Waits for the device: it is asked until it has answered once.
+        What is known now, where this prompt has changed it. ``read_slots`` gives the slots of its tokens, and is called
+        only if they are wanted. Then this waits for the device.
         """
-        pairs = pairs_of_equal_tokens(token_ids)
+        pairs = proof.pairs_wanted(token_ids)
         if pairs is None:
             return None
-        first, later = (places[:MOST_PAIRS] for places in pairs)
-        both = torch.from_numpy(np.concatenate((first, later))).to(slots.device)
-        keys, values = (None if part is None else part.float().cpu() for part in self.first_layer(slots[both]))
+        slots = read_slots()
+        both = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(slots.device)
+        keys, values = (None if part is None else part.cpu() for part in self.first_layer(slots[both]))
         assert keys is not None
-        count = first.size
-        return why_pairs_disagree(
-            (keys[:count], keys[count:]),
-            None if values is None else (values[:count], values[count:]),
-            later - first,
-            self.rotation,
-            self.views.dtype,
-        )
+        count = pairs.first.size
+        both_values = None if values is None else (values[:count], values[count:])
+        return proof.judge(pairs, (keys[:count], keys[count:]), both_values)
 
     def come_behind_the_forward(self) -> None:
         """With overlapped scheduling a forward may still write to slots that are free by now.

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from semblend_core.contract import Span
-from semblend_core.kv import DonorKv, Rotation, pairs_of_equal_tokens, why_pairs_disagree
+from semblend_core.contract import SelfTestResult, Span
+from semblend_core.kv import DonorKv, Rotation, RotationProof
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.worker.memory import KvMemory
 
@@ -56,14 +56,12 @@ def _same(donor: DonorKv, keys: torch.Tensor, values: torch.Tensor, skipped: int
     return torch.equal(donor.keys[:, skipped:], keys) and torch.equal(donor.values[:, skipped:], values)
 
 
-def failure(donor: DonorKv, token_ids: npt.ArrayLike, rotation: Rotation) -> str | None:
-    """Why relocation cannot be trusted with this model; empty where it can, None where this prompt proves nothing."""
-    pairs = pairs_of_equal_tokens(token_ids)
+def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> SelfTestResult | None:
+    """What the self-test knows now, where the KV of this prompt has changed it. Waits for the device if it reads it."""
+    pairs = proof.pairs_wanted(token_ids)
     if pairs is None or donor.values is None:
         return None
-    first, later = pairs
-    keys, values = donor.keys[0].float(), donor.values[0].float()
-    distances = later - first
-    return why_pairs_disagree(
-        (keys[first], keys[later]), (values[first], values[later]), distances, rotation, donor.keys.dtype
-    )
+    places = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(donor.keys.device)
+    keys, values = (part[0][places].cpu() for part in (donor.keys, donor.values))
+    count = pairs.first.size
+    return proof.judge(pairs, (keys[:count], keys[count:]), (values[:count], values[count:]))

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from semblend_core.contract import DeclineReason, Namespace, TokenIds
+from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TokenIds
 from semblend_core.kv import (
     DonorKey,
     DonorKv,
@@ -16,6 +16,7 @@ from semblend_core.kv import (
     Gone,
     LeftDonor,
     Rotation,
+    RotationProof,
     StoreDecline,
     StoreOptions,
     TransferFailedError,
@@ -44,7 +45,7 @@ class WorkerSide:
         self, options: StoreOptions, memory: KvMemory, rotation: Rotation, rank: int, unused_block: int = 0
     ) -> None:
         """``unused_block``: one whose content the engine never reads."""
-        self._memory, self._rotation, self._rank = memory, rotation, rank
+        self._memory, self._rank = memory, rank
         self._lock = threading.Lock()
         self._news = WorkerNews()
         self._invalid_blocks: set[int] = set()
@@ -54,9 +55,9 @@ class WorkerSide:
         """This rank's namespace to the one that discovery knows, where they differ."""
         # Compiles what a first load would otherwise wait for, too.
         refused = proof.of_the_way_in(memory, rotation, unused_block)
-        self._judged = bool(refused)
+        self._proof = None if refused else RotationProof(rotation)
         if refused:
-            self._news.self_test[rank] = refused
+            self._news.self_test[rank] = SelfTestResult.refused(refused)
         self._store = DonorStore(options, on_gone=self._donor_gone)
         self._fetched = FetchedAhead(self._store)
         if options.disk_path is not None:
@@ -169,7 +170,7 @@ class WorkerSide:
 
     def _capture(self, capture: CaptureOrder) -> None:
         if capture.donor_id is None:
-            if not self._judged:
+            if self._proof is not None:
                 self._prove(self._memory.gather(capture.block_ids, len(capture.token_ids)), capture.token_ids)
             return
         donor_id = capture.donor_id
@@ -177,8 +178,7 @@ class WorkerSide:
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
             return
         donor = self._memory.gather(capture.block_ids, len(capture.token_ids))
-        if not self._judged:
-            self._prove(donor, capture.token_ids)
+        self._prove(donor, capture.token_ids)
         own = capture.namespace.for_rank(self._rank)
         self._remember(own, capture.namespace)
         result = self._store.put(
@@ -199,12 +199,10 @@ class WorkerSide:
             self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
     def _prove(self, donor: DonorKv, token_ids: TokenIds) -> None:
-        failed = proof.failure(donor, token_ids, self._rotation)
-        if failed is None:
-            return
-        self._judged = True
-        with self._lock:
-            self._news.self_test[self._rank] = failed
+        result = None if self._proof is None else proof.judge(self._proof, donor, token_ids)
+        if result is not None:
+            with self._lock:
+                self._news.self_test[self._rank] = result
 
     def _recovered(self, donors: list[LeftDonor]) -> None:
         with self._lock:

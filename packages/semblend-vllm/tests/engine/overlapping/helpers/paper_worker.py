@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-from semblend_core import DeclineReason
+from semblend_core import DeclineReason, SelfTestResult, SelfTestState
 from semblend_core.serving import Landed
 from semblend_vllm.messages import VllmWorkerNews
 
@@ -62,7 +62,7 @@ class PaperWorker:
         self.donors: dict[Any, Any] = {}
         self.fails: Callable[[Any], bool] = lambda order: False
         """Of a load or a correction."""
-        self._self_test = {0: ""}
+        self._self_test = {0: SelfTestResult(SelfTestState.PASSED)}
         self._lost: dict[Any, Any] = {}
 
     def run(self, output: Any) -> Any:

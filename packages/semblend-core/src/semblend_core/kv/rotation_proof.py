@@ -1,0 +1,86 @@
+"""The self-test that needs no forward of its own: prompts that the engine serves show whether its KV can be moved."""
+
+from __future__ import annotations
+
+import numpy.typing as npt
+from torch import Tensor
+
+from semblend_core.contract import SelfTestResult, SelfTestState
+from semblend_core.kv.equal_tokens import Agreement, EqualTokens
+from semblend_core.kv.rotation import Rotation
+
+PROMPTS_FOR_NO = 3
+"""One prompt may be odd; so many that disagree are not."""
+PROMPTS_FOR_YES_AFTER_ALL = 3
+"""In a row, once some prompt has disagreed."""
+PROMPTS_BETWEEN_RETRIES = 16
+"""After a no that is not plain, one in so many is looked at."""
+LONGER = 4.0
+"""After a yes, a prompt is looked at that reaches so many times as far: slow frequencies show over long distances."""
+
+
+class RotationProof:
+    """Proves that K is stored behind the rotary embedding that we turn it with, and that the pool is read right.
+
+    One prompt that agrees is a yes. A no takes several, and is final where each of them is plain. Otherwise it is
+    tried again from time to time. A prompt that reaches less far than one that disagreed does not count for a yes.
+    For one thread: the engine's.
+    """
+
+    def __init__(self, rotation: Rotation) -> None:
+        self._rotation = rotation
+        self.result = SelfTestResult(SelfTestState.PENDING, final=False)
+        self._agreed_in_a_row = self._disagreed = self._plain_in_a_row = 0
+        self._proved_reach = self._doubted_reach = 0.0
+        self._passed_over = 0
+
+    def pairs_wanted(self, token_ids: npt.ArrayLike) -> EqualTokens | None:
+        """Where KV of layer 0 must be read to judge it by this prompt; None where there is no need, or no way."""
+        if self.result.failed and (self.result.final or self._rests()):
+            return None
+        needed = LONGER * self._proved_reach if self.result.passed else self._doubted_reach / 2
+        if len(token_ids) < needed:  # type: ignore[arg-type]
+            return None
+        pairs = EqualTokens.of(token_ids)
+        return None if pairs is None or pairs.reach < needed else pairs
+
+    def judge(
+        self, pairs: EqualTokens, keys: tuple[Tensor, Tensor], values: tuple[Tensor, Tensor] | None
+    ) -> SelfTestResult | None:
+        """What is known now, where this prompt has changed it.
+
+        ``keys``, ``values``: [pairs, kv_heads, dim] of layer 0 on the CPU, in the pool's type, at the first places of
+        ``pairs`` and at the later ones. ``values`` is None where the engine keeps none.
+        """
+        seen = Agreement.between(pairs, keys, values, self._rotation)
+        if seen.agrees and not seen.shows_turning:
+            return None  # So would K that never turns.
+        new = self._after_agreement(seen) if seen.agrees else self._after_disagreement(seen)
+        if new is None or (new.state, new.final) == (self.result.state, self.result.final):
+            return None
+        self.result = new
+        return new
+
+    def _rests(self) -> bool:
+        self._passed_over += 1
+        return self._passed_over % PROMPTS_BETWEEN_RETRIES != 0
+
+    def _after_agreement(self, seen: Agreement) -> SelfTestResult | None:
+        self._agreed_in_a_row += 1
+        self._plain_in_a_row = 0
+        if self._disagreed and self._agreed_in_a_row < PROMPTS_FOR_YES_AFTER_ALL:
+            return None
+        self._disagreed, self._doubted_reach = 0, 0.0
+        self._proved_reach = max(self._proved_reach, seen.reach)
+        return SelfTestResult(SelfTestState.PASSED, seen.describe(), final=False)
+
+    def _after_disagreement(self, seen: Agreement) -> SelfTestResult | None:
+        self._agreed_in_a_row = 0
+        self._disagreed += 1
+        self._plain_in_a_row = self._plain_in_a_row + 1 if seen.plainly_disagrees else 0
+        self._doubted_reach = max(self._doubted_reach, seen.reach)
+        if self._disagreed < PROMPTS_FOR_NO:
+            return None
+        plain = self._plain_in_a_row >= PROMPTS_FOR_NO
+        prompts = f"{self._disagreed} prompts disagree, the last: "
+        return SelfTestResult(SelfTestState.FAILED, prompts + seen.describe(), final=plain)
