@@ -20,6 +20,7 @@ from semblend_core.reference import ModelNotLoadedError, ReferenceEngine, defaul
 from semblend_core.reference.__main__ import main
 from semblend_core.reference.loading import load_model, write_default_model
 from semblend_core.reference.smollm2 import default_model_file
+from semblend_core.testing import shallow_model_folder
 
 if TYPE_CHECKING:
     from semblend_core.reference import ReferenceEngine as Engine
@@ -65,9 +66,10 @@ print(engine.geometry.layers, "gguf" in sys.modules)
 
 
 def test_a_short_type_is_loaded_when_asked_for() -> None:
-    engine = ReferenceEngine.load(dtype="bfloat16")
+    # Few layers and tokens: some CPUs compute a short type number by number.
+    engine = ReferenceEngine.load(shallow_model_folder(), dtype="bfloat16")
     assert engine.geometry.dtype is torch.bfloat16
-    prefill = engine.prefill(np.arange(100, 130))
+    prefill = engine.prefill(np.arange(100, 108))
     assert prefill.logits.dtype is torch.float32
     assert engine.decode(prefill, 2, stop_ids=()) == engine.decode(prefill, 2, stop_ids=())
 

@@ -101,4 +101,4 @@ def test_answers_are_right_after_all_that(engine: Any, divergence: Any) -> None:
     reused = engine.ask(recipient, salt="calm")
     cold = engine.ask(recipient, salt="calm, cold", reuse="off")
     assert reused.cached_tokens > 0
-    assert divergence(cold, reused) < 0.1
+    assert divergence(cold, reused) < 0.2

@@ -82,8 +82,12 @@ class RunningEngine:
 
 
 def ended(records: Any) -> set[str]:
-    """The requests whose end is on record."""
-    return {record["request_id"] for record in records if record["event"] in ("materialized", "declined")}
+    """The requests whose end is on record. One that SGLang's own cache serves ends with its lookup."""
+    return {
+        record["request_id"]
+        for record in records
+        if record["event"] in ("materialized", "declined") or record.get("reason") == "exact_prefix_covers"
+    }
 
 
 def cached(answer: Any) -> int:

@@ -64,7 +64,7 @@ class Server:
         counted = {name: len(self.records(name)) for name in ("materialized", "declined", "plan")}
         answer = self.ask(prompt, logprobs=20, return_tokens_as_token_ids=True, **more)
         if ends:  # Records are written in the background.
-            wait_until(lambda: any(len(self.records(name)) > counted[name] for name in ends), f"one of {ends}")
+            self._wait_until(lambda: any(len(self.records(name)) > counted[name] for name in ends), f"one of {ends}")
         landed = self.records("materialized")[counted["materialized"] :]
         declined = [str(record["reason"]) for record in self.records("declined")[counted["declined"] :]]
         choice, usage = answer["choices"][0], answer["usage"]
@@ -96,7 +96,14 @@ class Server:
         """Serve a donor, and wait until it can be found. No other request is needed for that."""
         donors = len(self.records("donor_registered"))
         self.ask(prompt, tokens=1, **more)
-        wait_until(lambda: len(self.records("donor_registered")) > donors, "a donor of a prompt that was served")
+        self._wait_until(lambda: len(self.records("donor_registered")) > donors, "a donor of a prompt that was served")
+
+    def _wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        def happened_while_it_runs() -> bool:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            return happened()
+
+        wait_until(happened_while_it_runs, what)
 
 
 NewServer = Callable[..., AbstractContextManager[Server]]
