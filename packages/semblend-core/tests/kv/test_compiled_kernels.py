@@ -84,10 +84,10 @@ def test_spans_move_16_bytes_at_a_time(layout: str, interleaved: bool, ptx_for_h
     places = Places.find(SPANS[:1], TABLE, kv)
     moves = SpanMoves.of_spans(places, one * 0, one, one)
     grid, arguments = triton_relocation.launch_arguments([donor()], kv, moves, rotation(interleaved))
-    assert grid == (3, LAYERS)  # 20 tokens of 4 heads, 32 at a time.
+    assert grid == (5, LAYERS)  # 20 tokens of 4 heads, 16 at a time.
     ptx = ptx_for_hopper(triton_relocation.relocation_kernel, arguments)
-    assert ptx.count("st.global.v4.b32") == ptx.count("st.global") == 2 * 4
-    assert ptx.count("ld.global.v4.b32") == 2 * 4 + 8
+    assert ptx.count("st.global.v4.b32") == ptx.count("st.global") == 2 * 2
+    assert ptx.count("ld.global.v4.b32") == 2 * 2 + 4
     assert "fma." not in ptx
     assert "shared" not in ptx
 
