@@ -131,15 +131,17 @@ class RequestBook(Generic[Life]):
 
     def end(self, life: Life, *, loading: bool = True) -> None:
         """The engine has done with it, in whatever stage. ``loading``: a load under way will still be confirmed."""
-        self._lives.pop(life.request_id, None)
+        if life.stage in (Stage.LEAVING, Stage.ENDED):
+            return
+        if self._lives.get(life.request_id) is life:
+            del self._lives[life.request_id]
         if life.stage is Stage.LOADING and loading:
             life.go(Stage.LEAVING)
             self._leaving[life.request_id] = life
             return
         if life.stage in (Stage.WAITING, Stage.CLAIMED, Stage.LOADING):
             self.decline(life, DeclineReason.ABORTED)
-        if life.stage is not Stage.ENDED:
-            life.go(Stage.ENDED)
+        life.go(Stage.ENDED)
 
     def end_refused(self, request_id: str) -> None:
         self._refused.discard(request_id)
