@@ -1,9 +1,12 @@
-"""`run.py lint`: style, format, types and import boundaries."""
+"""`run.py lint`: style, format, types, import boundaries and the pages."""
+
+from pathlib import Path
 
 from semblend_tools.clone import Clone
 from semblend_tools.environments import ensure, shared
 from semblend_tools.import_boundaries import violations_of
 from semblend_tools.packages import CORE, Package, discover
+from semblend_tools.pages import faults_of
 from semblend_tools.progress import complain, say, tell
 
 
@@ -15,6 +18,7 @@ def lint(clone: Clone, *, fix: bool) -> int:
         "ruff format": _ruff(clone, "format", *([] if fix else ["--check"])),
         "mypy --strict": _mypy(clone, packages),
         "import boundaries": _boundaries(clone, packages),
+        "pages": _pages(clone),
     }
     failed = [name for name, code in outcomes.items() if code]
     if failed:
@@ -49,3 +53,20 @@ def _boundaries(clone: Clone, packages: list[Package]) -> int:
     for violation in violations:
         tell(f"{clone.relative(violation.path)}:{violation.line}: {violation.message}")
     return 1 if violations else 0
+
+
+def _pages(clone: Clone) -> int:
+    say("pages")
+    faults = faults_of(clone.root, _tracked_pages(clone))
+    for fault in faults:
+        print(f"{clone.relative(fault.path)}:{fault.line}: {fault.message}", flush=True)
+    return 1 if faults else 0
+
+
+def _tracked_pages(clone: Clone) -> list[Path]:
+    """Those that people read. Tests' data may be what it likes."""
+    folders = [clone.root / "docs", clone.root / "ci"]
+    found = [page for folder in folders for page in folder.rglob("*.md")] + list(clone.root.glob("*.md"))
+    for package in discover(clone):
+        found += [*package.path.glob("*.md"), *(package.path / "changelog.d").glob("*.md")]
+    return sorted(found)
