@@ -189,6 +189,7 @@ MODULE_NAMES = {
         "Subject",
         "TokenEngine",
         "divergence",
+        "listen_to",
         "passage",
         "shallow_model_folder",
         "wait_until",

@@ -11,8 +11,6 @@ import pytest
 from toy_engine import BLOCK, ToyAdapter, ToyEngine, Work
 
 from semblend_core import (
-    LookupRequest,
-    LookupResult,
     Namespace,
     Outcome,
     OutcomeKind,
@@ -23,7 +21,7 @@ from semblend_core import (
     donor_id_of,
 )
 from semblend_core.serving import Wish
-from semblend_core.testing import Fault, Served, Subject
+from semblend_core.testing import Fault, Served, Subject, listen_to
 from semblend_core.testing.conformance import ProviderConformance
 
 
@@ -33,25 +31,10 @@ class ToySubject(Subject):
     def __init__(self, settings: dict[str, Any]) -> None:
         chosen = Settings(**{"lookup_budget_ms": 60_000.0, "quality_tier": "fast", **settings})
         self._provider = create_provider(chosen, engine="toy")
-        self._lookups: list[LookupResult] = []
-        self._outcomes: list[Outcome] = []
         self._stalled: list[Work] = []
-        self._listen()
+        self._lookups, self._outcomes = listen_to(self._provider)
         self._adapter = ToyAdapter(self._provider, chosen)
         self._engine = ToyEngine(self._adapter)
-
-    def _listen(self) -> None:
-        look_up, report = self._provider.lookup, self._provider.report_outcome
-
-        def lookup(request: LookupRequest) -> LookupResult:
-            self._lookups.append(look_up(request))
-            return self._lookups[-1]
-
-        def report_outcome(outcome: Outcome) -> None:
-            self._outcomes.append(outcome)
-            report(outcome)
-
-        self._provider.lookup, self._provider.report_outcome = lookup, report_outcome  # type: ignore[method-assign]
 
     @property
     def provider(self) -> Any:

@@ -12,8 +12,6 @@ from unittest import mock
 import pytest
 
 from semblend_core import (
-    LookupRequest,
-    LookupResult,
     Namespace,
     Outcome,
     OutcomeKind,
@@ -25,7 +23,7 @@ from semblend_core import (
     create_provider,
     donor_id_of,
 )
-from semblend_core.testing import Fault, Served, Subject
+from semblend_core.testing import Fault, Served, Subject, listen_to
 from semblend_core.testing.conformance import ProviderConformance
 
 PATIENT = {"SEMBLEND_LOOKUP_BUDGET_MS": "60000"}
@@ -41,8 +39,6 @@ class VllmSubject(Subject):
 
     def __init__(self, engine: Any, settings: dict[str, Any]) -> None:
         self._engine, self._side = engine, engine.side
-        self._lookups: list[LookupResult] = []
-        self._outcomes: list[Outcome] = []
         self._stalled: list[Callable[[], Any]] = []
         engine.settle()
         engine.scheduler.connector.reset_cache()
@@ -51,21 +47,8 @@ class VllmSubject(Subject):
         prove(self._side)
         given = {f"SEMBLEND_{name.upper()}": str(value) for name, value in settings.items()}
         self._provider = create_provider(Settings.from_env({**PATIENT, **given}), engine="vllm")
-        self._listen()
+        self._lookups, self._outcomes = listen_to(self._provider)
         use_provider(self._side, self._provider)
-
-    def _listen(self) -> None:
-        look_up, report = self._provider.lookup, self._provider.report_outcome
-
-        def lookup(request: LookupRequest) -> LookupResult:
-            self._lookups.append(look_up(request))
-            return self._lookups[-1]
-
-        def report_outcome(outcome: Outcome) -> None:
-            self._outcomes.append(outcome)
-            report(outcome)
-
-        self._provider.lookup, self._provider.report_outcome = lookup, report_outcome  # type: ignore[method-assign]
 
     @property
     def provider(self) -> Any:

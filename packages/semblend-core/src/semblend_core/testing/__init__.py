@@ -5,6 +5,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.for_adapters import divergence, passage
+from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
 from semblend_core.testing.subject import Fault, Served, Subject
@@ -18,6 +19,7 @@ __all__ = [
     "Subject",
     "TokenEngine",
     "divergence",
+    "listen_to",
     "passage",
     "shallow_model_folder",
     "wait_until",
