@@ -159,13 +159,13 @@ def test_a_run_stopped_by_sigkill_resumes_to_the_same_result(
 ) -> None:
     many = [
         item.model_copy(update={"item_id": f"{number:02x}{item.item_id[2:]}"})
-        for number in range(4)
+        for number in range(2)
         for item in items[:4]
     ]
     manifest = write(tmp_path / "many.jsonl", many)
 
     def command(output: str, *further: str) -> list[str]:
-        options = ["--model", str(tiny_model), "--continuation-tokens", "16", "--repeats", "2", *further]
+        options = ["--model", str(tiny_model), "--continuation-tokens", "8", "--repeats", "1", *further]
         paths = ["--manifest", str(manifest), "--output", str(tmp_path / output)]
         return [sys.executable, "-m", "sembench", "run-embedded", *paths, *options]
 
