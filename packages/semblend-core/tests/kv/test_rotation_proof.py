@@ -15,7 +15,12 @@ from torch import Tensor
 from semblend_core.contract import SelfTestResult, SelfTestState
 from semblend_core.kv.equal_tokens import FEWEST_PAIRS, MOST_PAIRS, SHORTEST_MOVE, Agreement, EqualTokens
 from semblend_core.kv.rotation import Rotation, turn_pairs
-from semblend_core.kv.rotation_proof import PROMPTS_BETWEEN_RETRIES, PROMPTS_FOR_NO, RotationProof
+from semblend_core.kv.rotation_proof import (
+    PROMPTS_BETWEEN_RETRIES,
+    PROMPTS_FOR_NO,
+    PROMPTS_FOR_YES_IN_DOUBT,
+    RotationProof,
+)
 
 HEADS, DIM, VOCABULARY = 2, 64, 400
 CONFIG = {"model_type": "qwen2", "head_dim": DIM, "rope_theta": 1e6, "max_position_embeddings": 32768}
@@ -266,6 +271,20 @@ def test_short_prompts_do_not_outweigh_a_long_one_that_disagrees() -> None:
     proof, model = new_proof(), FirstLayer(WRONG["YaRN"], torch.bfloat16)
     after(proof, model, [prompt(0, 2000)])
     assert after(proof, model, short_prompts(5)).state is SelfTestState.PENDING
+    assert after(proof, model, several(2, tokens=2000, seed=1)).failed
+
+
+def test_one_odd_long_prompt_does_not_stop_shorter_ones_for_ever() -> None:
+    proof = new_proof()
+    after(proof, UNLIKE, [prompt(0, 2000)])
+    assert after(proof, RIGHT, several(PROMPTS_FOR_YES_IN_DOUBT - 1, seed=1)).state is SelfTestState.PENDING
+    assert after(proof, RIGHT, [prompt(50)]).passed
+
+
+def test_a_yes_in_doubt_is_taken_back_by_the_distances_that_were_in_doubt() -> None:
+    proof, model = new_proof(), FirstLayer(WRONG["YaRN"], torch.bfloat16)
+    after(proof, model, [prompt(0, 2000)])
+    assert after(proof, model, short_prompts(4 * PROMPTS_FOR_YES_IN_DOUBT)).passed
     assert after(proof, model, several(2, tokens=2000, seed=1)).failed
 
 

@@ -34,6 +34,14 @@ def test_those_who_come_later_do_not_wait_for_the_others() -> None:
     assert earlier.seen("b", "second")[0] == ("second", "theirs", TOKENS)
 
 
+def test_what_was_lost_before_anybody_asked_is_not_offered() -> None:
+    earlier: EarlierDonors[str] = EarlierDonors()
+    earlier.found([("a", "first", TOKENS), ("a", "second", TOKENS), ("a", "third", TOKENS), ("b", "first", TOKENS)])
+    earlier.discard(("a", "second"))
+    assert [name for _, name, _ in earlier.seen("a", "owner")] == ["third", "first"]
+    assert [name for _, name, _ in earlier.seen("b", "other")] == ["first"]
+
+
 def test_what_is_cleared_is_gone() -> None:
     earlier: EarlierDonors[str] = EarlierDonors()
     earlier.found(("a", f"donor-{number}", TOKENS) for number in range(EarlierDonors.AT_FIRST * 2))

@@ -110,6 +110,22 @@ def test_what_one_rank_lost_the_others_forget(provider: SemanticLookupProvider) 
     assert keeper.take_forgotten() == []
 
 
+def test_what_one_rank_could_not_capture_the_others_forget(provider: SemanticLookupProvider) -> None:
+    keeper, tokens = keeper_of(provider, 2), prompt(1)
+    donor_id = str(captured(keeper, tokens))
+    keeper.durable((NAMESPACE.digest, donor_id), frozenset([1]))
+    keeper.lost((NAMESPACE.digest, donor_id), DeclineReason.CAPTURE_FAILED)
+    assert keeper.take_forgotten() == [(NAMESPACE, donor_id)]
+
+
+def test_one_that_was_lost_before_its_tenant_came_is_not_found(provider: SemanticLookupProvider) -> None:
+    keeper, tokens = keeper_of(provider, 1), prompt(1)
+    keeper.recovered([(NAMESPACE.digest, donor_id_of(tokens), tokens)])
+    keeper.lost((NAMESPACE.digest, donor_id_of(tokens)), DeclineReason.DONOR_EVICTED)
+    keeper.meet(NAMESPACE)
+    assert not found(provider, tokens)
+
+
 def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLookupProvider) -> None:
     keeper, short = keeper_of(provider, 1), prompt(1, tokens=20)
     donor_id = str(captured(keeper, short))

@@ -42,6 +42,14 @@ def test_what_passed_can_fail_later(noted: list[SelfTestResult]) -> None:
     assert test.why_not is DeclineReason.SELF_TEST_FAILED
 
 
+def test_what_is_noted_is_what_all_ranks_come_to(noted: list[SelfTestResult]) -> None:
+    test = SelfTest(2, noted.append)
+    test.hear({0: UNCLEAR})
+    test.hear({0: PASSED})
+    assert test.why_not is DeclineReason.SELF_TEST_PENDING
+    assert [result.state for result in noted] == [SelfTestState.FAILED, SelfTestState.PENDING]
+
+
 def test_a_final_failure_stays_whatever_prompts_show(noted: list[SelfTestResult]) -> None:
     test = SelfTest(1, noted.append)
     test.hear({0: PLAIN})

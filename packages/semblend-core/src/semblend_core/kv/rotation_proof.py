@@ -12,7 +12,11 @@ from semblend_core.kv.rotation import Rotation
 PROMPTS_FOR_NO = 3
 """One prompt may be odd; so many that disagree are not."""
 PROMPTS_FOR_YES_AFTER_ALL = 3
-"""In a row, once some prompt has disagreed."""
+"""In a row that reach as far, once some prompt has disagreed."""
+PROMPTS_FOR_YES_IN_DOUBT = 16
+"""In a row that reach less far, while too few have disagreed for a no: one odd prompt must not stop all others."""
+AS_FAR = 0.8
+"""Of the reach of a prompt that disagreed: what comes so near to it shows the same. Equal lengths reach differently."""
 PROMPTS_BETWEEN_RETRIES = 16
 """After a no that is not plain, one in so many is looked at."""
 LONGER = 4.0
@@ -23,14 +27,16 @@ class RotationProof:
     """Proves that K is stored behind the rotary embedding that we turn it with, and that the pool is read right.
 
     One prompt that agrees is a yes. A no takes several, and is final where each of them is plain. Otherwise it is
-    tried again from time to time. A prompt that reaches less far than one that disagreed does not count for a yes.
-    For one thread: the engine's.
+    tried again from time to time. How far a prompt reaches decides what it can show: doubts about long distances are
+    dispelled only by prompts that reach as far. For one thread: the engine's.
     """
 
     def __init__(self, rotation: Rotation) -> None:
         self._rotation = rotation
         self.result = SelfTestResult(SelfTestState.PENDING, final=False)
-        self._agreed_in_a_row = self._disagreed = self._plain_in_a_row = 0
+        self._disagreed = self._plain_in_a_row = 0
+        self._far_in_a_row = self._near_in_a_row = 0
+        """Prompts that agreed, reaching as far as one that did not, and less far."""
         self._proved_reach = self._doubted_reach = 0.0
         self._passed_over = 0
 
@@ -38,11 +44,19 @@ class RotationProof:
         """Where KV of layer 0 must be read to judge it by this prompt; None where there is no need, or no way."""
         if self.result.failed and (self.result.final or self._rests()):
             return None
-        needed = LONGER * self._proved_reach if self.result.passed else self._doubted_reach / 2
+        needed = self._reach_wanted()
         if len(token_ids) < needed:  # type: ignore[arg-type]
             return None
         pairs = EqualTokens.of(token_ids)
         return None if pairs is None or pairs.reach < needed else pairs
+
+    def _reach_wanted(self) -> float:
+        if self.result.failed:
+            return AS_FAR * self._doubted_reach
+        if not self.result.passed:
+            return 0.0
+        longer = LONGER * self._proved_reach
+        return min(longer, AS_FAR * self._doubted_reach) if self._disagreed else longer
 
     def judge(
         self, pairs: EqualTokens, keys: tuple[Tensor, Tensor], values: tuple[Tensor, Tensor] | None
@@ -66,16 +80,23 @@ class RotationProof:
         return self._passed_over % PROMPTS_BETWEEN_RETRIES != 0
 
     def _after_agreement(self, seen: Agreement) -> SelfTestResult | None:
-        self._agreed_in_a_row += 1
         self._plain_in_a_row = 0
-        if self._disagreed and self._agreed_in_a_row < PROMPTS_FOR_YES_AFTER_ALL:
+        if seen.reach < AS_FAR * self._doubted_reach:
+            self._near_in_a_row += 1
+            # It says nothing about the distances that are in doubt: those are looked at when a prompt reaches them.
+            enough = self._near_in_a_row >= PROMPTS_FOR_YES_IN_DOUBT and not self.result.failed
+        else:
+            self._far_in_a_row += 1
+            enough = not self._disagreed or self._far_in_a_row >= PROMPTS_FOR_YES_AFTER_ALL
+            if enough:
+                self._disagreed, self._doubted_reach = 0, 0.0
+        if not enough:
             return None
-        self._disagreed, self._doubted_reach = 0, 0.0
         self._proved_reach = max(self._proved_reach, seen.reach)
         return SelfTestResult(SelfTestState.PASSED, seen.describe(), final=False)
 
     def _after_disagreement(self, seen: Agreement) -> SelfTestResult | None:
-        self._agreed_in_a_row = 0
+        self._far_in_a_row = self._near_in_a_row = 0
         self._disagreed += 1
         self._plain_in_a_row = self._plain_in_a_row + 1 if seen.plainly_disagrees else 0
         self._doubted_reach = max(self._doubted_reach, seen.reach)

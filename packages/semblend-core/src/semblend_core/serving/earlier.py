@@ -26,26 +26,41 @@ class EarlierDonors(Generic[Owner]):
 
     def __init__(self) -> None:
         self._unnamed: dict[str, list[tuple[str, TokenIds]]] = {}
-        self._to_offer: deque[Offer[Owner]] = deque()
+        self._to_offer: deque[tuple[str, Offer[Owner]]] = deque()
+        """With the digest of its namespace."""
+        self._there: set[tuple[str, str]] = set()
+        """Digest and donor id of those that wait and were not lost meanwhile."""
 
     def found(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
         """Digest of the namespace, donor id and tokens of each, the next victim first."""
         for digest, donor_id, tokens in donors:
             self._unnamed.setdefault(digest, []).append((donor_id, tokens))
+            self._there.add((digest, donor_id))
 
     def seen(self, digest: str, owner: Owner) -> list[Offer[Owner]]:
         """A request of the namespace ``digest`` is here, and ``owner`` is who its donors belong to: offer these."""
         left = self._unnamed.pop(digest, ())
-        self._to_offer.extendleft((owner, donor_id, tokens) for donor_id, tokens in left)
+        self._to_offer.extendleft((digest, (owner, donor_id, tokens)) for donor_id, tokens in left)
         return self._take(self.AT_FIRST) if left else []
 
     def some(self) -> list[Offer[Owner]]:
         """Offer these next."""
         return self._take(self.AT_A_TIME)
 
+    def discard(self, name: tuple[str, str]) -> None:
+        """Its bytes are gone before anybody asked for it."""
+        self._there.discard(name)
+
     def clear(self) -> None:
         self._unnamed.clear()
         self._to_offer.clear()
+        self._there.clear()
 
     def _take(self, most: int) -> list[Offer[Owner]]:
-        return [self._to_offer.popleft() for _ in range(min(most, len(self._to_offer)))]
+        taken: list[Offer[Owner]] = []
+        while self._to_offer and len(taken) < most:
+            digest, offer = self._to_offer.popleft()
+            if (digest, offer[1]) in self._there:
+                self._there.remove((digest, offer[1]))
+                taken.append(offer)
+        return taken

@@ -74,7 +74,10 @@ class DonorKeeper:
 
     def lost(self, name: DonorName, why: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
-        self.captures.stop(name)
+        self._earlier.discard(name)
+        under_way = self.captures.stop(name)
+        if under_way is not None:
+            self._donor_gone(Donor(under_way.namespace, name[1], None))
         self.donors.drop(name, why)
 
     def recovered(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:

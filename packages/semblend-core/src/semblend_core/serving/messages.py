@@ -57,6 +57,8 @@ class CaptureOrder:
 class FetchOrder:
     """Bring donors' KV out of the disk's reach: a request that waits will want it."""
 
+    number: int
+    """Tells it from an earlier one for the same request, whose news may still be on their way."""
     request_id: str
     namespace: Namespace
     spans: tuple[Span, ...]
@@ -89,8 +91,8 @@ class WorkerNews:
     """The ranks that hold the donor; it may be used when all do."""
     recovered: list[tuple[str, str, TokenIds]] = field(default_factory=list)
     """Donors that an earlier process left on disk: namespace digest, id, tokens."""
-    fetched: dict[str, frozenset[int]] = field(default_factory=dict)
-    """By request: the ranks at which its donors can be loaded from without waiting, or will never come."""
+    fetched: dict[int, frozenset[int]] = field(default_factory=dict)
+    """By number of the order: the ranks at which its donors can be loaded from without waiting, or never will be."""
     lost: dict[DonorName, DeclineReason] = field(default_factory=dict)
     """Donors that are not, or no longer, kept."""
     landed: dict[str, Landed] = field(default_factory=dict)

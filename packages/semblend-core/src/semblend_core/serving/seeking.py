@@ -42,7 +42,9 @@ class Seeker(Generic[Life]):
         The question is asked once for as long as neither the donors nor the exact prefix change. ``may_ask``: asked
         before a lookup, for engines that limit them.
         """
-        if life.claim is not None and life.claim.start != exact_tokens:
+        # What was claimed before a self-test failed must not be loaded after it.
+        stands = life.claim is None or (life.claim.start == exact_tokens and self._self_test.passed)
+        if not stands:
             self._requests.withdraw(life)
         question = (self._donors.generation, exact_tokens)
         if life.stage is Stage.WAITING and life.question != question and may_ask(life):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from semblend_core.contract import DeclineReason, SelfTestResult
+from semblend_core.contract import DeclineReason, SelfTestResult, SelfTestState
 
 
 class SelfTest:
@@ -38,17 +38,23 @@ class SelfTest:
 
     def hear(self, results: Mapping[int, SelfTestResult]) -> bool:
         """What ranks found. Whether the test has passed with it."""
-        before = self.passed
-        news = {rank: result for rank, result in results.items() if not self._is_final(rank)}
-        self._results |= news
-        for result in news.values():
-            if result.failed or self.passed:
-                self._note(result)
-        return self.passed and not before
+        before = self._together()
+        self._results |= {rank: result for rank, result in results.items() if not self._is_final(rank)}
+        now = self._together()
+        if now != before:
+            self._note(now)
+        return now.passed and not before.passed
 
     def refuse(self, why: str) -> None:
         """Nothing is loaded from now on, whatever prompts show."""
         self.hear({0: SelfTestResult.refused(why)})
+
+    def _together(self) -> SelfTestResult:
+        """What all ranks' results come to: the gravest failure, or that one is still silent, or that all passed."""
+        results = sorted(self._results.values(), key=lambda result: (not result.failed, not result.final))
+        if results and (results[0].failed or self.passed):
+            return results[0]
+        return SelfTestResult(SelfTestState.PENDING, final=False)
 
     def _is_final(self, rank: int) -> bool:
         """Whether the rank has failed for good: a prompt that agrees later changes nothing."""

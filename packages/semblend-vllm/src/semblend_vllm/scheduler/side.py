@@ -227,11 +227,11 @@ class SchedulerSide:
     ) -> None:
         for request_id, tokens in scheduled.items():
             life = self.requests.get(request_id)
-            if life is None or not _completes_prompt(life.request, tokens):
+            if life is None or life.captured or not _completes_prompt(life.request, tokens):
                 continue
+            blocks = block_ids_of(request_id)  # First: what is decided must be ordered.
             kept = self.keeper.decide(life)
             if kept is not None:
-                blocks = block_ids_of(request_id)
                 work.captures.append(CaptureOrder(kept.donor_id, life.namespace, blocks, kept.token_ids))
 
 

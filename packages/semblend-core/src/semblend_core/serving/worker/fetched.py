@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from semblend_core.contract import Namespace, Span
 from semblend_core.kv import DonorStore
 from semblend_core.kv.fetching import RequestFetch, fetch_donor
+from semblend_core.serving.messages import FetchOrder
 
 LONGEST_KEPT_S = 30.0
 """What was fetched for a request that never came is given up after this."""
@@ -16,6 +17,7 @@ LONGEST_KEPT_S = 30.0
 
 @dataclass
 class _Ahead:
+    number: int
     fetch: RequestFetch
     since: float = field(default_factory=time.monotonic)
     told: bool = False
@@ -37,9 +39,11 @@ class FetchedAhead:
             fetched.donors[donor_id] = fetch
         return fetched
 
-    def order(self, request_id: str, namespace: Namespace, spans: Sequence[Span]) -> None:
+    def order(self, wanted: FetchOrder, namespace: Namespace) -> None:
+        """``namespace``: as this rank stores it."""
         # One whose donor is gone has arrived as much as it ever will: the load will say so.
-        self._requests[request_id] = _Ahead(self.begin(namespace, spans) or RequestFetch())
+        fetch = self.begin(namespace, wanted.spans) or RequestFetch()
+        self._requests[wanted.request_id] = _Ahead(wanted.number, fetch)
 
     def cancel(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
@@ -48,14 +52,15 @@ class FetchedAhead:
         ahead = self._requests.pop(request_id, None)
         return ahead.fetch if ahead is not None and ahead.fetch.donors else None
 
-    def newly_done(self) -> list[str]:
+    def newly_done(self) -> list[int]:
+        """Numbers of the orders that have arrived since the last question."""
         oldest = time.monotonic() - LONGEST_KEPT_S
         for request_id in [each for each, ahead in self._requests.items() if ahead.since < oldest]:
             self.cancel(request_id)
-        found = [request_id for request_id, ahead in self._requests.items() if not ahead.told and ahead.fetch.done]
-        for request_id in found:
-            self._requests[request_id].told = True
-        return found
+        found = [ahead for ahead in self._requests.values() if not ahead.told and ahead.fetch.done]
+        for ahead in found:
+            ahead.told = True
+        return [ahead.number for ahead in found]
 
     def close(self) -> None:
         self._requests.clear()

@@ -97,8 +97,8 @@ class WorkerSide:
     def take_news(self) -> WorkerNews | None:
         with self._lock:
             news, self._news = self._news, WorkerNews()
-        for request_id in self._fetched.newly_done():
-            news.fetched[request_id] = frozenset((self._rank,))
+        for number in self._fetched.newly_done():
+            news.fetched[number] = frozenset((self._rank,))
         return news or None
 
     def take_invalid_blocks(self) -> set[int]:
@@ -153,7 +153,7 @@ class WorkerSide:
             for request_id in work.unwanted:
                 self._fetched.cancel(request_id)
             for fetch in work.fetches:
-                self._fetched.order(fetch.request_id, fetch.namespace.for_rank(self._rank), fetch.spans)
+                self._fetched.order(fetch, fetch.namespace.for_rank(self._rank))
         except Exception:
             logger.exception("donors could not be fetched or forgotten")
 

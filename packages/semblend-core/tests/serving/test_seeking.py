@@ -1,0 +1,84 @@
+"""A claim is made once for a question, and stands as long as what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from semblend_core import (
+    DeclineReason,
+    Namespace,
+    OutcomeKind,
+    Plan,
+    SelfTestResult,
+    SelfTestState,
+    SemanticLookupProvider,
+    Settings,
+    TokenIds,
+    create_provider,
+)
+from semblend_core.serving import Claim, DonorBook, RequestBook, RequestLife, Seeker, SelfTest, Stage, claim_by_tier
+from semblend_core.testing import listen_to
+
+NAMESPACE = Namespace(
+    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt="a"
+)
+DOCUMENT, INSTRUCTION = (np.random.default_rng(seed).integers(0, 50_000, size) for seed, size in ((1, 600), (2, 50)))
+
+
+class Desk:
+    """A seeker with all it needs, and one donor."""
+
+    def __init__(self, provider: SemanticLookupProvider) -> None:
+        self.lookups, self.outcomes = listen_to(provider)
+        self.self_test = SelfTest(1, provider.note_self_test)
+        self.self_test.hear({0: SelfTestResult(SelfTestState.PASSED, final=False)})
+        self.donors: DonorBook[None] = DonorBook(provider, 100, lambda donor: None)
+        self.requests: RequestBook[RequestLife] = RequestBook(provider.report_outcome)
+        self.seeker = Seeker(provider, self.requests, self.donors, self.self_test, self._claim_for)
+        self.donors.offer(NAMESPACE, ids(DOCUMENT), None)
+        self.life = RequestLife(None, "r", NAMESPACE, ids(np.concatenate([INSTRUCTION, DOCUMENT, INSTRUCTION])))
+        self.requests.add(self.life)
+
+    @staticmethod
+    def _claim_for(life: RequestLife, plan: Plan) -> Claim | DeclineReason:
+        return claim_by_tier(plan, "fast", 16, limit=None, correcting=None)
+
+
+def ids(tokens: np.ndarray) -> TokenIds:
+    array = tokens.astype(np.int32)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    provider = create_provider(Settings(lookup_budget_ms=60_000.0), engine="test")
+    yield Desk(provider)
+    provider.close()
+
+
+def test_the_same_question_is_asked_once(desk: Desk) -> None:
+    claim = desk.seeker.seek(desk.life, 0)
+    assert claim is not None
+    assert desk.seeker.seek(desk.life, 0) is claim
+    assert len(desk.lookups) == 1
+
+
+def test_with_another_exact_prefix_the_claim_is_made_anew(desk: Desk) -> None:
+    desk.seeker.seek(desk.life, 0)
+    claim = desk.seeker.seek(desk.life, 16)
+    assert claim is not None
+    assert claim.start == 16
+
+
+def test_a_claim_does_not_outlive_the_self_test_that_allowed_it(desk: Desk) -> None:
+    assert desk.seeker.seek(desk.life, 0) is not None
+    desk.self_test.hear({0: SelfTestResult(SelfTestState.FAILED, "off by 0.3", final=False)})
+    assert desk.seeker.seek(desk.life, 0) is None
+    desk.requests.serve_without(desk.life, Stage.DECLINED, desk.self_test.why_not)
+    assert [(outcome.kind, outcome.reason) for outcome in desk.outcomes] == [
+        (OutcomeKind.DISCOVERY_ONLY, DeclineReason.SELF_TEST_FAILED)
+    ]
