@@ -8,6 +8,7 @@ import pytest
 
 from semblend_tools import environments, system_packages
 from semblend_tools.system_packages import provide
+from semblend_tools.test_command import Choice
 from semblend_tools.test_command import test as run_tests
 
 PROGRAM = "a-program-nobody-has"
@@ -94,5 +95,5 @@ def test_a_package_has_them_before_its_tests_run(
     )
     workspace.pretend_environment("test")
     monkeypatch.setattr(environments, "ensure", lambda environment: None)
-    assert run_tests(workspace.clone, ["semblend-core"], [], engines=False) == 0
+    assert run_tests(workspace.clone, Choice(("semblend-core",), engines=False)) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "1 passed, 0 failed"
