@@ -1,0 +1,131 @@
+"""Names for KV that was computed behind approximate KV, so that later requests can go on from it.
+
+Exact caches name KV by its tokens. Behind relocated KV that would be a lie: the same tokens have another KV there. Such
+KV gets a name of its own, a lineage: made of the namespace, the tokens in front of it, what was relocated there, and a
+key that only this process has. A later request with the same tokens finds it after the exact lookup, and takes it where
+it lies. Who has another namespace, or wants no reuse, can neither find nor guess the name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from semblend_core.contract import Namespace, TokenIds
+from semblend_core.serving.claims import Claim
+
+MOST_LINEAGES = 4096
+"""The least recently used are forgotten: what they named is evicted by the engine as it grows old."""
+
+
+@dataclass(eq=False)
+class Lineage:
+    """KV from one position on, for whoever has the same tokens in front of it."""
+
+    name: bytes
+    """32 bytes that nobody outside can guess."""
+    namespace: str
+    """Digest."""
+    start: int
+    """Of whole pages. What lies before is exact, or of the parent."""
+    path: bytes
+    """Digest of the tokens before ``start``."""
+    parent: Lineage | None = None
+    confirmed: bool = False
+    """The bytes it grew from have landed."""
+    children: dict[int, dict[bytes, list[Lineage]]] = field(default_factory=dict, repr=False)
+    """By start and path: what grew from it by further relocated KV."""
+
+
+class LineageBook:
+    """All lineages of an engine. Called on the scheduler's thread only."""
+
+    def __init__(self) -> None:
+        self._key = os.urandom(32)
+        self._roots: dict[str, dict[int, dict[bytes, list[Lineage]]]] = {}
+        """By digest of the namespace, start and path."""
+        self._known: OrderedDict[bytes, Lineage] = OrderedDict()
+        """By name, the least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def grow(
+        self, namespace: Namespace, token_ids: TokenIds, claim: Claim, start: int, parent: Lineage | None = None
+    ) -> Lineage:
+        """The lineage of what is computed behind ``claim``, from ``start`` on; behind ``parent``, if not exact KV.
+
+        Equal prompts with equal claims have equal lineages, so they share what is computed once. One that nobody has
+        confirmed yet is of no use to others.
+        """
+        path = _digest(token_ids[:start])
+        grown_from = parent.name if parent is not None else namespace.digest.encode()
+        content = repr((start, claim.spans, claim.rows, claim.correction)).encode()
+        name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
+        known = self._known.get(name)
+        if known is None:
+            known = Lineage(name, namespace.digest, start, path, parent)
+            self._known[name] = known
+            branches = self._branches(known)
+            branches.setdefault(start, {}).setdefault(path, []).append(known)
+        self.use(known)
+        while len(self._known) > MOST_LINEAGES:
+            self.forget(next(iter(self._known.values())))
+        return known
+
+    def behind(
+        self, namespace: Namespace, token_ids: TokenIds, reach: int, parent: Lineage | None = None
+    ) -> Iterator[Lineage]:
+        """The confirmed lineages that begin within the first ``reach`` tokens, and behind these very tokens."""
+        branches = self._roots.get(namespace.digest) if parent is None else parent.children
+        if not branches:
+            return
+        rolling, hashed = hashlib.blake2b(digest_size=16), 0
+        for start in sorted(branches):  # Each token is hashed once for all of them.
+            if start > reach:
+                break
+            rolling.update(token_ids[hashed:start])
+            hashed = start
+            for lineage in branches[start].get(rolling.digest(), ()):
+                if lineage.confirmed:
+                    yield lineage
+
+    def use(self, lineage: Lineage) -> None:
+        """It is the most recently used, and so is what it grew from."""
+        step: Lineage | None = lineage
+        while step is not None and step.name in self._known:
+            self._known.move_to_end(step.name)
+            step = step.parent
+
+    def forget(self, lineage: Lineage) -> None:
+        """Nobody finds it any more, nor what grew from it."""
+        if self._known.pop(lineage.name, None) is None:
+            return
+        branches = self._branches(lineage)
+        at_start = branches[lineage.start]
+        at_start[lineage.path].remove(lineage)
+        if not at_start[lineage.path]:
+            del at_start[lineage.path]
+        if not at_start:
+            del branches[lineage.start]
+        for paths in list(lineage.children.values()):
+            for grown in [each for branch in paths.values() for each in branch]:
+                self.forget(grown)
+
+    def clear(self) -> None:
+        """What they were computed with has changed."""
+        self._roots.clear()
+        self._known.clear()
+        self._key = os.urandom(32)
+
+    def _branches(self, lineage: Lineage) -> dict[int, dict[bytes, list[Lineage]]]:
+        if lineage.parent is not None:
+            return lineage.parent.children
+        return self._roots.setdefault(lineage.namespace, {})
+
+
+def _digest(token_ids: TokenIds) -> bytes:
+    return hashlib.blake2b(token_ids, digest_size=16).digest()
