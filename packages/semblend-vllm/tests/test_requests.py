@@ -1,4 +1,4 @@
-"""Tainted hashes are this request's alone, and can be taken back."""
+"""Blocks behind approximate KV go by a lineage's name, and that can be taken back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from semblend_core import DeclineReason, Namespace, Span, donor_id_of
-from semblend_core.serving import Claim, RequestBook, Stage
-from semblend_vllm.scheduler.requests import VllmRequest
+from semblend_core.serving import Claim, Lineage, RequestBook, Stage
+from semblend_vllm.scheduler.requests import Taken, VllmRequest
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt=None
@@ -19,31 +19,62 @@ NAMESPACE = Namespace(
 def life(blocks: int = 6) -> VllmRequest:
     hashes = [bytes([n]) * 32 for n in range(blocks)]
     request = SimpleNamespace(request_id="req", block_hashes=hashes, prompt_token_ids=list(range(blocks * 16)))
+    request._block_hasher = lambda request: [bytes([len(request.block_hashes)]) * 32]
     return VllmRequest(request, "req", NAMESPACE, request.prompt_token_ids)
+
+
+def lineage(start: int, name: int = 0x40) -> Lineage:
+    return Lineage(bytes([name]) * 32, NAMESPACE.digest, start, b"")
 
 
 def test_blocks_before_the_first_approximate_one_keep_their_hashes() -> None:
     one = life()
     before = list(one.request.block_hashes)
-    one.taint(35, 16)
+    one.lineage = lineage(32)
+    one.rename(16)
     assert one.request.block_hashes[:2] == before[:2]
     assert not set(one.request.block_hashes[2:]) & set(before)
     assert all(isinstance(each, bytes) and len(each) == 32 for each in one.request.block_hashes)
 
 
-def test_two_requests_with_one_id_share_no_tainted_hash() -> None:
-    one, other = life(), life()
-    one.taint(0, 16)
-    other.taint(0, 16)
+def test_requests_of_one_lineage_share_its_names_and_no_others() -> None:
+    one, same, other = life(), life(), life()
+    one.lineage, same.lineage, other.lineage = lineage(0), lineage(0), lineage(0, name=0x50)
+    for each in (one, same, other):
+        each.rename(16)
+    assert one.request.block_hashes == same.request.block_hashes
     assert not set(one.request.block_hashes) & set(other.request.block_hashes)
+
+
+def test_behind_what_is_taken_the_claim_has_names_of_its_own() -> None:
+    one, taken = life(), life()
+    one.taken = taken.taken = Taken((lineage(16),), exact=32, end=64)
+    taken.rename(16)
+    one.lineage = lineage(64, name=0x50)
+    one.rename(16)
+    assert one.request.block_hashes[:2] == one.true_hashes[:2]
+    assert one.request.block_hashes[2:4] == taken.request.block_hashes[2:4]
+    assert not set(one.request.block_hashes[4:]) & set(taken.request.block_hashes)
+
+
+def test_generated_blocks_are_named_as_those_before_them() -> None:
+    one, plain = life(), life()
+    one.lineage = lineage(32)
+    one.rename(16)
+    plain.request.block_hashes += plain.request._block_hasher(plain.request)
+    one.request.block_hashes.extend(one.request._block_hasher(one.request))
+    assert one.true_hashes == plain.request.block_hashes
+    assert one.request.block_hashes[-1] == bytes(a ^ 0x40 for a in plain.request.block_hashes[-1])
 
 
 def test_what_was_not_written_can_be_untainted() -> None:
     one = life()
-    before = list(one.request.block_hashes)
-    one.taint(0, 16)
+    before, hasher = list(one.request.block_hashes), one.request._block_hasher
+    one.lineage = lineage(0)
+    one.rename(16)
     one.untaint()
     assert one.request.block_hashes == before
+    assert one.request._block_hasher is hasher
     assert one.approximate_from is None
 
 
@@ -52,10 +83,10 @@ def test_a_request_that_starts_over_is_an_ordinary_one() -> None:
     book: RequestBook[VllmRequest] = RequestBook(lambda outcome: None, VllmRequest.untaint)
     before = list(one.request.block_hashes)
     book.claim(one, Claim(32, 64, (Span(40, "d", 0, 24),), ((32, 40),)))
-    one.taint(40, 16)
+    one.lineage = lineage(32)
+    one.rename(16)
     book.load(one)
     one.captured = True
-    one.request.block_hashes.append(b"a generated block's hash, grown from tainted ones")
     with pytest.raises(AssertionError, match="never be published"):
         one.untaint()
     book.decline(one, DeclineReason.LOAD_FAILED)

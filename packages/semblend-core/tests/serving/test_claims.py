@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Row, RowKind, Span
-from semblend_core.serving import claim_of
+from semblend_core.serving import claim_of, take_rows
 
 BLOCK = 16
 
@@ -88,16 +88,27 @@ def test_rows_over_several_steps_are_the_same_rows(plan: Plan, tokens: int, rows
     whole = claim_of(plan, BLOCK)
     if whole is None:
         return
-    claim = whole.over_steps(tokens, rows)
-    if not claim.steps:
-        assert claim is whole
-        assert whole.row_tokens <= tokens
-        assert len(whole.rows) <= rows
-        return
-    assert all(step and len(step) <= rows for step in claim.steps)
-    assert all(sum(end - start for start, end in step) <= tokens for step in claim.steps)
-    computed = [at for step in claim.steps for start, end in step for at in range(start, end)]
+    computed, left = [], whole.rows
+    while left:
+        step, left = take_rows(left, tokens, rows)
+        assert step
+        assert len(step) <= rows
+        assert sum(end - start for start, end in step) <= tokens
+        computed += [at for start, end in step for at in range(start, end)]
     assert computed == [at for start, end in whole.rows for at in range(start, end)]
+
+
+@settings(deadline=None)  # A busy machine is no fault of the code.
+@given(plans(), st.integers(1, 4))
+def test_fewer_rows_compute_at_least_the_same(plan: Plan, most: int) -> None:
+    whole = claim_of(plan, BLOCK)
+    if whole is None:
+        return
+    fewer = whole.with_rows(most)
+    assert len(fewer.rows) == min(most, len(whole.rows))
+    computed = {at for start, end in fewer.rows for at in range(start, end)}
+    assert computed >= {at for start, end in whole.rows for at in range(start, end)}
+    assert fewer is whole or computed <= set(range(whole.rows[0][0], whole.rows[-1][1]))
 
 
 @settings(deadline=None)  # A busy machine is no fault of the code.

@@ -22,6 +22,7 @@ from semblend_vllm.compat import kv_memory
 from semblend_vllm.compat.announcements import ExactAnnouncements
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.scheduling import block_ids_in
+from semblend_vllm.compat.shadow_blocks import ShadowBlocks
 from semblend_vllm.compat.support import configure, why_unsupported
 from semblend_vllm.compat.versions import check_version
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
@@ -85,8 +86,12 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         side, known = self.scheduler_side, kv_cache_manager is self._manager
         self._manager = kv_cache_manager
-        if side is not None and not known and kv_cache_manager.block_pool.enable_kv_cache_events:
+        if side is None or known:
+            return
+        if kv_cache_manager.block_pool.enable_kv_cache_events:
             ExactAnnouncements(kv_cache_manager.block_pool, side.first_approximate)
+        if kv_cache_manager.enable_caching:
+            side.lineages.holds = ShadowBlocks(kv_cache_manager, side.look, side.first_approximate).holds
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         side = self.scheduler_side

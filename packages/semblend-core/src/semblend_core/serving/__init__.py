@@ -7,13 +7,15 @@ scheduler, ``DonorKeeper`` decides what they keep, ``StepWork`` tells them, ``Wo
 stays in that engine's adapter.
 """
 
-from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of
+from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, take_rows
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.disk_waits import Arrival
 from semblend_core.serving.donors import DonorBook, DonorName, tokens_to_keep
 from semblend_core.serving.fetch_orders import FetchOrders
+from semblend_core.serving.hot import HotOpenings, Opening
 from semblend_core.serving.keeping import DonorKeeper
 from semblend_core.serving.life import Finding, RequestLife, Stage, token_ids_of
+from semblend_core.serving.lineage import Lineage, LineageBook
 from semblend_core.serving.messages import (
     CaptureOrder,
     CorrectionOrder,
@@ -38,9 +40,13 @@ __all__ = [
     "DonorName",
     "FetchOrders",
     "Finding",
+    "HotOpenings",
     "Landed",
+    "Lineage",
+    "LineageBook",
     "LoadOrder",
     "Namespaces",
+    "Opening",
     "RequestBook",
     "RequestLife",
     "Rows",
@@ -54,6 +60,7 @@ __all__ = [
     "claim_of",
     "contain",
     "contained",
+    "take_rows",
     "token_ids_of",
     "tokens_to_keep",
 ]

@@ -34,8 +34,6 @@ class Claim:
     """What the forward computes inside the claim."""
     correction: MeanShift | None = None
     """How the forward corrects what it does not compute."""
-    steps: tuple[Rows, ...] = ()
-    """The rows by steps, where one step cannot hold them. Empty: all are in the step that admits the request."""
 
     @property
     def length(self) -> int:
@@ -70,21 +68,20 @@ class Claim:
                 return self._ending_at(start // page_size * page_size)
         return self
 
-    def over_steps(self, most_tokens: int, most_rows: int) -> Claim:
-        """The same claim. Where one step cannot hold its rows, each step gets as many as it can hold."""
-        if self.row_tokens <= most_tokens and len(self.rows) <= most_rows:
+    def with_rows(self, most_rows: int) -> Claim:
+        """The same claim in fewer rows: those that stand closest become one, and what lies between is computed too."""
+        surplus = len(self.rows) - most_rows
+        if surplus <= 0:
             return self
-        steps: list[list[Run]] = [[]]
-        left = most_tokens
-        for start, end in self.rows:
-            while start < end:
-                if not left or len(steps[-1]) == most_rows:
-                    steps.append([])
-                    left = most_tokens
-                taken = min(left, end - start)
-                steps[-1].append((start, start + taken))
-                start, left = start + taken, left - taken
-        return replace(self, steps=tuple(map(tuple, steps)))
+        gaps = sorted(range(1, len(self.rows)), key=lambda at: self.rows[at][0] - self.rows[at - 1][1])
+        joined = set(gaps[:surplus])
+        rows: list[Run] = []
+        for at, (start, end) in enumerate(self.rows):
+            if at in joined:
+                rows[-1] = (rows[-1][0], end)
+            else:
+                rows.append((start, end))
+        return replace(self, rows=tuple(rows))
 
     def moved_only(self) -> Claim:
         """The same claim with spans cut to what no row computes, for engines that correct nothing."""
@@ -95,6 +92,20 @@ class Claim:
         rows = tuple((row_start, min(row_end, end)) for row_start, row_end in self.rows if row_start < end)
         cut = replace(self, end=end, spans=spans, rows=rows)
         return cut if end > self.start and spans and cut.reused_tokens > 0 else None
+
+
+def take_rows(rows: Rows, most_tokens: int, most_rows: int) -> tuple[Rows, Rows]:
+    """The first of ``rows`` that a step with so much room can hold, and the rest. A long row may be cut in two."""
+    taken: list[Run] = []
+    for at, (start, end) in enumerate(rows):
+        if not most_tokens or len(taken) == most_rows:
+            return tuple(taken), rows[at:]
+        stop = min(end, start + most_tokens)
+        taken.append((start, stop))
+        most_tokens -= stop - start
+        if stop < end:
+            return tuple(taken), ((stop, end), *rows[at + 1 :])
+    return tuple(taken), ()
 
 
 def claim_of(plan: Plan, page_size: int, correction: MeanShift | None = None) -> Claim | None:

@@ -37,7 +37,8 @@ class Stage(StrEnum):
 
 _QUEUED = (Stage.WAITING, Stage.CLAIMED, Stage.DECLINED)
 TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
-    Stage.WAITING: (Stage.CLAIMED, Stage.DECLINED, Stage.COLD, Stage.ENDED),
+    # Straight to REUSING: all that it reuses is taken where it lies.
+    Stage.WAITING: (Stage.CLAIMED, Stage.DECLINED, Stage.REUSING, Stage.COLD, Stage.ENDED),
     Stage.CLAIMED: (Stage.WAITING, Stage.DECLINED, Stage.LOADING, Stage.ENDED),
     Stage.DECLINED: (Stage.COLD, Stage.ENDED),
     # Back to the queue: the engine did not take it after all, or what was loaded never came.

@@ -49,6 +49,8 @@ class LineageBook:
         """By digest of the namespace, start and path."""
         self._known: OrderedDict[bytes, Lineage] = OrderedDict()
         """By name, the least recently used first."""
+        self._spoiled = 0
+        """How often KV that a name was given to did not come: such a name is never given again."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -63,7 +65,7 @@ class LineageBook:
         """
         path = _digest(token_ids[:start])
         grown_from = parent.name if parent is not None else namespace.digest.encode()
-        content = repr((start, claim.spans, claim.rows, claim.correction)).encode()
+        content = repr((start, claim.spans, claim.rows, claim.correction, self._spoiled)).encode()
         name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
         known = self._known.get(name)
         if known is None:
@@ -114,6 +116,11 @@ class LineageBook:
         for paths in list(lineage.children.values()):
             for grown in [each for branch in paths.values() for each in branch]:
                 self.forget(grown)
+
+    def spoil(self, lineage: Lineage) -> None:
+        """What it grew from never came, and the engine may still keep something under its name."""
+        self._spoiled += 1
+        self.forget(lineage)
 
     def clear(self) -> None:
         """What they were computed with has changed."""

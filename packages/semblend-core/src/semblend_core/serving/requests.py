@@ -83,10 +83,12 @@ class RequestBook(Generic[Life]):
         """The bytes have landed."""
         if life.stage not in (Stage.LOADING, Stage.LEAVING):
             return
-        landed = Outcome(
-            life.request_id, OutcomeKind.MATERIALIZED, confirmed_tokens=tokens, confirmed_bytes=moved_bytes
-        )
-        self._settle(life, Stage.REUSING, landed)
+        self._settle(life, Stage.REUSING, _materialized(life, tokens, moved_bytes))
+
+    def take_in_place(self, life: Life, tokens: int) -> None:
+        """Nothing was claimed, and the engine took ``tokens`` of a lineage where they lie."""
+        if life.stage is Stage.WAITING:
+            self._settle(life, Stage.REUSING, _materialized(life, tokens, 0))
 
     # --- The ways without --------------------------------------------------------------------------------------------
 
@@ -173,3 +175,9 @@ class RequestBook(Generic[Life]):
     def _report(self, outcome: Outcome) -> None:
         contain("reporting an outcome", self._report_outcome, outcome)
         logger.debug("%s: %s %s", outcome.request_id, outcome.kind, outcome.reason or outcome.confirmed_tokens)
+
+
+def _materialized(life: RequestLife, tokens: int, moved_bytes: int) -> Outcome:
+    return Outcome(
+        life.request_id, OutcomeKind.MATERIALIZED, confirmed_tokens=tokens, confirmed_bytes=moved_bytes or None
+    )

@@ -6,13 +6,14 @@ A package beside core declares its own as a ``DeclaredSettings`` and names the c
 
 from semblend_core.settings.declared import QualityTier, Settings
 from semblend_core.settings.declaring import DeclaredSettings, SettingError, setting
-from semblend_core.settings.kinds import ByteSize, Choice, Flag, Number, Text, Unset, Whole
+from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, Text, Unset, Whole
 
 __all__ = [
     "ByteSize",
     "Choice",
     "DeclaredSettings",
     "Flag",
+    "Never",
     "Number",
     "QualityTier",
     "SettingError",

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from semblend_core.settings.declaring import DeclaredSettings, read_environment, setting
 from semblend_core.settings.installed import warn_of_unknown
-from semblend_core.settings.kinds import ByteSize, Choice, Flag, Number, Text, Unset, Whole
+from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, Text, Unset, Whole
 
 QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
 Eviction: TypeAlias = Literal["lru", "lfu"]
@@ -83,6 +83,15 @@ class Settings(DeclaredSettings):
         Number(0, low_excluded=True),
         "A plan whose outcome is never reported loses its hold on its donors after this.",
         unit="s",
+    )
+
+    exact_after: int | None = setting(
+        "planning",
+        3,
+        Never(Whole(2)),
+        "The how-maniest request for one opening, conversations that go on not counted, has the opening computed "
+        "exactly, in the background while the engine has nothing else to do.",
+        unit="requests",
     )
 
     capture: Capture = setting(

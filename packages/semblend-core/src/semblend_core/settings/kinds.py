@@ -225,6 +225,30 @@ class ByteSize(Whole):
 
 
 @dataclass(frozen=True)
+class Never(Kind):
+    """``kind``, or ``never``, which is None."""
+
+    kind: Kind = field(repr=False)
+
+    def parse(self, text: str) -> object:
+        return None if text.strip().lower() == "never" else self.kind.parse(text)
+
+    def check(self, value: object) -> object:
+        return None if value is None else self.kind.check(value)
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.kind.allowed}; or `never`"
+
+    @property
+    def brief(self) -> str:
+        return f"{self.kind.brief} or `never`"
+
+    def show(self, value: object) -> str:
+        return "never" if value is None else self.kind.show(value)
+
+
+@dataclass(frozen=True)
 class Unset(Kind):
     """``kind``, or None for 'not known'."""
 

@@ -6,6 +6,7 @@ request can find.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -23,17 +24,22 @@ class ExactAnnouncements:
     def __init__(self, pool: Any, first_approximate: Callable[[Any], int | None]) -> None:
         """``first_approximate``: the position from which on a request's KV is approximate; None: all is exact."""
         self._pool, self._first_approximate = pool, first_approximate
-        self._withheld: set[Any] = set()
-        """Blocks in the pool that nobody was told of, by their hashes: nobody need be told when they go."""
+        self._withheld: Counter[Any] = Counter()
+        """Blocks in the pool that nobody was told of, by their hashes: nobody need be told when they go.
+
+        Several may have one, as the same is computed twice.
+        """
         for name in ANNOUNCING:
-            setattr(pool, name, self._announcing(getattr(pool, name)))
+            setattr(pool, name, self._announcing(getattr(pool, name), new=name != "emit_cached_block_events"))
         self._take = pool.take_events
         pool.take_events = self.take_events
 
     def take_events(self) -> list[Any]:
         return [event for event in self._take() if self._concerns_others(event)]
 
-    def _announcing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _announcing(self, method: Callable[..., Any], new: bool) -> Callable[..., Any]:
+        """``new``: whether it puts blocks into the pool, or tells of some that are there."""
+
         @wraps(method)
         def announced(request: Any, *args: Any, **kwargs: Any) -> Any:
             before = len(self._pool.kv_event_queue)
@@ -41,13 +47,13 @@ class ExactAnnouncements:
             # At once: later it would not be known whose blocks these are, and the request may have ended.
             first = self._first_approximate(request)
             if first is not None:
-                new = self._pool.kv_event_queue[before:]
-                self._pool.kv_event_queue[before:] = [event for event in new if self._cut(event, request, first)]
+                told = self._pool.kv_event_queue[before:]
+                self._pool.kv_event_queue[before:] = [event for event in told if self._cut(event, request, first, new)]
             return answer
 
         return announced
 
-    def _cut(self, event: Any, request: Any, first: int) -> bool:
+    def _cut(self, event: Any, request: Any, first: int, new: bool) -> bool:
         """Leave the exact blocks in an event; whether there are any."""
         if not isinstance(event, BlockStored):
             return True
@@ -56,7 +62,8 @@ class ExactAnnouncements:
             approximate = set(map(maybe_convert_block_hash, request.block_hashes[first // event.block_size :]))
             while exact < len(event.block_hashes) and event.block_hashes[exact] not in approximate:
                 exact += 1
-        self._withheld.update(event.block_hashes[exact:])
+        if new:
+            self._withheld.update(event.block_hashes[exact:])
         event.block_hashes = event.block_hashes[:exact]
         event.token_ids = event.token_ids[: exact * event.block_size]
         event.extra_keys = event.extra_keys and event.extra_keys[:exact]
@@ -67,7 +74,7 @@ class ExactAnnouncements:
             self._withheld.clear()
         if not isinstance(event, BlockRemoved):
             return True
-        told = [block_hash for block_hash in event.block_hashes if block_hash not in self._withheld]
-        self._withheld.difference_update(event.block_hashes)
+        told = [block_hash for block_hash in event.block_hashes if not self._withheld[block_hash]]
+        self._withheld -= Counter(event.block_hashes)
         event.block_hashes = told
         return bool(told)

@@ -17,13 +17,15 @@ from semblend_core.serving import (
     claim_by_tier,
     claim_of,
 )
+from semblend_vllm.scheduler.lineages import Lineages
+from semblend_vllm.scheduler.long_claims import LongClaims
 from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import RowRoom
 
 logger = logging.getLogger(__name__)
 
-MOST_POSTPONEMENTS = 50
-"""Steps that a request waits for room for its rows before it is served cold."""
+MOST_POSTPONEMENTS = 8
+"""Steps that a request waits for others to have their rows computed before it is served without reuse."""
 
 
 class Admission:
@@ -35,9 +37,12 @@ class Admission:
         requests: RequestBook[VllmRequest],
         donors: DonorBook[None],
         self_test: SelfTest,
+        lineages: Lineages,
+        long_claims: LongClaims,
         ranks: int,
         correcting: bool,
     ) -> None:
+        self._lineages, self._long_claims = lineages, long_claims
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test = requests, donors, self_test
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for)
@@ -55,14 +60,15 @@ class Admission:
         """Tokens that vLLM may count on for an open request; None: ask again. And whether it waits for them."""
         claim = self._seek(life, computed_tokens)
         if claim is None:
-            self._requests.serve_without(life, Stage.DECLINED, self._self_test.why_not)
+            if life.taken is None:
+                self._requests.serve_without(life, Stage.DECLINED, self._self_test.why_not)
             return 0, False
         try:
             tokens = self._admit(life, claim)
         except Exception:
             self._give_up(life)
             return 0, False
-        return tokens, bool(claim.steps) and bool(tokens)
+        return tokens, life.over_steps and bool(tokens)
 
     def ordered(self, life: VllmRequest) -> None:
         """vLLM took the claim, and its load is ordered."""
@@ -73,7 +79,8 @@ class Admission:
         """Its claim does not stand any longer."""
         if self.fetch_orders is not None:
             self.fetch_orders.end(life.request_id, wanted=False)
-        life.untaint()
+        life.over_steps = False
+        self._lineages.give_back(life)
 
     def stop_correcting(self, why: str) -> None:
         if self._correcting:
@@ -94,11 +101,7 @@ class Admission:
         claim = claim_by_tier(plan, tier, self._block_size, limit=limit, correcting=self._correcting)
         if not isinstance(claim, Claim):
             return claim
-        most_tokens, most_rows = self.room.for_rows(plan.prompt_tokens - claim.end)
-        # Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
-        if life.request.lora_request is None:
-            return claim.over_steps(most_tokens, most_rows)
-        return claim.within(most_tokens, most_rows, self._block_size) or DeclineReason.ALLOCATION_FAILED
+        return claim.with_rows(self.room.most_rows_of(plan.prompt_tokens))
 
     def _claim_without_rows(self, plan: Plan) -> Claim | DeclineReason:
         """By the connector's own contract: spans that continue the exact prefix."""
@@ -115,19 +118,37 @@ class Admission:
             self._requests.withdraw(life)
             return None  # A donor went while the request waited: plan again in the next step.
         arrival = self._arrival(life)
-        if arrival == "coming":
+        if arrival == "coming" or self._lineages.are_under_way(life, claim):
             return None
         if isinstance(arrival, DeclineReason):
-            self._requests.decline(life, arrival)
-            return 0
-        if self.room is not None and not claim.steps and not self.room.take(claim):
-            if life.postpone(MOST_POSTPONEMENTS):
+            return self.without_claim(life, arrival)
+        life.over_steps = False
+        if self.room is not None and not self.room.take(claim):
+            if len(self._long_claims) >= self.room.share and life.postpone(MOST_POSTPONEMENTS):
                 return None
-            self._requests.decline(life, DeclineReason.ALLOCATION_FAILED)
-            return 0
-        if life.approximate_from is None:
-            life.taint(claim.first_approximate, self._block_size)
+            cut = self._cut_to_room(life, claim, self.room)
+            if cut is None:
+                return self.without_claim(life, DeclineReason.ALLOCATION_FAILED)
+            life.claim = claim = cut
+        self._lineages.grow(life, claim)
         return claim.length
+
+    def _cut_to_room(self, life: VllmRequest, claim: Claim, room: RowRoom) -> Claim | None:
+        """As much of a claim as finds room in this step, or over several steps beside others; None: nothing of it."""
+        # Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
+        if life.request.lora_request is not None:
+            cut = claim.within(room.tokens, room.sequences, self._block_size)
+            return cut if cut is not None and room.take(cut) else None
+        life.over_steps = True
+        most_rows = room.most_rows_over_steps(life.request.num_tokens - claim.start)
+        return claim.within(claim.row_tokens, most_rows, self._block_size)
+
+    def without_claim(self, life: VllmRequest, reason: DeclineReason) -> int:
+        if life.taken is None:
+            self._requests.decline(life, reason)
+        else:
+            self._requests.withdraw(life)  # What is taken in place stays.
+        return 0
 
     def _arrival(self, life: VllmRequest) -> Arrival:
         return "there" if self.fetch_orders is None else self.fetch_orders.arrival(life)

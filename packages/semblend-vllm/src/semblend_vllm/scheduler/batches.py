@@ -42,6 +42,7 @@ class _WithRows:
                 self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
                 self.max_num_running_reqs,  # type: ignore[attr-defined]
                 chunked=compat.is_chunked(self),
+                held_sequences=lambda: compat.held_sequences(self),
             )
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -55,7 +56,7 @@ class _WithRows:
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         was_empty = output.total_num_scheduled_tokens == 0
         admitted = self._add_rows(output, side)
-        self._in_vain.note(kept, admitted)
+        self._in_vain.note(kept, admitted or len(side.long_claims) > 0)
         compat.finish_step(self, output, was_empty)
         return output
 
@@ -83,7 +84,7 @@ class _WithRows:
         room = side.admission.room
         assert room is not None
         running = compat.held_sequences(self)
-        held_tokens, held_sequences = self._needed_by_long_claims(side, room, running)
+        held_tokens, held_sequences = self._needed_by_long_claims(side, room)
         room.tokens, room.sequences = self._needed(side, room, running, held_tokens, held_sequences)
         limits = compat.step_limits(self)
         compat.set_step_limits(self, limits.less(held_tokens + room.tokens, held_sequences + room.sequences))
@@ -101,26 +102,26 @@ class _WithRows:
             admitted += 1
             if not side.may_plan(request):
                 continue
+            side.look(request)
             claim = side.prepare(request, compat.exact_prefix_tokens(self, request))
-            if claim is None or claim.steps:
+            if claim is None:
                 continue
             others = running + admitted
             too_many = others + held_sequences + sequences + len(claim.rows) > room.most_sequences
-            if too_many or others + held_tokens + tokens + claim.row_tokens > room.most_tokens:
+            rest = 0 if room.chunked else request.num_tokens - claim.end
+            if too_many or others + held_tokens + tokens + claim.row_tokens + rest > room.most_tokens:
+                # It gets them over several steps, in the place that will be its own.
+                sequences += 1
                 break
             tokens, sequences = tokens + claim.row_tokens, sequences + len(claim.rows)
         return (0, 0) if self._in_vain.skip() else (tokens, sequences)
 
-    def _needed_by_long_claims(self, side: SchedulerSide, room: RowRoom, running: int) -> tuple[int, int]:
-        """The same for requests that wait for their rows; they have blocks already, so they go first."""
-        tokens = sequences = 0
-        for claim in side.long_claims.unfinished():
-            row_tokens = sum(end - start for start, end in claim.rows)
-            too_many = running + sequences + len(claim.rows) > room.most_sequences
-            claim.chosen = not too_many and running + tokens + row_tokens <= room.most_tokens
-            if claim.chosen or not tokens:  # The first gets its room even if running ones must end before it is there.
-                tokens, sequences = tokens + row_tokens, sequences + len(claim.rows)
-        return tokens, sequences
+    @staticmethod
+    def _needed_by_long_claims(side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
+        """The same for requests that wait for their rows; they have blocks already. One place for each, and few."""
+        waiting = side.long_claims.unfinished()
+        tokens = sum(end - start for claim in waiting for start, end in claim.left)
+        return min(tokens, room.most_tokens // 2), min(len(waiting), room.share)
 
     def _end_long_claims(self, side: SchedulerSide) -> None:
         for ready in side.long_claims.take_ready():

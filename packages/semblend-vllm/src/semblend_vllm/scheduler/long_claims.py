@@ -1,14 +1,14 @@
-"""Claims whose rows are too many for one step.
+"""Claims whose rows find no room in one step.
 
 vLLM lets a connector load while a request waits: the request has its blocks, and is scheduled when the load is said to
-be done. Here the load is done when its rows are computed, some in each step, beside whatever else the step computes.
+be done. Here the load is done when its rows are computed, as many in each step as others leave room for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semblend_core.serving import Claim, CorrectionOrder, LoadOrder, Rows, StepWork
+from semblend_core.serving import Claim, CorrectionOrder, LoadOrder, Rows, StepWork, take_rows
 from semblend_vllm.scheduler.requests import VllmRequest
 
 
@@ -17,23 +17,21 @@ class LongClaim:
     life: VllmRequest
     claim: Claim
     load: LoadOrder
-    next_step: int = 0
-    """Of ``claim.steps``."""
-    chosen: bool = False
-    """Its next rows are in the step that is being made."""
+    left: Rows
+    """Rows that no step has had."""
+    chosen: Rows = ()
+    """Those that are in the step that is being made."""
+    begun: bool = False
+    """Workers were told of its load."""
 
-    @property
-    def rows(self) -> Rows:
-        return self.claim.steps[self.next_step]
-
-    @property
-    def done(self) -> bool:
-        return self.next_step == len(self.claim.steps)
+    def choose(self, most_tokens: int, most_rows: int) -> None:
+        self.chosen, self.left = take_rows(self.left, most_tokens, most_rows)
 
     def work(self) -> tuple[list[LoadOrder], list[CorrectionOrder]]:
         """What the workers do before the chosen rows."""
-        loads = [] if self.next_step else [self.load]
-        correction = corrected(self.load, self.claim, self.rows)
+        loads = [] if self.begun else [self.load]
+        self.begun = True
+        correction = corrected(self.load, self.claim, self.chosen)
         return loads, [] if correction is None else [correction]
 
 
@@ -44,34 +42,40 @@ class LongClaims:
         self._claims: dict[str, LongClaim] = {}
         self._dropped: list[str] = []
 
+    def __len__(self) -> int:
+        return len(self._claims)
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._claims
 
     def begin(self, life: VllmRequest, claim: Claim, load: LoadOrder) -> None:
-        self._claims[life.request_id] = LongClaim(life, claim, load)
+        self._claims[life.request_id] = LongClaim(life, claim, load, claim.rows)
 
     def unfinished(self) -> list[LongClaim]:
-        return [claim for claim in self._claims.values() if not claim.done]
+        return [claim for claim in self._claims.values() if claim.left]
 
-    def add_work(self, work: StepWork) -> None:
-        for claim in self._claims.values():
-            if claim.chosen:
-                loads, corrections = claim.work()
-                work.loads += loads
-                work.corrections += corrections
+    def add_work(self, work: StepWork, most_tokens: int, most_rows: int) -> None:
+        """Choose rows for the step that is being made, as far as there is room, and tell what goes with them."""
+        for claim in self.unfinished():
+            if most_tokens < 1 or most_rows < 1:
+                break
+            claim.choose(most_tokens, most_rows)
+            most_tokens -= sum(end - start for start, end in claim.chosen)
+            most_rows -= len(claim.chosen)
+            loads, corrections = claim.work()
+            work.loads += loads
+            work.corrections += corrections
 
     def take_chosen(self) -> list[tuple[VllmRequest, Rows]]:
         """The rows to put into the step that was made; each is taken once."""
-        taken = []
+        taken = [(claim.life, claim.chosen) for claim in self._claims.values() if claim.chosen]
         for claim in self._claims.values():
-            if claim.chosen:
-                taken.append((claim.life, claim.rows))
-                claim.chosen, claim.next_step = False, claim.next_step + 1
+            claim.chosen = ()
         return taken
 
     def take_ready(self) -> list[LongClaim]:
         """Those whose rows are all in steps that were made: the next may compute the rest of the prompt."""
-        ready = [claim for claim in self._claims.values() if claim.done]
+        ready = [claim for claim in self._claims.values() if not claim.left and claim.begun]
         for claim in ready:
             del self._claims[claim.life.request_id]
         return ready
@@ -79,7 +83,7 @@ class LongClaims:
     def never_sent(self, request_id: str) -> bool:
         """Whether no worker has been told of its load."""
         claim = self._claims.get(request_id)
-        return claim is not None and claim.next_step == 0 and not claim.chosen
+        return claim is not None and not claim.begun
 
     def drop(self, request_id: str) -> None:
         """The request has ended or starts over."""

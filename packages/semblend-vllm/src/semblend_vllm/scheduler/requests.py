@@ -2,43 +2,111 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from semblend_core import DeclineReason, Namespace, Settings, identity_of_weights
-from semblend_core.serving import Namespaces, RequestLife, Stage, Wish
+from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """What a request takes of lineages, where it lies."""
+
+    lineages: tuple[Lineage, ...]
+    """Each grew from the one before it."""
+    exact: int
+    """Tokens in front of it that are vLLM's own."""
+    end: int
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.exact
 
 
 @dataclass(eq=False)
 class VllmRequest(RequestLife):
     """A request whose blocks vLLM publishes under hashes that it finds in the request."""
 
+    taken: Taken | None = None
+    """Set while its hashes name a lineage that vLLM holds blocks of."""
+    lineage: Lineage | None = None
+    """Of what is computed behind its claim."""
+    looked: tuple[int, int] | None = None
+    """Generation of lineages and exact prefix when one was last looked for."""
+    over_steps: bool = False
+    """The rows of its claim are computed before vLLM schedules it."""
     _true_hashes: list[Any] | None = field(default=None, repr=False)
+    _make_hashes: Any = field(default=None, repr=False)
+    """vLLM's own way to the hashes of new tokens."""
 
-    def taint(self, first_approximate: int, block_size: int) -> None:
-        """Give the blocks from ``first_approximate`` on keys that only this request knows.
+    @property
+    def true_hashes(self) -> list[Any]:
+        """Of its tokens alone."""
+        hashes: list[Any] = self.request.block_hashes if self._true_hashes is None else self._true_hashes
+        return hashes
 
-        Later hashes grow from earlier ones, so what is generated after approximate KV is tainted too.
-        """
-        hashes = self.request.block_hashes
-        if self._true_hashes is None:
-            self._true_hashes = list(hashes)
-        first = first_approximate // block_size
-        if first < len(hashes):
-            # Random, not made of the request's id: clients choose those, and may choose one twice.
-            size = len(hashes[first])
-            random = os.urandom(size * (len(hashes) - first))
-            hashes[first:] = [random[at : at + size] for at in range(0, len(random), size)]
-        self.approximate_from = first_approximate
+    def rename(self, block_size: int) -> None:
+        """Name its blocks by what is taken and claimed. Exact ones keep their hashes."""
+        if self.taken is None and self.lineage is None:
+            self._restore()
+            return
+        self._follow_true_hashes()
+        hashes, true = self.request.block_hashes, self.true_hashes
+        hashes[:] = true
+        exact = 0 if self.taken is None else self.taken.exact
+        for lineage in (*(self.taken.lineages if self.taken else ()), *((self.lineage,) if self.lineage else ())):
+            first = max(lineage.start, exact) // block_size
+            hashes[first:] = shadows(true[first:], lineage.name)
 
     def untaint(self) -> None:
         """Back to the true hashes: nothing approximate was written after all, or its blocks were given back."""
+        self.taken, self.lineage, self.looked = None, None, None
+        self._restore()
+
+    def _restore(self) -> None:
         assert self.stage not in (Stage.LOADING, Stage.REUSING), "approximate KV can never be published as exact"
         if self._true_hashes is not None:
-            # Hashes of generated tokens go too: they grew from tainted ones, and vLLM makes them again.
             self.request.block_hashes[:] = self._true_hashes
+            self.request._block_hasher = self._make_hashes
         self._true_hashes, self.approximate_from = None, None
+
+    def _follow_true_hashes(self) -> None:
+        """vLLM makes the hashes of generated tokens from those before them. They must be named as the others are."""
+        if self._true_hashes is not None:
+            return
+        self._true_hashes = true = list(self.request.block_hashes)
+        self._make_hashes = make = self.request._block_hasher
+
+        def make_named(request: Any) -> list[Any]:
+            named = request.block_hashes
+            request.block_hashes = true
+            try:
+                new = make(request)
+            finally:
+                request.block_hashes = named
+            true.extend(new)
+            name = self.lineage.name if self.lineage is not None else self._last_taken().name
+            return shadows(new, name)
+
+        self.request._block_hasher = make_named
+
+    def _last_taken(self) -> Lineage:
+        assert self.taken is not None
+        return self.taken.lineages[-1]
+
+
+def shadows(hashes: Sequence[bytes], name: bytes) -> list[bytes]:
+    """The same blocks under a lineage's name. All at once: a long prompt has thousands."""
+    if not hashes:
+        return []
+    size = len(hashes[0])
+    secret = np.frombuffer((name * -(-size // len(name)))[:size], np.uint8)
+    named = (np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, size) ^ secret).tobytes()
+    return [named[at : at + size] for at in range(0, len(named), size)]
 
 
 class Follower:

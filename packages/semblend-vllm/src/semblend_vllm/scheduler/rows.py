@@ -6,12 +6,15 @@ output, and it is gone with the next step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from semblend_core.serving import Claim
 
 LONGEST_PAUSE = 15
 """Steps."""
+MOST_ROW_IDS = 2**21
+"""Token ids that the rows of one request may carry to the workers: each row carries the prompt up to its end."""
 
 
 @dataclass
@@ -23,9 +26,16 @@ class RowRoom:
     most_sequences: int
     chunked: bool = True
     """Whether the rest of a prompt may be computed over several steps."""
+    held_sequences: Callable[[], int] = lambda: 0
+    """Places in the batch that are taken now, by requests that run."""
     tokens: int = 0
     """Set aside in this step for rows, and not taken yet."""
     sequences: int = 0
+
+    @property
+    def share(self) -> int:
+        """Places that rows without their request may have while others wait for places."""
+        return max(1, self.most_sequences // 8)
 
     def take(self, claim: Claim) -> bool:
         if claim.row_tokens > self.tokens or len(claim.rows) > self.sequences:
@@ -34,12 +44,20 @@ class RowRoom:
         self.sequences -= len(claim.rows)
         return True
 
-    def for_rows(self, rest: int) -> tuple[int, int]:
-        """Row tokens and rows that a step can hold beside other work, for a request with ``rest`` more tokens."""
-        tokens = self.most_tokens // 2
-        if not self.chunked and rest + tokens > self.most_tokens and rest < self.most_tokens:
-            tokens = self.most_tokens - rest
-        return max(tokens, 1), max(self.most_sequences // 2, 1)
+    def most_rows_over_steps(self, cold_tokens: int) -> int:
+        """Rows of a request that are worth holding its place for, where ``cold_tokens`` would be computed instead.
+
+        It may hold the place for as many steps as they would take, and for a sixteenth of a whole step's places more:
+        so much longer others wait for it.
+        """
+        cold_steps = -(-cold_tokens // self.most_tokens)
+        at_once = max(1, self.most_sequences - self.held_sequences())
+        return at_once * (cold_steps + max(1, self.most_sequences // 16))
+
+    @staticmethod
+    def most_rows_of(prompt_tokens: int) -> int:
+        """Rows of one prompt that workers can be sent without delay."""
+        return max(1, MOST_ROW_IDS // max(1, prompt_tokens))
 
 
 @dataclass

@@ -23,6 +23,7 @@ from semblend_core.serving import (
 )
 from semblend_vllm.neighbour import Neighbour
 from semblend_vllm.scheduler.admission import Admission
+from semblend_vllm.scheduler.lineages import Lineages
 from semblend_vllm.scheduler.long_claims import LongClaims, corrected
 from semblend_vllm.scheduler.requests import Follower, VllmRequest
 
@@ -50,10 +51,19 @@ class SchedulerSide:
         self.requests: RequestBook[VllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
+        self.lineages, self.long_claims = Lineages(block_size), LongClaims()
         self.admission = Admission(
-            provider, settings, block_size, self.requests, self.keeper.donors, self.self_test, ranks, correcting
+            provider,
+            settings,
+            block_size,
+            self.requests,
+            self.keeper.donors,
+            self.self_test,
+            self.lineages,
+            self.long_claims,
+            ranks,
+            correcting,
         )
-        self.long_claims = LongClaims()
         self._loads: dict[str, tuple[LoadOrder, CorrectionOrder | None]] = {}
         """Of admitted requests that no step has computed yet."""
         self._failed: list[VllmRequest] = []
@@ -73,6 +83,17 @@ class SchedulerSide:
         """Whether it is still open what this request reuses."""
         return self._open(request) is not None
 
+    @contained
+    def look(self, request: Any) -> None:
+        """Before vLLM looks for blocks of a waiting request: name them by a lineage, where one has more of them."""
+        life = self._open(request)
+        if life is not None and life.wish.mode == "on" and self.self_test.passed:
+            self.lineages.look(life)
+            return
+        life = self.requests.get(request.request_id)
+        if life is not None and life.is_queued:
+            life.untaint()
+
     def prepare(self, request: Any, computed_tokens: int) -> Claim | None:
         """The claim of a request that may be admitted next, so that room can be kept for its rows."""
         life = self._open(request)
@@ -84,7 +105,10 @@ class SchedulerSide:
         And whether the request must wait for them with its blocks in hand.
         """
         life = self._open(request)
-        return (0, False) if life is None else self.admission.claim(life, computed_tokens)
+        if life is None:
+            return 0, False
+        self.lineages.found(life, computed_tokens)
+        return self.admission.claim(life, computed_tokens)
 
     @contained
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
@@ -93,16 +117,20 @@ class SchedulerSide:
             return
         if life.stage is Stage.CLAIMED and external_tokens <= 0:
             # The engine found a use for its own cache, or none for ours.
-            self.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
+            self.admission.without_claim(life, DeclineReason.ALLOCATION_FAILED)
+        if life.stage is Stage.WAITING and life.taken is not None:
+            self.requests.take_in_place(life, life.taken.tokens)
+            return
         if life.stage is not Stage.CLAIMED:  # vLLM also tells of requests that it resumes.
             self.requests.serve_without(life, Stage.COLD, self.self_test.why_not)
             self.requests.compute(life)
             return
         claim = self.requests.load(life)
         self.admission.ordered(life)
+        self.lineages.loading(life)
         tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come.
         load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
-        if claim.steps:
+        if life.over_steps:
             self.long_claims.begin(life, claim, load)
         else:
             self._loads[life.request_id] = (load, corrected(load, claim, claim.rows))
@@ -119,7 +147,7 @@ class SchedulerSide:
             load, correction = self._loads.pop(request_id)
             work.loads.append(load)
             work.corrections += [] if correction is None else [correction]
-        self.long_claims.add_work(work)
+        self._add_long_claims(work, scheduled)
         if self.admission.fetch_orders is not None:
             self.admission.fetch_orders.put_into(work)
         self._add_captures(work, scheduled, block_ids_of)
@@ -128,7 +156,7 @@ class SchedulerSide:
         """The requests of this step whose rows must be computed in it."""
         chosen = [self.requests.get(load.request_id) for load in work.loads]
         found = [(each, each.claim) for each in chosen if each is not None and each.claim is not None]
-        return [(life, claim) for life, claim in found if not claim.steps]
+        return [(life, claim) for life, claim in found if not life.over_steps]
 
     def first_approximate(self, request: Any) -> int | None:
         """The position from which on the request's KV is approximate, or is about to be; None: all is exact."""
@@ -149,6 +177,8 @@ class SchedulerSide:
         life = self.requests.get(request_id)
         if life is not None:
             self.requests.end(life, loading=not never_sent)
+            if life.stage is Stage.ENDED:
+                self.lineages.failed(life)
 
     @contained
     def reset(self) -> None:
@@ -156,6 +186,7 @@ class SchedulerSide:
         self._follow.new_weights()
         for life in self.requests:  # Its namespace is that of the old weights, and its KV is of new ones too.
             life.wish = replace(life.wish, capture=False)
+        self.lineages.clear()
         self.keeper.forget_all()
 
     # --- What the workers say ----------------------------------------------------------------------------------------
@@ -167,7 +198,9 @@ class SchedulerSide:
         for request_id, landed in news.landed.items():
             life = self.requests.get(request_id)
             if life is not None and request_id not in news.failed:
-                self.requests.confirm(life, landed.tokens, landed.bytes)
+                in_place = 0 if life.taken is None else life.taken.tokens
+                self.requests.confirm(life, landed.tokens + in_place, landed.bytes)
+                self.lineages.landed(life)
         if self.self_test.hear(news.self_test):
             self.keeper.donors.generation += 1  # What was found and not loaded may be asked for again.
         if news.no_correction:
@@ -215,11 +248,21 @@ class SchedulerSide:
         life = self.requests.get(request_id)
         if life is None:
             return
+        self.lineages.failed(life)
         # One that has started over already may hear of its old load again. Without room for rows vLLM itself computes
         # what did not come.
         if life.stage in (Stage.LOADING, Stage.REUSING) and self.admission.room is not None:
             self._failed.append(life)
         self.requests.decline(life, reason)
+
+    def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
+        """Their next rows take what this step has left."""
+        room = self.admission.room
+        if room is not None and self.long_claims:
+            rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
+            tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
+            places = room.most_sequences - room.held_sequences() - len(rows)
+            self.long_claims.add_work(work, room.most_tokens - tokens, places)
 
     @contained
     def _add_captures(

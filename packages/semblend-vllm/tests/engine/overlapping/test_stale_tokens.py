@@ -100,7 +100,7 @@ def test_it_waits_with_its_blocks_in_hand(
     new_overlapping: Callable[..., Any], source: random.Random, answer: Any
 ) -> None:
     """Its rows took several steps, the last of them failed, and the next had no room for it."""
-    engine = new_overlapping(tokens_of_a_step=96)
+    engine = new_overlapping(tokens_of_a_step=48)
     first, second = some(source, 160), some(source, 160)
     engine.add(some(source, 24) + first + second + some(source, 20))
     engine.finish()

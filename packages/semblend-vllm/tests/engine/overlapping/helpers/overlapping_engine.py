@@ -96,6 +96,8 @@ class Overlapping:
 
     def schedule(self) -> Any:
         output = self.scheduler.schedule()
+        lives = map(self.side.requests.get, output.num_scheduled_tokens)
+        self.worker.may_be_approximate |= {life.request_id for life in lives if life is not None and life.taken}
         self.in_flight.append((output, self.worker.run(output)))
         return output
 

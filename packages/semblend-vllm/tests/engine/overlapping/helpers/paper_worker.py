@@ -58,7 +58,8 @@ class PaperWorker:
         self._tokens, self._positions = np.full(slots, -1), np.full(slots, -1)
         self._digests = np.zeros(slots, np.uint64)
         self._batch: dict[str, Written] = {}
-        self._approximate: set[str] = set()
+        self.may_be_approximate: set[str] = set()
+        """Requests that were loaded for, or that go on from one that was."""
         self.donors: dict[Any, Any] = {}
         self.fails: Callable[[Any], bool] = lambda order: False
         """Of a load or a correction."""
@@ -128,7 +129,7 @@ class PaperWorker:
             self._positions[slots] = np.arange(span.target_start, span.target_end)
             self._digests[slots] = APPROXIMATE
         news.landed[load.request_id] = Landed(load.reused_tokens, 1)
-        self._approximate.add(load.request_id)
+        self.may_be_approximate.add(load.request_id)
 
     def _correct(self, correction: Any, news: Any) -> None:
         if self.fails(correction):
@@ -141,7 +142,7 @@ class PaperWorker:
         end = sequence.computed + tokens
         slots, known = sequence.slots(end), digests(sequence.tokens[:end])
         before, new = slots[: sequence.computed], slots[sequence.computed :]
-        right = self._holds(sequence, before, known, approximate=request_id.split("#")[0] in self._approximate)
+        right = self._holds(sequence, before, known, approximate=request_id.split("#")[0] in self.may_be_approximate)
         self._tokens[new] = sequence.tokens[sequence.computed : end] if right else -1
         self._positions[new] = np.arange(sequence.computed, end)
         exact = (self._digests[before] != APPROXIMATE).all()

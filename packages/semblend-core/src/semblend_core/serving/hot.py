@@ -1,0 +1,95 @@
+"""Openings that many ask for, and that only a lineage holds: worth computing exactly, once, in the background."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from semblend_core.contract import TokenIds
+from semblend_core.serving.lineage import Lineage
+
+Note = TypeVar("Note")
+
+MOST_PROMPTS = 64
+"""Of one lineage, to tell who goes on from whom."""
+MOST_LINEAGES = 1024
+MOST_WAITING = 16
+"""Openings that wait for a quiet moment. With more, the oldest are let go: others will ask for them again."""
+
+
+@dataclass
+class _Asked:
+    prompts: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    """Digest of each prompt that was served of the lineage, and its length."""
+    shared: list[int] = field(default_factory=list)
+    """How far the prompts that began anew agreed with what the lineage held, the longest first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opening(Generic[Note]):
+    token_ids: TokenIds
+    note: Note
+    """What the engine needs besides the tokens to compute them, such as a salt."""
+
+
+class HotOpenings(Generic[Note]):
+    """Counts the requests of a lineage that do not go on from each other. Called on the scheduler's thread only."""
+
+    def __init__(self, exact_after: int | None) -> None:
+        """``exact_after``: the how-maniest request for an opening makes it exact; None: none does."""
+        self._exact_after = exact_after
+        self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
+        self._waiting: deque[Opening[Note]] = deque(maxlen=MOST_WAITING)
+        self.computed_tokens = 0
+        """So many tokens were computed in the background."""
+
+    def note(self, lineages: Iterable[Lineage], token_ids: TokenIds, shared_tokens: int, note: Note) -> None:
+        """A request is served of ``lineages``, and shares so many tokens with what they held; 0: it is the first.
+
+        Whoever has an earlier prompt as its beginning goes on in the same conversation, and asks for nothing new.
+        """
+        if self._exact_after is None:
+            return
+        for lineage in lineages:
+            asked = self._asked.setdefault(lineage.name, _Asked())
+            self._asked.move_to_end(lineage.name)
+            if self._begins_anew(asked, token_ids):
+                asked.shared = sorted([*asked.shared, shared_tokens or int(token_ids.size)], reverse=True)
+                if len(asked.shared) == self._exact_after:
+                    self._waiting.append(Opening(token_ids[: asked.shared[-1]], note))
+            asked.prompts[_digest(token_ids)] = int(token_ids.size)
+            while len(asked.prompts) > MOST_PROMPTS:
+                asked.prompts.popitem(last=False)
+        while len(self._asked) > MOST_LINEAGES:
+            self._asked.popitem(last=False)
+
+    def next(self) -> Opening[Note] | None:
+        """What to compute next, if the engine has time. It stays first until it is ``done``."""
+        return self._waiting[0] if self._waiting else None
+
+    def done(self, opening: Opening[Note]) -> None:
+        if self._waiting and self._waiting[0] is opening:
+            self._waiting.popleft()
+
+    def clear(self) -> None:
+        self._asked.clear()
+        self._waiting.clear()
+
+    @staticmethod
+    def _begins_anew(asked: _Asked, token_ids: TokenIds) -> bool:
+        rolling, hashed = hashlib.blake2b(digest_size=16), 0
+        for digest, length in sorted(asked.prompts.items(), key=lambda prompt: prompt[1]):
+            if length >= token_ids.size:
+                break
+            rolling.update(token_ids[hashed:length])  # Each token is hashed once for all of them.
+            hashed = length
+            if rolling.digest() == digest:
+                return False
+        return True
+
+
+def _digest(token_ids: TokenIds) -> bytes:
+    return hashlib.blake2b(token_ids, digest_size=16).digest()
