@@ -39,6 +39,21 @@ def long_claims(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> list[Claim]:
     return seen
 
 
+@pytest.fixture
+def row_steps(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The rows of each step that had some of such claims."""
+    seen: list[Any] = []
+    take_chosen = narrow.side.long_claims.take_chosen
+
+    def noted() -> Any:
+        taken = take_chosen()
+        seen.extend(rows for _, rows in taken)
+        return taken
+
+    monkeypatch.setattr(narrow.side.long_claims, "take_chosen", noted)
+    return seen
+
+
 def with_donors(engine: Any, salt: str) -> None:
     for number, passage in enumerate(PASSAGES):
         engine.ask(f"Log {number}:\n{passage}\n\nTitle:", salt=salt, tokens=1)
@@ -49,13 +64,14 @@ def free_blocks(engine: Any) -> int:
     return int(engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
 
-def test_rows_of_several_steps(narrow: Any, divergence: Any, long_claims: list[Claim]) -> None:
+def test_rows_of_several_steps(narrow: Any, divergence: Any, long_claims: list[Claim], row_steps: list[Any]) -> None:
     with_donors(narrow, "long")
     before = narrow.stats().confirmed_tokens
     reused = narrow.ask(RECIPIENT, salt="long")
     cold = narrow.ask(RECIPIENT, salt="long, cold", reuse="off")
     (claim,) = long_claims
-    assert len(claim.steps) > 1
+    assert len(row_steps) > 1
+    assert sum(end - start for rows in row_steps for start, end in rows) == claim.row_tokens
     assert reused.cached_tokens == narrow.stats().confirmed_tokens - before == claim.reused_tokens
     assert divergence(cold, reused) < 0.1
     narrow.check_integrity()

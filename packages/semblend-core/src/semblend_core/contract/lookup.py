@@ -116,6 +116,8 @@ class ProviderStats:
     confirmed_tokens: int = 0
     """Sum over MATERIALIZED outcomes: the only figure that may be called reuse."""
     evicted_donors: int = 0
+    background_tokens: int = 0
+    """Computed exactly while the engine had nothing else to do, since many had asked for them."""
     donors: int = 0
     donor_bytes: int = 0
     """What the provider holds for its donors, tokens and index included."""
@@ -160,6 +162,9 @@ class SemanticLookupProvider(ABC):
         """What the adapter's self-test found, for the log and the gauge. The adapter itself waits for a pass."""
         if result.failed and result.final:
             self.restrict_to_discovery(result.says)
+
+    def note_background(self, tokens: int) -> None:  # noqa: B027
+        """The engine computed so many tokens exactly that no request had asked it to compute now."""
 
     @abstractmethod
     def stats(self) -> ProviderStats:

@@ -154,6 +154,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         elif result.passed:
             logger.info("SemBlend's self-test passed: %s", result.says)
 
+    def note_background(self, tokens: int) -> None:
+        self._counters.count_background(tokens)
+
     def stats(self) -> ProviderStats:
         return self._counters.snapshot(
             donors=len(self.registry),

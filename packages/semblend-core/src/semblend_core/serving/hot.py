@@ -43,8 +43,6 @@ class HotOpenings(Generic[Note]):
         self._exact_after = exact_after
         self._asked: OrderedDict[bytes, _Asked] = OrderedDict()
         self._waiting: deque[Opening[Note]] = deque(maxlen=MOST_WAITING)
-        self.computed_tokens = 0
-        """So many tokens were computed in the background."""
 
     def note(self, lineages: Iterable[Lineage], token_ids: TokenIds, shared_tokens: int, note: Note) -> None:
         """A request is served of ``lineages``, and shares so many tokens with what they held; 0: it is the first.

@@ -37,6 +37,7 @@ class ProviderCounters:
         self._outcomes: Counter[OutcomeKind] = Counter()
         self._confirmed_tokens = 0
         self._evicted_donors = 0
+        self._background_tokens = 0
 
     def count_lookup(self, result: LookupResult) -> None:
         """A lookup ended. A refusal is counted by its reason when the request's outcome is reported, once."""
@@ -67,6 +68,11 @@ class ProviderCounters:
         with self._lock:
             self._evicted_donors += donors
 
+    def count_background(self, tokens: int) -> None:
+        """Tokens were computed that no request had asked for now."""
+        with self._lock:
+            self._background_tokens += tokens
+
     def snapshot(
         self,
         *,
@@ -84,6 +90,7 @@ class ProviderCounters:
                 outcomes=dict(self._outcomes),
                 confirmed_tokens=self._confirmed_tokens,
                 evicted_donors=self._evicted_donors,
+                background_tokens=self._background_tokens,
                 donors=donors,
                 donor_bytes=donor_bytes,
                 pinned_requests=pinned_requests,
@@ -157,6 +164,10 @@ ENGINE_COUNTERS = {
     "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
     "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
     "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
+    "background_tokens": (
+        "semblend_background_tokens",
+        "Tokens of openings that many ask for, computed exactly while the engine was idle.",
+    ),
 }
 ENGINE_LABELLED_COUNTERS = {
     "outcomes": ("semblend_outcomes", "Requests by how they ended.", "outcome"),

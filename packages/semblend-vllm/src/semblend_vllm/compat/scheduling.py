@@ -13,7 +13,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,41 @@ def exact_prefix_tokens(scheduler: Any, request: Any) -> int:
     get = manager.block_pool.get_cached_block
     blocks = bisect_left(candidates, True, key=lambda block_hash: get(block_hash, [0]) is None)
     return blocks * block_size
+
+
+def published_tokens(scheduler: Any, hashes: Sequence[Any]) -> int:
+    """How many tokens of whole blocks, from the first on, vLLM's own cache holds under these hashes."""
+    get = scheduler.kv_cache_manager.block_pool.get_cached_block
+    return bisect_left(hashes, True, key=lambda block_hash: get(block_hash, [0]) is None) * int(scheduler.block_size)
+
+
+def request_like(request: Any, request_id: str, tokens: Sequence[int], make_hashes: Any) -> Request:
+    """One of our own for tokens that another began with: without reuse, and nobody waits for its answer."""
+    sampling = SamplingParams(
+        temperature=0.0, max_tokens=1, ignore_eos=True, extra_args={"kv_transfer_params": {"semblend": "off"}}
+    )
+    return Request(
+        request_id,
+        list(tokens),
+        sampling,
+        None,
+        client_index=request.client_index,
+        lora_request=request.lora_request,
+        cache_salt=request.cache_salt,
+        block_hasher=make_hashes,
+    )
+
+
+def is_idle(scheduler: Any) -> bool:
+    return not scheduler.has_unfinished_requests()
+
+
+def is_alone(scheduler: Any, request: Any) -> bool:
+    return all(other is request for other in scheduler.requests.values())
+
+
+def abort(scheduler: Any, request: Any) -> None:
+    scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
 
 
 def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequence[tuple[int, int]]) -> list[str]:

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from semblend_core.serving import Claim, WorkerNews
 from semblend_vllm.compat import scheduling as compat
+from semblend_vllm.scheduler.background import Background
 from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import InVain, RowRoom
 from semblend_vllm.scheduler.side import SchedulerSide
@@ -38,6 +39,7 @@ class _WithRows:
         self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
             self.connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
+            self._background = Background(self, self._side)
             self._side.admission.room = RowRoom(
                 self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
                 self.max_num_running_reqs,  # type: ignore[attr-defined]
@@ -50,6 +52,7 @@ class _WithRows:
         if side is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         side.catch_up()
+        self._background.step_aside()
         self._start_failed_over(side, None)
         self._end_long_claims(side)
         with self._room_kept_free(side) as kept:
@@ -67,7 +70,10 @@ class _WithRows:
             side.hear(told.kv_connector_worker_meta)
             told.kv_connector_worker_meta = None
             self._start_failed_over(side, model_runner_output)
-        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        if side is not None:
+            self._background.go_on()
+        return answer
 
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for life in side.take_failed():

@@ -49,6 +49,11 @@ class VllmRequest(RequestLife):
         hashes: list[Any] = self.request.block_hashes if self._true_hashes is None else self._true_hashes
         return hashes
 
+    @property
+    def like(self) -> tuple[Any, Any]:
+        """What it takes to make another request of the same kind: vLLM's, and how it makes hashes of tokens alone."""
+        return self.request, self._make_hashes or self.request._block_hasher
+
     def rename(self, block_size: int) -> None:
         """Name its blocks by what is taken and claimed. Exact ones keep their hashes."""
         if self.taken is None and self.lineage is None:

@@ -47,12 +47,12 @@ class RowRoom:
     def most_rows_over_steps(self, cold_tokens: int) -> int:
         """Rows of a request that are worth holding its place for, where ``cold_tokens`` would be computed instead.
 
-        It may hold the place for as many steps as they would take, and for a sixteenth of a whole step's places more:
-        so much longer others wait for it.
+        It may hold the place for as many steps as they would take, and for a few more, the fewer the places are: others
+        wait for it. The rest of its prompt takes one of these steps.
         """
         cold_steps = -(-cold_tokens // self.most_tokens)
         at_once = max(1, self.most_sequences - self.held_sequences())
-        return at_once * (cold_steps + max(1, self.most_sequences // 16))
+        return at_once * (cold_steps - 1 + max(1, self.most_sequences // 12))
 
     @staticmethod
     def most_rows_of(prompt_tokens: int) -> int:

@@ -13,6 +13,7 @@ from semblend_core.serving import (
     Claim,
     CorrectionOrder,
     DonorKeeper,
+    HotOpenings,
     LoadOrder,
     RequestBook,
     SelfTest,
@@ -52,6 +53,7 @@ class SchedulerSide:
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
         self.lineages, self.long_claims = Lineages(block_size), LongClaims()
+        self.hot: HotOpenings[Any] = HotOpenings(settings.exact_after)
         self.admission = Admission(
             provider,
             settings,
@@ -118,6 +120,8 @@ class SchedulerSide:
         if life.stage is Stage.CLAIMED and external_tokens <= 0:
             # The engine found a use for its own cache, or none for ours.
             self.admission.without_claim(life, DeclineReason.ALLOCATION_FAILED)
+        if life.taken is not None and life.is_queued:
+            self.hot.note(life.taken.lineages, life.token_ids, life.taken.end, life.like)
         if life.stage is Stage.WAITING and life.taken is not None:
             self.requests.take_in_place(life, life.taken.tokens)
             return
@@ -128,6 +132,8 @@ class SchedulerSide:
         claim = self.requests.load(life)
         self.admission.ordered(life)
         self.lineages.loading(life)
+        if life.lineage is not None:
+            self.hot.note([life.lineage], life.token_ids, 0, life.like)
         tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come.
         load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
         if life.over_steps:
@@ -187,6 +193,7 @@ class SchedulerSide:
         for life in self.requests:  # Its namespace is that of the old weights, and its KV is of new ones too.
             life.wish = replace(life.wish, capture=False)
         self.lineages.clear()
+        self.hot.clear()
         self.keeper.forget_all()
 
     # --- What the workers say ----------------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+"""Openings that many ask for are computed exactly while vLLM has nothing else to do."""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+from typing import Any
+
+from semblend_core.serving import Opening, contained
+from semblend_vllm.compat import scheduling as compat
+from semblend_vllm.scheduler.side import SchedulerSide
+
+logger = logging.getLogger(__name__)
+
+PIECE_TOKENS = 1024
+"""Computed at a time: whoever comes meanwhile waits for no more."""
+
+
+class Background:
+    """Adds requests of its own to an idle scheduler, one small piece of an opening after the other.
+
+    Each finds what the last one published. So it can be dropped at any time, and goes on where it was.
+    """
+
+    def __init__(self, scheduler: Any, side: SchedulerSide) -> None:
+        self._scheduler, self._side = scheduler, side
+        self._numbers = count()
+        self._piece: tuple[str, int] | None = None
+        """The request under way, and the tokens that were exact before it."""
+        # Replicas step together, and one that works by itself would make the others step too.
+        self._may_work = scheduler.vllm_config.parallel_config.data_parallel_size == 1
+
+    @contained
+    def go_on(self) -> None:
+        """Behind a step: begin the next piece, if there is nothing else to do."""
+        if self._side.hot.next() is None or not self._may_work or not compat.is_idle(self._scheduler):
+            return
+        opening = self._side.hot.next()
+        assert opening is not None
+        whole = self._request(opening, len(opening.token_ids))
+        exact = compat.published_tokens(self._scheduler, whole.block_hashes)
+        before, self._piece = self._piece, None
+        if before is not None:
+            self._side.provider.note_background(max(0, exact - before[1]))
+        stuck = before is not None and exact <= before[1]
+        if stuck or exact >= len(whole.block_hashes) * int(self._scheduler.block_size):
+            self._side.hot.done(opening)
+            if not stuck:
+                logger.info("an opening of %d tokens that many asked for is exact now", len(opening.token_ids))
+            return
+        piece = self._request(opening, min(exact + PIECE_TOKENS, len(opening.token_ids)))
+        self._piece = (piece.request_id, exact)
+        self._scheduler.add_request(piece)
+
+    @contained
+    def step_aside(self) -> None:
+        """Before a step: somebody has come, and a piece that has not begun can wait."""
+        request = None if self._piece is None else self._scheduler.requests.get(self._piece[0])
+        if request is None or request.num_computed_tokens or compat.is_alone(self._scheduler, request):
+            return
+        self._piece = None
+        compat.abort(self._scheduler, request)
+
+    def _request(self, opening: Opening[Any], tokens: int) -> Any:
+        name = f"semblend-exact-{next(self._numbers)}"
+        like, make_hashes = opening.note
+        return compat.request_like(like, name, opening.token_ids[:tokens].tolist(), make_hashes)
