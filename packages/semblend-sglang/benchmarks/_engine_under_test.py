@@ -82,7 +82,7 @@ class Engine:
             arguments["radix_cache_backend"] = "semblend"
         if options.cpu:
             arguments |= {"device": "cpu", "attention_backend": "torch_native"}
-            arguments |= {"max_total_tokens": 20_000, "mem_fraction_static": 0.3}
+            arguments |= {"max_total_tokens": 20_000, "mem_fraction_static": 0.6}
         self.engine = sglang.Engine(**arguments)
 
     def first_token_ms(self, tokens: list[int], *, reuse: bool = True) -> tuple[float, int]:
