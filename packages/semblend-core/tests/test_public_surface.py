@@ -50,6 +50,7 @@ PUBLIC_NAMES = [
     "open_audit",
     "read_audit",
     "require_extra",
+    "what_is_on",
 ]
 
 

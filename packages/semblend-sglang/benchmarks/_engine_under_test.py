@@ -1,25 +1,26 @@
-"""A real SGLang, stock or with SemBlend, and prompts that share nothing but what is meant."""
+"""A real SGLang, stock or with SemBlend."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import os
-import random
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-INSTRUCTION, QUESTION, HEADER = 61, 64, 16
-PASSAGES = 4
+from semblend_core.testing.benchmarks import Answer
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", type=Path, help="folder with a config.json; weights are dummies, times do not need them"
-    )
+    parser.add_argument("model", type=Path, help="folder with a config.json, and with weights where they are real")
+    parser.add_argument("--real-weights", action="store_true", help="load them; else they are dummies")
+    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
     parser.add_argument("--memory", type=float, default=0.6, help="share of the GPU that SGLang takes")
     parser.add_argument("--attention", default="triton", help="SGLang's attention backend")
@@ -30,16 +31,26 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk", type=int, default=32768, help="chunked_prefill_size")
     parser.add_argument("--requests-in-flight", type=int, default=64, help="max_running_requests")
     parser.add_argument("--context", type=int, default=32768)
-    parser.add_argument("--cpu", action="store_true", help="try the script out: no GPU, small pool, float32")
-    parser.add_argument("--vocabulary", type=int, default=150_000)
+    parser.add_argument("--cpu", action="store_true", help="try the script out: no GPU, small pool")
     parser.add_argument("--json", type=Path, help="write the results here too")
 
 
 class Engine:
-    def __init__(self, options: argparse.Namespace, *, inspected: bool = False) -> None:
+    """Answers what the shared benchmarks ask of an engine, and what those of this folder do."""
+
+    def __init__(self, options: argparse.Namespace, *, inspected: bool = False, timed: bool = False) -> None:
+        """``inspected``: how requests end is noted. ``timed``: SemBlend's steps are timed too, and KV compared."""
         self._inspection = Path(tempfile.mkdtemp()) / "inspection.jsonl"
+        self._served, self._read_to, self.block_tokens = 0, 0, options.page_size
         os.environ.update(SEMBLEND_QUALITY_TIER=options.tier)
-        if inspected:
+        # Costs are learned from nothing, unless somebody names a folder of learned ones.
+        os.environ.setdefault("SEMBLEND_COST_DIR", tempfile.mkdtemp())
+        if options.cpu:
+            os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+            os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
+        if timed:
+            Path(f"{self._inspection}.timed").touch()
+        if inspected or timed:
             os.environ.update(
                 SEMBLEND_BENCHMARK_INSPECTION=str(self._inspection),
                 SEMBLEND_SGLANG_PROVIDER="_inspection:provider",
@@ -51,7 +62,8 @@ class Engine:
 
         arguments: dict[str, Any] = {
             "model_path": str(options.model),
-            "load_format": "dummy",
+            "load_format": "auto" if options.real_weights else "dummy",
+            "dtype": options.dtype,
             "skip_tokenizer_init": True,
             "attention_backend": options.attention,
             "sampling_backend": "pytorch",
@@ -69,8 +81,8 @@ class Engine:
         if not options.stock:
             arguments["radix_cache_backend"] = "semblend"
         if options.cpu:
-            arguments |= {"device": "cpu", "attention_backend": "torch_native", "dtype": "float32"}
-            arguments |= {"max_total_tokens": 20_000, "mem_fraction_static": 0.3}
+            arguments |= {"device": "cpu", "attention_backend": "torch_native"}
+            arguments |= {"max_total_tokens": 20_000, "mem_fraction_static": 0.6}
         self.engine = sglang.Engine(**arguments)
 
     def first_token_ms(self, tokens: list[int], *, reuse: bool = True) -> tuple[float, int]:
@@ -117,41 +129,71 @@ class Engine:
     def close(self) -> None:
         self.engine.shutdown()
 
+    # --- What the shared benchmarks ask; they want it inspected ------------------------------------------------------
 
-class Prompts:
-    """Random ids: no two prompts share anything but what is meant."""
+    @property
+    def name(self) -> str:
+        from sglang import __version__
 
-    def __init__(self, vocabulary: int, seed: int = 7) -> None:
-        self._source, self._vocabulary = random.Random(seed), vocabulary
-        self._begun_with: set[int] = set()
+        return f"SGLang {__version__}"
 
-    def fresh(self, tokens: int) -> list[int]:
-        drawn = [self._source.randrange(1000, self._vocabulary) for _ in range(tokens)]
-        while drawn[0] in self._begun_with:  # Or the exact cache would find one token of another prompt.
-            drawn[0] = self._source.randrange(1000, self._vocabulary)
-        self._begun_with.add(drawn[0])
-        return drawn
+    def ask(
+        self, prompts: Sequence[Sequence[int]], *, salt: str, reuse: bool = True, output_tokens: int = 1, top: int = 0
+    ) -> list[Answer]:
+        gc.collect()
+        asked = [self._ask(list(prompt), salt, reuse, output_tokens, top) for prompt in prompts]
 
-    def new_instruction(self, size: int) -> tuple[list[list[int]], list[int]]:
-        document = self.fresh(size - INSTRUCTION - QUESTION)
-        donor = self.fresh(48) + document + self.fresh(QUESTION)
-        return [donor], self.fresh(INSTRUCTION) + document + self.fresh(QUESTION)
+        async def together() -> list[Answer]:
+            return await asyncio.gather(*asked)
 
-    def same_place(self, size: int) -> tuple[list[list[int]], list[int]]:
-        """Nothing moves: the instruction is as long as the donor's."""
-        document = self.fresh(size - INSTRUCTION - QUESTION)
-        donor = self.fresh(INSTRUCTION) + document + self.fresh(QUESTION)
-        return [donor], self.fresh(INSTRUCTION) + document + self.fresh(QUESTION)
+        return self.engine.loop.run_until_complete(together())
 
-    def reorder(self, size: int) -> tuple[list[list[int]], list[int]]:
-        passages = [self.fresh((size - QUESTION) // PASSAGES - HEADER) for _ in range(PASSAGES)]
-        donor = self.fresh(48) + [token for passage in passages for token in passage] + self.fresh(QUESTION)
-        return [donor[: size - 1]], self._composed([passages[i] for i in (2, 0, 3, 1)])
+    async def _ask(self, prompt: list[int], salt: str, reuse: bool, output_tokens: int, top: int) -> Answer:
+        from sglang.srt.managers.io_struct import GenerateReqInput
 
-    def composite(self, size: int) -> tuple[list[list[int]], list[int]]:
-        passages = [self.fresh((size - QUESTION) // PASSAGES - HEADER) for _ in range(PASSAGES)]
-        donors = [self.fresh(48) + passage + self.fresh(QUESTION) for passage in passages]
-        return donors, self._composed(passages)
+        self._served += 1
+        request = GenerateReqInput(
+            input_ids=prompt,
+            sampling_params={
+                "max_new_tokens": output_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "custom_params": {"semblend": "on" if reuse else "off"},
+            },
+            return_logprob=top > 0,
+            top_logprobs_num=top,
+            stream=True,
+            rid=f"bench-{self._served}",
+            extra_key=salt,  # Every release knows it; not every Python API passes a salt on.
+        )
+        begun, first, tokens, last = time.perf_counter(), 0.0, (), {}
+        async for last in self.engine.tokenizer_manager.generate_request(request, None):
+            first = first or time.perf_counter()
+            tokens = tuple(last["output_ids"])
+        said = last["meta_info"]
+        steps = tuple({token: value for value, token, _ in step} for step in said.get("output_top_logprobs") or ())
+        name = str(request.rid)
+        return Answer(name, said["prompt_tokens"], said["cached_tokens"], (first - begun) * 1e3, tokens, steps)
 
-    def _composed(self, passages: list[list[int]]) -> list[int]:
-        return [token for passage in passages for token in self.fresh(HEADER) + passage] + self.fresh(QUESTION)
+    def settle(self) -> None:
+        """Donors lie in SGLang's own tree as soon as a prompt is computed."""
+
+    def outcomes(self, answers: Sequence[Answer]) -> Counter[str]:
+        ended = {entry["request"]: entry["reason"] or entry["kind"] for entry in self._of_kind("outcome")}
+        return Counter(ended.get(answer.request_id, "none") for answer in answers)
+
+    def confirmed_tokens(self) -> int:
+        return sum(entry["tokens"] or 0 for entry in self._of_kind("outcome"))
+
+    def self_test(self) -> tuple[str, str]:
+        noted = self._of_kind("self_test")
+        return (noted[-1]["state"], noted[-1]["says"]) if noted else ("pending", "")
+
+    def most_kv_tokens(self) -> int:
+        """Counted by the scheduler as requests end."""
+        held = [entry["tokens"] for entry in self._of_kind("held")]
+        most, self._read_to = max(held[self._read_to :], default=0), len(held)
+        return most
+
+    def _of_kind(self, what: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.inspection() if entry["what"] == what]

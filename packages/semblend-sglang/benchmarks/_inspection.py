@@ -1,7 +1,8 @@
 """Runs inside SGLang's scheduler process: core's provider, and notes on what happens around it.
 
-Times of SemBlend's own steps, and, where a benchmark asks for it, the first layer's KV of relocated tokens against the
-same prompt computed cold. Only benchmarks load this.
+How requests end, what the self-test finds and how much KV is held. Where a benchmark asks for it, times of SemBlend's
+own steps too, and the first layer's KV of relocated tokens against the same prompt computed cold. Only benchmarks load
+this.
 """
 
 from __future__ import annotations
@@ -17,36 +18,68 @@ from typing import Any
 
 import torch
 
-from semblend_core import Outcome, SemBlend, Settings, create_provider
+from semblend_core import Outcome, SelfTestResult, SemBlend, Settings, create_provider
 from semblend_core.serving import token_ids_of
 from semblend_sglang.scheduler.side import Side
 
 _NOTES = Path(os.environ["SEMBLEND_BENCHMARK_INSPECTION"])
 _COMPARE = Path(f"{_NOTES}.compare")
+_TIMED = Path(f"{_NOTES}.timed")
 _relocated: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = {}
 
 
 def provider() -> SemBlend:
     ours = {"SEMBLEND_SGLANG_PROVIDER", "SEMBLEND_BENCHMARK_INSPECTION"}
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    for name in ("match", "admit", "cached"):
-        setattr(Side, name, _timed(getattr(Side, name)))
-    Side.start = _noting_relocated(Side.start)  # type: ignore[method-assign]
-    Side.cached = _comparing(Side.cached)  # type: ignore[method-assign]
+    if _TIMED.exists():
+        for name in ("match", "admit", "cached"):
+            setattr(Side, name, _timed(getattr(Side, name)))
+        Side.start = _noting_relocated(Side.start)  # type: ignore[method-assign]
+        Side.cached = _comparing(Side.cached)  # type: ignore[method-assign]
+    Side.released = _noting_held(Side.released)  # type: ignore[method-assign]
     made = create_provider(Settings.from_env(environment), engine="sglang")
     made.report_outcome = _noting_outcome(made.report_outcome)  # type: ignore[method-assign]
+    made.note_self_test = _noting_self_test(made.note_self_test)  # type: ignore[method-assign]
     return made
 
 
+@functools.cache
+def _notes() -> Any:
+    """Open for good, and written line by line: this runs in the time that is measured."""
+    return _NOTES.open("a", buffering=1)
+
+
 def note(**entry: Any) -> None:
-    with _NOTES.open("a") as notes:
-        notes.write(json.dumps(entry) + "\n")
+    _notes().write(json.dumps(entry) + "\n")
 
 
 def _noting_outcome(method: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
     def noting(outcome: Outcome) -> None:
-        note(what="outcome", kind=str(outcome.kind), reason=None if outcome.reason is None else str(outcome.reason))
+        reason = None if outcome.reason is None else str(outcome.reason)
+        tokens = outcome.confirmed_tokens
+        note(what="outcome", request=outcome.request_id, kind=str(outcome.kind), reason=reason, tokens=tokens)
         method(outcome)
+
+    return noting
+
+
+def _noting_self_test(method: Callable[[SelfTestResult], None]) -> Callable[[SelfTestResult], None]:
+    def noting(result: SelfTestResult) -> None:
+        note(what="self_test", state=str(result.state), says=result.says)
+        method(result)
+
+    return noting
+
+
+def _noting_held(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Slots that are neither free nor only cached, at the moment that a request is about to give its own back."""
+
+    @functools.wraps(method)
+    def noting(side: Side, request: Any) -> Any:
+        tree: Any = side.tree
+        allocator = tree.token_to_kv_pool_allocator
+        note(what="held", tokens=int(allocator.size - allocator.available_size() - tree.evictable_size()))
+        return method(side, request)
 
     return noting
 

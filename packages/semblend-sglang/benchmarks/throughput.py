@@ -15,7 +15,9 @@ import statistics
 import time
 from typing import Any
 
-from _engine_under_test import Engine, Prompts, add_engine_options
+from _engine_under_test import Engine, add_engine_options
+
+from semblend_core.testing.benchmarks import Prompts
 
 
 def main() -> None:
@@ -28,7 +30,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-capture", action="store_true", help="look up and load, but remember no prompt")
     options = parser.parse_args()
-    engine, prompts = Engine(options), Prompts(options.vocabulary)
+    engine, prompts = Engine(options), Prompts.for_model(options.model)
     serve(engine, [prompts.fresh(options.tokens) for _ in range(8)], options)
     results: dict[str, Any] = {"stock": options.stock, "capture": not options.no_capture}
     for share in options.shares:
@@ -46,9 +48,9 @@ def one_round(engine: Engine, prompts: Prompts, options: argparse.Namespace, sha
     asked = []
     for n in range(options.requests):
         if n < share * options.requests:
-            donors, recipient = prompts.new_instruction(options.tokens)
-            serve(engine, donors, options, output_tokens=1)
-            asked.append(recipient)
+            material = prompts.new_instruction(options.tokens)
+            serve(engine, material.donors, options, output_tokens=1)
+            asked.append(material.recipient())
         else:
             asked.append(prompts.fresh(options.tokens))
     random.Random(1).shuffle(asked)

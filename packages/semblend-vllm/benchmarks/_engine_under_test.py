@@ -1,26 +1,32 @@
-"""A real vLLM in this process, stock or with SemBlend, and prompts that share nothing but what is meant."""
+"""A real vLLM in this process, stock or with SemBlend."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import os
-import random
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from semblend_core import Outcome, SelfTestResult, SelfTestState
+from semblend_core.testing.benchmarks import Answer
+
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-INSTRUCTION, QUESTION, HEADER = 61, 64, 16
-PASSAGES = 4
+CPU_BLOCK = 32
+"""What vLLM's attention on CPU wants a multiple of."""
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
 """Tokens of a step that graphs are captured for: a gap, its seams and a question are a few hundred."""
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", type=Path, help="folder with a config.json; weights are dummies, times do not need them"
-    )
+    parser.add_argument("model", type=Path, help="folder with a config.json, and with weights where they are real")
+    parser.add_argument("--real-weights", action="store_true", help="load them; else they are dummies")
+    parser.add_argument("--cpu", action="store_true", help="vLLM's build for CPUs: little memory, donors on the host")
+    parser.add_argument("--context", type=int, default=32768, help="max_model_len")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--memory", type=float, default=0.5, help="share of the GPU that vLLM takes")
@@ -36,7 +42,15 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Engine:
+    """Answers what the shared benchmarks ask of an engine, and what those of this folder do."""
+
     def __init__(self, options: argparse.Namespace) -> None:
+        # Costs are learned from nothing, unless somebody names a folder of learned ones.
+        os.environ.setdefault("SEMBLEND_COST_DIR", tempfile.mkdtemp())
+        if options.cpu:
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+            os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
+            options.device_bytes, options.host_bytes = "0", "2GiB"
         from vllm import LLM, SamplingParams
         from vllm.config import KVTransferConfig
 
@@ -61,15 +75,16 @@ class Engine:
             }
         self.llm = LLM(
             model=str(options.model),
-            load_format="dummy",
+            load_format="auto" if options.real_weights else "dummy",
             skip_tokenizer_init=True,
             dtype=options.dtype,
-            max_model_len=32768,
+            max_model_len=options.context,
             gpu_memory_utilization=options.memory,
             enforce_eager=not options.graphs,
             enable_prefix_caching=True,
             max_num_batched_tokens=options.batch,
             max_num_seqs=options.sequences,
+            **({"block_size": CPU_BLOCK} if options.cpu else {}),
             **({"async_scheduling": False} if options.sync else {}),
             **({"compilation_config": {"cudagraph_capture_sizes": GRAPH_SIZES}} if options.graphs else {}),
             **reuse,
@@ -77,7 +92,12 @@ class Engine:
         core = self.llm.llm_engine.engine_core.engine_core
         connector = core.scheduler.connector
         self.side = None if connector is None else connector.scheduler_side
-        self._served = 0
+        self._pool, self.block_tokens = core.scheduler.kv_cache_manager.block_pool, core.scheduler.block_size
+        self._served = self._most_blocks = 0
+        self._outcomes: dict[str, Outcome] = {}
+        self._self_test = SelfTestResult(SelfTestState.PENDING)
+        if self.side is not None:
+            self._listen_to(self.side.provider)
         # As vLLM's own engine process does after its start: what lives for ever need not be looked at again.
         gc.collect()
         gc.freeze()
@@ -102,10 +122,68 @@ class Engine:
                 running += 1
             running -= sum(output.finished for output in engine.step())
 
-    def _asking(self, output_tokens: int, wish: Any) -> Any:
+    # --- What the shared benchmarks ask --------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        from vllm import __version__
+
+        return f"vLLM {__version__}"
+
+    def ask(
+        self, prompts: Sequence[Sequence[int]], *, salt: str, reuse: bool = True, output_tokens: int = 1, top: int = 0
+    ) -> list[Answer]:
+        engine, sampling = self.llm.llm_engine, self._asking(output_tokens, "on" if reuse else "off", top)
+        begun, first, done = {}, {}, {}
+        gc.collect()
+        for prompt in prompts:
+            self._served += 1
+            begun[f"bench{self._served}"] = time.perf_counter()
+            asked = {"prompt_token_ids": list(prompt), "cache_salt": salt}
+            engine.add_request(f"bench{self._served}", asked, sampling)
+        while len(done) < len(begun):
+            for output in engine.step():
+                if output.outputs[0].token_ids:
+                    first.setdefault(output.request_id, time.perf_counter())
+                if output.finished:
+                    done[output.request_id] = output
+            self._most_blocks = max(self._most_blocks, len(self._pool.blocks) - self._pool.get_num_free_blocks() - 1)
+        return [_answer(done[name], (first[name] - begun[name]) * 1e3) for name in begun]
+
+    def outcomes(self, answers: Sequence[Answer]) -> Counter[str]:
+        ended = (self._outcomes.get(answer.request_id) for answer in answers)
+        return Counter("none" if one is None else str(one.reason or one.kind) for one in ended)
+
+    def confirmed_tokens(self) -> int:
+        return 0 if self.side is None else int(self.side.provider.stats().confirmed_tokens)
+
+    def self_test(self) -> tuple[str, str]:
+        return str(self._self_test.state), self._self_test.says
+
+    def most_kv_tokens(self) -> int:
+        most, self._most_blocks = self._most_blocks, 0
+        return most * self.block_tokens
+
+    def _listen_to(self, provider: Any) -> None:
+        report, note = provider.report_outcome, provider.note_self_test
+
+        def reported(outcome: Outcome) -> None:
+            self._outcomes[outcome.request_id.split("-")[0]] = outcome  # vLLM adds to the ids of requests.
+            report(outcome)
+
+        def noted(result: SelfTestResult) -> None:
+            self._self_test = result
+            note(result)
+
+        provider.report_outcome, provider.note_self_test = reported, noted
+
+    # -------------------------------------------------------------------------------------------------------------
+
+    def _asking(self, output_tokens: int, wish: Any, top: int = 0) -> Any:
         return self._sampling(
             temperature=0,
             max_tokens=output_tokens,
+            logprobs=top or None,
             ignore_eos=True,
             detokenize=False,
             extra_args={"kv_transfer_params": {"semblend": wish}},
@@ -121,29 +199,13 @@ class Engine:
         self.side.catch_up()
 
 
-class Prompts:
-    """Random ids: no two prompts share anything but what is meant."""
-
-    def __init__(self, seed: int = 7) -> None:
-        self._source = random.Random(seed)
-
-    def fresh(self, tokens: int) -> list[int]:
-        return [self._source.randrange(1000, 150_000) for _ in range(tokens)]
-
-    def new_instruction(self, size: int) -> tuple[list[list[int]], list[int]]:
-        document = self.fresh(size - INSTRUCTION - QUESTION)
-        donor = self.fresh(48) + document + self.fresh(QUESTION)
-        return [donor], self.fresh(INSTRUCTION) + document + self.fresh(QUESTION)
-
-    def reorder(self, size: int) -> tuple[list[list[int]], list[int]]:
-        passages = [self.fresh((size - QUESTION) // PASSAGES - HEADER) for _ in range(PASSAGES)]
-        donor = self.fresh(48) + [token for passage in passages for token in passage] + self.fresh(QUESTION)
-        return [donor], self._composed([passages[i] for i in (2, 0, 3, 1)])
-
-    def composite(self, size: int) -> tuple[list[list[int]], list[int]]:
-        passages = [self.fresh((size - QUESTION) // PASSAGES - HEADER) for _ in range(PASSAGES)]
-        donors = [self.fresh(48) + passage + self.fresh(QUESTION) for passage in passages]
-        return donors, self._composed(passages)
-
-    def _composed(self, passages: list[list[int]]) -> list[int]:
-        return [token for passage in passages for token in self.fresh(HEADER) + passage] + self.fresh(QUESTION)
+def _answer(output: Any, first_token_ms: float) -> Answer:
+    done = output.outputs[0]
+    return Answer(
+        output.request_id,
+        len(output.prompt_token_ids),
+        output.num_cached_tokens or 0,
+        first_token_ms,
+        tuple(done.token_ids),
+        tuple({token: entry.logprob for token, entry in step.items()} for step in done.logprobs or ()),
+    )

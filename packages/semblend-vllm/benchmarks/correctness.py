@@ -15,16 +15,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _engine_under_test import HEADER, Engine, Prompts, add_engine_options
+from _engine_under_test import Engine, add_engine_options
+
+from semblend_core.testing.benchmarks import Material, Prompts
 
 SIZE, ANSWER = 4096, 8
+HEADER = 16
+"""Tokens that begin a composed prompt and were computed in their place."""
 ROUNDING = 0.01
 """Relative error that bfloat16 leaves in K of layer 0."""
 
 
+def one_of(material: Material) -> tuple[list[list[int]], list[int]]:
+    return material.donors, material.recipient()
+
+
 class Checks:
     def __init__(self, options: argparse.Namespace) -> None:
-        self.engine, self.prompts = Engine(options), Prompts()
+        self.engine, self.prompts = Engine(options), Prompts.for_model(options.model)
         core = self.engine.llm.llm_engine.engine_core.engine_core
         self.connector, self.scheduler = core.scheduler.connector, core.scheduler
         self.blocks: dict[str, list[int]] = {}
@@ -48,7 +56,7 @@ class Checks:
 
     def first_layer_keys(self) -> None:
         for name, make in (("new_instruction", self.prompts.new_instruction), ("composite", self.prompts.composite)):
-            donors, recipient = make(SIZE)
+            donors, recipient = one_of(make(SIZE))
             self.donate(donors, name)
             keys = {}
             for arm, wish in (("reuse", "on"), ("cold", "off")):
@@ -72,7 +80,7 @@ class Checks:
         self.hold("identity: a prompt in its own place answers as cold", same)
 
     def pollution(self) -> None:
-        donors, recipient = self.prompts.reorder(SIZE)
+        donors, recipient = one_of(self.prompts.reorder(SIZE))
         self.donate(donors, "pollution")
         reused = self.ask(recipient, "pollution")
         probe = self.ask(recipient, "pollution", "off")
@@ -81,7 +89,7 @@ class Checks:
         self.hold(f"pollution: {probe.num_cached_tokens} tokens afterwards", probe.num_cached_tokens <= HEADER)
 
     def failed_load(self) -> None:
-        donors, recipient = self.prompts.new_instruction(SIZE)
+        donors, recipient = one_of(self.prompts.new_instruction(SIZE))
         self.donate(donors, "failed")
         cold = self.ask(recipient, "failed, cold", "off")
         store = self.worker._store

@@ -15,7 +15,9 @@ import statistics
 import time
 from typing import Any
 
-from _engine_under_test import Engine, Prompts, add_engine_options
+from _engine_under_test import Engine, add_engine_options
+
+from semblend_core.testing.benchmarks import Prompts
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    engine, prompts = Engine(options), Prompts()
+    engine, prompts = Engine(options), Prompts.for_model(options.model)
     serve(engine, [prompts.fresh(options.tokens) for _ in range(8)], options, "warm-up")
     rates: dict[str, list[float]] = {}
     for number in range(options.rounds):
@@ -59,9 +61,9 @@ def one_round(
     asked = []
     for n in range(options.requests):
         if n < share * options.requests:
-            donors, recipient = prompts.new_instruction(options.tokens)
-            serve(engine, donors, options, salt, output_tokens=1)
-            asked.append(recipient)
+            material = prompts.new_instruction(options.tokens)
+            serve(engine, material.donors, options, salt, output_tokens=1)
+            asked.append(material.recipient())
         else:
             asked.append(prompts.fresh(options.tokens))
     engine.settle()

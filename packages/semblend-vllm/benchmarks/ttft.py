@@ -12,7 +12,9 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from _engine_under_test import Engine, Prompts, add_engine_options
+from _engine_under_test import Engine, add_engine_options
+
+from semblend_core.testing.benchmarks import Prompts
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:
@@ -36,8 +38,9 @@ def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[d
 
 
 def one_turn(engine: Engine, make: Callable[[int], Any], size: int, salt: str) -> dict[str, float]:
-    donors, recipient = make(size)
-    for donor in donors:
+    material = make(size)
+    recipient = material.recipient()
+    for donor in material.donors:
         engine.first_token_ms(donor, salt)
     engine.settle()
     reuse, reused = engine.first_token_ms(recipient, salt)
@@ -99,7 +102,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--misses", type=int, help="also measure what prompts of this size pay that find nothing")
     options = parser.parse_args()
-    engine, prompts = Engine(options), Prompts()
+    engine, prompts = Engine(options), Prompts.for_model(options.model)
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats)]
     if options.misses:
         rows.append(measure_misses(engine, prompts, options.misses, 3 * options.repeats))

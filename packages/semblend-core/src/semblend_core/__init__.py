@@ -32,7 +32,7 @@ from semblend_core.contract import (
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
-from semblend_core.provider import SemBlend, create_provider
+from semblend_core.provider import SemBlend, create_provider, what_is_on
 from semblend_core.settings import SettingError, Settings
 from semblend_core.telemetry import (
     ENGINE_COUNTERS,
@@ -88,4 +88,5 @@ __all__ = [
     "open_audit",
     "read_audit",
     "require_extra",
+    "what_is_on",
 ]

@@ -13,6 +13,7 @@ from semblend_core import (
     Settings,
     create_provider,
     identity_of_weights,
+    what_is_on,
 )
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
@@ -21,6 +22,7 @@ from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.hooks import why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
+from semblend_sglang.compat.versions import installed_version
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.side import BatchLimits, Side
 from semblend_sglang.settings import SglangSettings
@@ -68,6 +70,8 @@ def _side(ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Sett
     limits = BatchLimits(_most_row_tokens(resolved(ctx.server_args), cache.page_size), int(runner.max_running_requests))
     side = Side(provider, settings, cache, pool, limits, namespaces, kept)
     side.on_change = EngineMetrics(provider).update
+    engine = f"SGLang {installed_version()}"
+    logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
     return side
 
 

@@ -13,18 +13,19 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit
+from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
 from semblend_core.kv import Rotation, StoreOptions
 from semblend_core.serving import StepWork, WorkerNews
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
 from semblend_vllm.compat import kv_memory
 from semblend_vllm.compat.announcements import ExactAnnouncements
+from semblend_vllm.compat.log import join_engines_log
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
 from semblend_vllm.compat.support import configure, why_unsupported
-from semblend_vllm.compat.versions import check_version
+from semblend_vllm.compat.versions import check_version, installed_version
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
 from semblend_vllm.scheduler.requests import Follower
 from semblend_vllm.scheduler.side import SchedulerSide
@@ -49,6 +50,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._config, self._manager = vllm_config, None
+        join_engines_log()
         self.settings, forced = configure(vllm_config)
         check_version(forced)
         self.scheduler_side: SchedulerSide | None = None
@@ -70,6 +72,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         audit = open_audit(self.settings, "vllm")
         provider = create_provider(self.settings, engine="vllm", audit=audit)
         provider.on_init()
+        logger.info("%s", what_is_on(self.settings, f"vLLM {installed_version()}"))
         return SchedulerSide(
             provider,
             self.settings,

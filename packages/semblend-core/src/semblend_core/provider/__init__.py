@@ -1,6 +1,7 @@
 """The provider that implements both contracts over discovery, donors, planning and telemetry."""
 
+from semblend_core.provider.at_start import what_is_on
 from semblend_core.provider.factory import create_provider
 from semblend_core.provider.semblend import SemBlend
 
-__all__ = ["SemBlend", "create_provider"]
+__all__ = ["SemBlend", "create_provider", "what_is_on"]

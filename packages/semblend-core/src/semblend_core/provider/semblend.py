@@ -177,7 +177,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
     # The prefix contract.
 
     def on_init(self) -> None:
-        logger.info("SemBlend is up: %s", self.settings.describe())
+        """Nothing to prepare. What is on is said by the adapter, which knows the engine (``what_is_on``)."""
 
     def on_prefix_miss(self, rid: str, token_ids: Sequence[int]) -> SemanticPrefixResult | None:
         if self._namespace is None:

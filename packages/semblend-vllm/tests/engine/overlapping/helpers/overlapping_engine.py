@@ -45,14 +45,20 @@ class Overlapping:
     """The engine's loop, one call at a time."""
 
     def __init__(
-        self, *, overlapping: bool = True, slots_of_their_own: bool = False, tokens_of_a_step: int = 256
+        self,
+        *,
+        overlapping: bool = True,
+        slots_of_their_own: bool = False,
+        tokens_of_a_step: int = 256,
+        places: int = 8,
+        blocks: int = BLOCKS,
     ) -> None:
         """``slots_of_their_own``: as vLLM's second model runner has it, which is sent requests that resume as new."""
-        self.scheduler = _new_scheduler(overlapping, tokens_of_a_step)
+        self.scheduler = _new_scheduler(overlapping, tokens_of_a_step, places, blocks)
         self.scheduler.use_v2_model_runner = slots_of_their_own
         self.side = self.scheduler.connector.scheduler_side
         self.pool = self.scheduler.kv_cache_manager.block_pool
-        self.worker = PaperWorker()
+        self.worker = PaperWorker(blocks)
         self.depth = 2 if overlapping else 1
         self.in_flight: deque[tuple[Any, Any]] = deque()
         self.answers: dict[str, list[int]] = defaultdict(list)
@@ -65,8 +71,8 @@ class Overlapping:
         self._numbers = count()
         self._free = self.pool.get_num_free_blocks()
 
-    def add(self, prompt: Sequence[int], tokens: int = 4) -> Any:
-        request = _new_request(f"request-{next(self._numbers)}", prompt, tokens)
+    def add(self, prompt: Sequence[int], tokens: int = 4, wish: Any = "on") -> Any:
+        request = _new_request(f"request-{next(self._numbers)}", prompt, tokens, wish)
         request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
         self.scheduler.add_request(request)
         self.requests[request.request_id] = request
@@ -140,21 +146,22 @@ class Overlapping:
         return bool(request.block_hashes == again.block_hashes)
 
 
-def _new_request(request_id: str, prompt: Sequence[int], tokens: int) -> Any:
-    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+def _new_request(request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on") -> Any:
+    extra = {"kv_transfer_params": {"semblend": wish}}
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra)
     sampling.update_from_generation_config({}, 1)
     hasher = get_request_block_hasher(BLOCK, sha256)
     return Request(request_id, list(prompt), sampling, None, cache_salt="tenant", block_hasher=hasher)
 
 
-def _new_scheduler(overlapping: bool, tokens_of_a_step: int) -> Any:
+def _new_scheduler(overlapping: bool, tokens_of_a_step: int, places: int, blocks: int) -> Any:
     model = ModelConfig(str(shallow_model_folder()), dtype="float32", skip_tokenizer_init=True, max_model_len=2048)
     config = VllmConfig(
         model_config=model,
         device_config=DeviceConfig("cpu"),
         cache_config=CacheConfig(block_size=BLOCK),
         scheduler_config=SchedulerConfig(
-            max_num_seqs=8,
+            max_num_seqs=places,
             max_num_batched_tokens=tokens_of_a_step,
             max_model_len=2048,
             is_encoder_decoder=False,
@@ -166,7 +173,7 @@ def _new_scheduler(overlapping: bool, tokens_of_a_step: int) -> Any:
         kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null"),
     )
     config.scheduler_config.async_scheduling = overlapping  # Which is off on CPU, for want of a worker.
-    config.cache_config.num_gpu_blocks = BLOCKS
+    config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    cache = KVCacheConfig(BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
+    cache = KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
     return SemBlendScheduler(config, cache, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)

@@ -53,8 +53,8 @@ class Written:
 
 
 class PaperWorker:
-    def __init__(self) -> None:
-        slots = BLOCKS * BLOCK
+    def __init__(self, blocks: int = BLOCKS) -> None:
+        slots = blocks * BLOCK
         self._tokens, self._positions = np.full(slots, -1), np.full(slots, -1)
         self._digests = np.zeros(slots, np.uint64)
         self._batch: dict[str, Written] = {}

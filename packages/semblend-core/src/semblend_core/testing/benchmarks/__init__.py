@@ -1,0 +1,23 @@
+"""Benchmarks that every adapter runs on its own engine: prompts, measures and bars, written once.
+
+An adapter's script makes the engine, and hands it to the ``run`` of one of these modules.
+"""
+
+from semblend_core.testing.benchmarks import conversation, never_slower, proving
+from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
+from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
+from semblend_core.testing.benchmarks.prompts import Material, Prompts, add_prompt_options
+
+__all__ = [
+    "Answer",
+    "EngineUnderTest",
+    "Interval",
+    "Material",
+    "Pairs",
+    "Prompts",
+    "add_prompt_options",
+    "bootstrapped",
+    "conversation",
+    "never_slower",
+    "proving",
+]

@@ -1,0 +1,36 @@
+"""Does the self-test pass for real weights, and is a document behind another instruction reused?"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from semblend_core.testing.benchmarks.engine import EngineUnderTest
+from semblend_core.testing.benchmarks.prompts import INSTRUCTION, QUESTION, Prompts
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--document", type=int, default=600, help="tokens")
+    parser.add_argument("--answer", type=int, default=4, help="tokens")
+
+
+def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
+    """The document comes twice: the self-test judges the first request, the second is served after it."""
+    document, answers = prompts.page(options.document), []
+    for _ in range(2):
+        asked = prompts.fresh(INSTRUCTION) + document + prompts.fresh(QUESTION)
+        answers += engine.ask([asked], salt="self-test", output_tokens=options.answer)
+        engine.settle()
+    state, says = engine.self_test()
+    result = {
+        "engine": engine.name,
+        "state": state,
+        "says": says,
+        "prompt_tokens": answers[-1].prompt_tokens,
+        "cached_tokens": answers[-1].cached_tokens,
+        "confirmed_tokens": engine.confirmed_tokens(),
+        "outcomes": dict(engine.outcomes(answers)),
+    }
+    held = state == "passed" and result["confirmed_tokens"] > 0
+    print(f"{'holds' if held else 'FAILS'} self-test {state}: {says}; {result['confirmed_tokens']} tokens reused")
+    return result
