@@ -16,8 +16,8 @@ Encode = Callable[[str], Sequence[int]]
 
 PASSAGES = 10
 """Of one prompt."""
-TOPIC = 7
-"""Different passages that the prompts of one workload draw from: fewer than a prompt holds, so some come twice."""
+TOPIC = (2, 8)
+"""Different passages that the prompts of one workload draw from: fewer than a prompt holds, so some come again."""
 PASSAGE_WORDS = (80, 500)
 MOST_VERSIONS = 8
 """Of one passage: the text itself and near-copies of it."""
@@ -35,7 +35,7 @@ class Workload:
 
 def build_workload(documents: Sequence[str], seed: int, encode: Encode) -> Workload:
     chance = random.Random(seed)
-    topic = [_versions(_passage(documents, chance), chance) for _ in range(TOPIC)]
+    topic = [_versions(_passage(documents, chance), chance) for _ in range(chance.randint(*TOPIC))]
     prompts = [_prompt(topic, chance) for _ in range(chance.randint(4, 16) + 1)]
     ids = [np.array(encode(text), np.int32) for text in prompts]
     return Workload(ids[-1], ids[:-1])
