@@ -140,7 +140,7 @@ def test_the_longest_pieces_are_kept_when_there_are_too_many() -> None:
 def test_among_equals_a_resident_then_a_newer_donor_is_used(
     preferences: dict[int, tuple[int, int]], chosen: int
 ) -> None:
-    runs = [Run(0, 100 + donor, donor, 0) for donor in preferences]
+    runs = [Run(0, 1000 + donor, donor, 0) for donor in preferences]
     pieces = best_cover(runs, min_span=64, worth=WORTH, preference=preferences.__getitem__)
     assert [piece.donor for piece in pieces] == [chosen]
 

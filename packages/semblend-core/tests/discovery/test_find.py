@@ -144,7 +144,7 @@ def test_a_geometry_finds_every_run_of_its_min_span(min_span: int) -> None:
 def test_a_geometry_that_could_not_work_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter than 16"):
         Geometry.for_min_span(15)
-    for wrong in ({"gram": 12}, {"gram": 1}, {"window": 0}, {"repeats": 0}):
+    for wrong in ({"gram": 12}, {"gram": 1}, {"window": 0}, {"repeats": 0}, {"query_repeats": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Geometry(**wrong)
 

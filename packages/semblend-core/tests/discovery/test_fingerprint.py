@@ -27,13 +27,17 @@ def test_winnowing_keeps_the_smallest_of_every_window_and_its_equals(hashes: lis
 
 
 @settings(deadline=None, max_examples=200)
-@given(few_hashes, st.integers(1, 5))
-def test_of_repeated_hashes_the_last_are_kept(hashes: list[int], repeats: int) -> None:
+@given(few_hashes, st.integers(1, 5), st.integers(1, 6))
+def test_of_repeated_hashes_the_last_are_kept_and_of_periodic_ones_the_end(
+    hashes: list[int], repeats: int, apart: int
+) -> None:
     places: dict[int, list[int]] = defaultdict(list)
     for position, value in enumerate(hashes):
+        if places[value] and position - places[value][-1] < apart:
+            places[value].pop()
         places[value].append(position)
     expected = sorted(position for each in places.values() for position in each[-repeats:])
-    kept = keep_last_repeats(np.array(hashes, np.uint32), np.arange(len(hashes)), repeats)
+    kept = keep_last_repeats(np.array(hashes, np.uint32), np.arange(len(hashes)), repeats, apart)
     assert kept.tolist() == expected
 
 

@@ -2,7 +2,8 @@
 
 A sweep from left to right that always takes the run reaching farthest covers every coverable token with the fewest
 pieces. Two refinements: tokens too few to be worth a seam are not chased, and among runs that reach about equally far
-the one from the same donor as before, then a resident, then a newer donor wins.
+the one from the same donor as before, then a resident, then a newer donor wins. Where runs overlap by little, the
+pieces before one that is too short move to the left to make room for it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ from typing import TypeAlias
 
 from semblend_core.discovery.runs import Run
 
+ABOUT_EQUAL = 1 / 128
+"""Share of what a piece could add that a preferred donor may cost."""
+
 Preference: TypeAlias = Callable[[int], tuple[int, int]]
 """(residency, recency) of a donor by its serial; larger is better."""
+Piece: TypeAlias = tuple[int, int, Run]
+"""First position, end, and the run that the piece is cut from."""
 
 
 def best_cover(
@@ -78,22 +84,23 @@ def _farthest(
 ) -> Run:
     # Tokens skipped to get to a run's start are tokens lost.
     reaches = [run.end - run.start + position if run.start > position else run.end for run in runs]
-    good_enough = max(reaches) - worth
+    farthest = max(reaches)
+    good_enough = farthest - min(worth - 1, int((farthest - position) * ABOUT_EQUAL))
     best, best_rank = runs[0], None
     for run, reach in zip(runs, reaches, strict=True):
-        if reach > good_enough:
+        if reach >= good_enough:
             rank = (run.donor == previous_donor, preferences[run.donor], reach, -run.start)
             if best_rank is None or rank > best_rank:
                 best, best_rank = run, rank
     return best
 
 
-def _long_enough(swept: list[Run], min_span: int, lowest: int) -> list[tuple[int, int, Run]]:
-    """(first, end, run) for each piece of at least ``min_span``, none before ``lowest``.
+def _long_enough(swept: list[Run], min_span: int, lowest: int) -> list[Piece]:
+    """The pieces of at least ``min_span``, none before ``lowest``.
 
-    A short piece grows into the one before it; where there is no room for both, the longer one stays.
+    A short piece grows into those before it; where there is no room for all, the longer of the last two stays.
     """
-    kept: list[tuple[int, int, Run]] = []
+    kept: list[Piece] = []
     for run in swept:
         free_from = kept[-1][1] if kept else lowest
         start = max(run.start, free_from)
@@ -101,19 +108,31 @@ def _long_enough(swept: list[Run], min_span: int, lowest: int) -> list[tuple[int
             start = max(run.start, lowest, run.end - min_span)
         if run.end - start < min_span:
             continue
-        if start < free_from:
-            before_first, before_end, before = kept[-1]
-            if start - before_first < min_span:
-                alone = max(run.start, kept[-2][1] if len(kept) > 1 else lowest)
-                if run.end - alone > before_end - before_first:
-                    kept[-1] = (alone, run.end, run)
-                continue
-            kept[-1] = (before_first, start, before)
+        if start < free_from and not _make_room(kept, start, min_span, lowest):
+            alone = max(run.start, kept[-2][1] if len(kept) > 1 else lowest)
+            if run.end - alone > kept[-1][1] - kept[-1][0]:
+                kept[-1] = (alone, run.end, run)
+            continue
         kept.append((start, run.end, run))
     return kept
 
 
-def _aligned(pieces: list[tuple[int, int, Run]], alignment: int, min_span: int, lowest: int) -> list[Run]:
+def _make_room(kept: list[Piece], end: int, min_span: int, lowest: int) -> bool:
+    """Let the pieces end at ``end``: each that gets too short begins earlier. False, changing nothing: they cannot."""
+    moved: list[Piece] = []
+    for first, before_end, run in reversed(kept):
+        if before_end <= end:
+            break
+        first = min(first, end - min_span)
+        if first < max(run.start, lowest):
+            return False
+        moved.append((first, end, run))
+        end = first
+    kept[len(kept) - len(moved) :] = reversed(moved)
+    return True
+
+
+def _aligned(pieces: list[Piece], alignment: int, min_span: int, lowest: int) -> list[Run]:
     if alignment == 1:  # Nothing to round: the pieces are long enough and apart already.
         return [Run(first, end, run.donor, run.donor_start + first - run.start) for first, end, run in pieces]
     aligned: list[Run] = []

@@ -35,14 +35,19 @@ class Geometry:
     """Tokens per k-gram: a power of two, so that hashes are built by doubling."""
     window: int = 32
     """Consecutive k-grams of which one is kept."""
-    repeats: int = 4
-    """Most occurrences of one k-gram kept per sequence, the last ones: repetition must not flood the index."""
+    repeats: int = 8
+    """Most occurrences of one k-gram kept per donor, the last ones: repetition must not flood the index."""
+    query_repeats: int = 32
+    """The same for a prompt. It is not stored, so more of it can be looked for."""
 
     def __post_init__(self) -> None:
         if self.gram < 2 or self.gram & (self.gram - 1):
             raise ValueError(f"gram must be a power of two, at least 2, got {self.gram}")
-        if self.window < 1 or self.repeats < 1:
-            raise ValueError(f"window and repeats must be at least 1, got {self.window} and {self.repeats}")
+        if self.window < 1 or self.repeats < 1 or self.query_repeats < 1:
+            raise ValueError(
+                "window, repeats and query_repeats must be at least 1, "
+                f"got {self.window}, {self.repeats} and {self.query_repeats}"
+            )
 
     @property
     def guaranteed_run(self) -> int:
@@ -124,25 +129,33 @@ def winnow(hashes: Hashes, window: int) -> Positions:
     return kept.nonzero()[0]
 
 
-def keep_last_repeats(hashes: Hashes, positions: Positions, repeats: int) -> Positions:
-    """Of ``positions``, at most ``repeats`` per distinct hash, the last ones."""
+def keep_last_repeats(hashes: Hashes, positions: Positions, repeats: int, apart: int) -> Positions:
+    """Of ``positions``, at most ``repeats`` per distinct hash, the last ones.
+
+    Those less than ``apart`` before the next are periodic text, such as a line of dashes, and are left out too: the
+    last one stands for all of the line, so that repeats count lines as they count passages.
+    """
     chosen = hashes[positions]
     ordered = np.sort(chosen)
-    if ordered.size <= repeats or not (ordered[repeats:] == ordered[:-repeats]).any():
+    if not (ordered[1:] == ordered[:-1]).any():
         return positions
     order = np.argsort(chosen[::-1], kind="stable")
-    by_hash = chosen[::-1][order]
-    rank_is_low = np.ones(by_hash.size, np.bool_)
+    by_hash, places = chosen[::-1][order], positions[::-1][order]
+    kept = np.ones(places.size, np.bool_)
+    kept[1:] = (by_hash[1:] != by_hash[:-1]) | (places[:-1] - places[1:] >= apart)
+    by_hash, places = by_hash[kept], places[kept]
+    rank_is_low = np.ones(places.size, np.bool_)
     rank_is_low[repeats:] = by_hash[repeats:] != by_hash[:-repeats]
-    return np.sort(positions[::-1][order[rank_is_low]])
+    return np.sort(places[rank_is_low])
 
 
-def fingerprint(tokens: TokenIds, geometry: Geometry) -> tuple[Positions, Hashes]:
+def fingerprint(tokens: TokenIds, geometry: Geometry, repeats: int | None = None) -> tuple[Positions, Hashes]:
     """Positions of the kept k-grams, ascending, and the tags by which to find them."""
     half = geometry.gram // 2
     halves = _half_hashes(tokens, geometry.gram)
     hashes = _joined(halves, half)
-    positions = keep_last_repeats(hashes, winnow(hashes, geometry.window), geometry.repeats)
+    positions = winnow(hashes, geometry.window)
+    positions = keep_last_repeats(hashes, positions, repeats or geometry.repeats, geometry.gram + 1)
     return positions, _tags(halves, half, positions)
 
 

@@ -18,6 +18,8 @@ SINGLY = 6
 """Diagonals compared one by one, as plain slices, before the rest is compared in bulk."""
 FEW = 32
 """Diagonals that are cheaper compared than thought about."""
+ROUNDS = 3
+"""In which the strongest diagonals go before the others, before all that are left are compared."""
 
 
 def search_runs(
@@ -38,25 +40,25 @@ def search_runs(
     if diagonals.hits.size > SINGLY:
         diagonals = diagonals.take(_may_reach(query, donors, diagonals, gram, min_run))
     limits = {"gram": gram, "margin": margin}
-    budget = 8 * query.size + 4096
-    if known:  # After a first search what is left is many weak diagonals.
-        found += verified_runs(query, donors, diagonals, **limits, max_compared=budget)
-    else:
+    if not known:  # After a first search what is left is many weak diagonals.
         singly = min(SINGLY, diagonals.hits.size)
         for i in range(singly):
             if not _explained(query, donors, diagonals, i, found, gram):
                 found += run_along(query, donors, diagonals, i, **limits)
         if singly == diagonals.hits.size:
             return [*dict.fromkeys(found)]
-        rest = diagonals.take(np.arange(singly, diagonals.hits.size))
-        rest = rest.take(unexplained(query, donors, rest, found, gram))
-        if rest.hits.size > FEW:
-            # Many at once mean text shared by several donors: one of them may explain the others.
-            from_strongest = rest.donor == _strongest_donor(rest)
-            found += verified_runs(query, donors, rest.take(from_strongest), **limits, max_compared=budget)
-            rest = rest.take(~from_strongest)
-            rest = rest.take(unexplained(query, donors, rest, found, gram))
-        found += verified_runs(query, donors, rest, **limits, max_compared=budget)
+        diagonals = diagonals.take(np.arange(singly, diagonals.hits.size))
+        diagonals = diagonals.take(unexplained(query, donors, diagonals, found, gram))
+    budget = 8 * query.size + 4096
+    for _ in range(ROUNDS):
+        if diagonals.hits.size <= FEW:
+            break
+        # Many at once mean text that several donors share: the strongest at each place may explain the others there.
+        _, strongest = np.unique(diagonals.first, return_index=True)
+        found += verified_runs(query, donors, diagonals.take(np.sort(strongest)), **limits, max_compared=budget)
+        diagonals = diagonals.take(np.delete(np.arange(diagonals.hits.size), strongest))
+        diagonals = diagonals.take(unexplained(query, donors, diagonals, found, gram))
+    found += verified_runs(query, donors, diagonals, **limits, max_compared=budget)
     return [*dict.fromkeys(found)]  # Two diagonals on one line may lead to the same run.
 
 
@@ -78,17 +80,31 @@ def _may_reach(
     return np.asarray((missing <= 0) | ~(left & right))
 
 
-def outside(positions: npt.NDArray[np.int64], runs: Sequence[Run], gram: int) -> npt.NDArray[np.bool_]:
-    """Which hit positions begin a k-gram that lies in none of the runs."""
+def near_gaps(
+    positions: npt.NDArray[np.int64], runs: Sequence[Run], gram: int, margin: int, size: int
+) -> npt.NDArray[np.bool_]:
+    """Which hit positions begin a k-gram that is outside the runs, or no more than ``margin`` from a token that is.
+
+    A run that covers such a token, and is long enough to be found at all, has a hit this near. ``size``: the query's.
+    """
     if not runs:
         return np.ones(positions.size, np.bool_)
-    if len(runs) == 1:
-        return np.asarray((positions < runs[0].start) | (positions > runs[0].end - gram))
-    edges = np.array(sorted((run.start, run.end) for run in runs))
-    # Of the runs that start at or before a position, the farthest end decides.
-    farthest = np.maximum.accumulate(edges[:, 1])
-    before = np.searchsorted(edges[:, 0], positions, side="right")
-    return np.asarray((before == 0) | (farthest[np.maximum(before, 1) - 1] < positions + gram))
+    inner = np.array(_joined(runs))
+    inner[:, 0] += np.where(inner[:, 0] > 0, margin, 0)
+    inner[:, 1] -= np.where(inner[:, 1] < size, margin, 0)
+    before = np.searchsorted(inner[:, 0], positions, side="right")
+    return np.asarray((before == 0) | (inner[np.maximum(before, 1) - 1, 1] < positions + gram))
+
+
+def _joined(runs: Sequence[Run]) -> list[list[int]]:
+    """First and end of every part of the query that runs cover without a gap, in order."""
+    parts: list[list[int]] = []
+    for start, end in sorted((run.start, run.end) for run in runs):
+        if parts and start <= parts[-1][1]:
+            parts[-1][1] = max(parts[-1][1], end)
+        else:
+            parts.append([start, end])
+    return parts
 
 
 def _explained(
@@ -119,7 +135,8 @@ def unexplained(
     """
     if not diagonals.hits.size or not runs:
         return np.arange(diagonals.hits.size)
-    bounds = np.array([(run.start, run.end) for run in runs])
+    # The longest run around a diagonal is the likeliest to explain it.
+    bounds = np.array(sorted(((run.start, run.end) for run in runs), key=lambda ends: ends[0] - ends[1]))
     inside: npt.NDArray[np.bool_] = (diagonals.first[:, None] >= bounds[:, 0]) & (
         diagonals.last[:, None] + gram <= bounds[:, 1]
     )
@@ -137,8 +154,3 @@ def _differs(
     beyond = (positions < 0) | (positions >= query.size) | (there < 0) | (there >= donors.length[diagonals.donor])
     theirs = donors.arena.take(donors.start[diagonals.donor] + there, mode="clip")
     return np.asarray(beyond | (query.take(positions, mode="clip") != theirs))
-
-
-def _strongest_donor(diagonals: Diagonals) -> int:
-    donors, inverse = np.unique(diagonals.donor, return_inverse=True)
-    return int(donors[np.argmax(np.bincount(inverse, weights=diagonals.hits))])

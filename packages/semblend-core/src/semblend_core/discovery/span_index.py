@@ -24,12 +24,16 @@ from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hash
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
-from semblend_core.discovery.search import outside, search_runs, unexplained
+from semblend_core.discovery.search import near_gaps, search_runs, unexplained
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
 SCATTERED_TOKENS = 384
 """Tokens per donor, on average, below which a prompt counts as scattered over donors."""
+DEEPEST = 4
+"""How many times as far a chain is followed where only a few have to be."""
+MOST_CANDIDATES = 4096
+"""Hits of older donors that are few in this sense."""
 MAX_ISLAND_WINDOW = 32_768
 """Most donor tokens that one call of ``islands`` searches: it must stay within a lookup's time."""
 _POSITION_BITS = np.uint64(32)
@@ -164,7 +168,7 @@ class SpanIndex:
 
     def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> list[Run] | None:
         """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
-        positions, hashes = fingerprint(query, self.geometry)
+        positions, hashes = fingerprint(query, self.geometry, self.geometry.query_repeats)
         tags = _scoped(hashes, scope)
         if not self._readers.acquire(timeout=_time_left(deadline)):
             return None
@@ -235,12 +239,14 @@ class SpanIndex:
     ) -> list[Run]:
         """``runs`` of the newest donors, and what older ones add to them."""
         if _scattered(runs):
-            return self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
-        # Where the newest hold nothing of use, older ones may.
-        left = newest.where(outside(newest.query, _long(runs, min_run), self.geometry.gram))
+            runs = self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
+        # Where the newest hold nothing of use, or another version of the text, older ones may hold more.
+        gram, margin = self.geometry.gram, self.geometry.window
+        left = newest.where(near_gaps(newest.query, _long(runs, min_run), gram, margin, query.size))
         if not left.query.size:
             return runs
-        return self._runs(query, self._chains.with_older(left, self.depth), scope, min_run, known=runs)
+        depth = min(max(self.depth, MOST_CANDIDATES // left.query.size), DEEPEST * self.depth)
+        return self._runs(query, self._chains.with_older(left, depth), scope, min_run, known=runs)
 
     def _runs(
         self, query: TokenIds, found: Candidates, scope: int, min_run: int, known: Sequence[Run] = ()
