@@ -27,9 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(new_engine: Any, folder: Path) -> Any:
-    engine = new_engine(
-        settings={"cost_gate": 1, "cost_dir": folder / "kept", "audit_path": folder / "audit.jsonl"}
-    )
+    engine = new_engine(settings={"cost_gate": 1, "cost_dir": folder / "kept", "audit_path": folder / "audit.jsonl"})
     for town in TOWNS:
         for instruction in ("Answer in a word.", "You know all about towns. Reply in one sentence, and be polite."):
             engine.ask(f"{instruction}\n\n{document(town)}\n\nQuestion: what was paid?\nAnswer:", tokens=4)
@@ -39,7 +37,7 @@ def engine(new_engine: Any, folder: Path) -> Any:
 
 
 def compared(folder: Path) -> list[dict[str, Any]]:
-    return [record for record in read_audit(folder / "audit.jsonl") if record["event"] == "costs"]
+    return [record for record in read_audit(folder / "audit.jsonl").records if record["event"] == "costs"]
 
 
 def test_nothing_is_reused_before_costs_are_known_and_predictions_follow(engine: Any, folder: Path) -> None:
@@ -49,7 +47,9 @@ def test_nothing_is_reused_before_costs_are_known_and_predictions_follow(engine:
 
 
 def test_every_prediction_is_compared_with_the_time_of_its_steps(engine: Any, folder: Path) -> None:
-    for record in compared(folder):
+    records = compared(folder)
+    print(*records, sep="\n")
+    for record in records:
         assert record["measured_us"] > 0
         assert record["steps"] == 1
         assert record["alone"]

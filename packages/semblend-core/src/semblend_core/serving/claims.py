@@ -108,9 +108,7 @@ def take_rows(rows: Rows, most_tokens: int, most_rows: int) -> tuple[Rows, Rows]
     return tuple(taken), ()
 
 
-def claim_of(
-    plan: Plan, page_size: int, correction: MeanShift | None = None, join_within: int = 0
-) -> Claim | None:
+def claim_of(plan: Plan, page_size: int, correction: MeanShift | None = None, join_within: int = 0) -> Claim | None:
     """The longest claim that saves anything; None where the plan saves nothing in whole pages.
 
     ``join_within``: rows with at most so many tokens between them become one.

@@ -144,9 +144,7 @@ class CostGate:
         return sorted(plans, key=self._promise)[:CLAIMS_TRIED]
 
     def _promise(self, plan: Plan) -> float:
-        choice = choose_policy(
-            self._settings.quality_tier, plan, probing=False, limit=self._settings.recompute_limit
-        )
+        choice = choose_policy(self._settings.quality_tier, plan, probing=False, limit=self._settings.recompute_limit)
         if choice is None:
             return math.inf
         most_seam = None if isinstance(choice.policy, Corrected) else TYPICAL_SEAM

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from semblend_core.contract import Plan
 from semblend_core.costs import Part, StepShape
-from semblend_core.serving.claims import Claim, Rows
+from semblend_core.serving.claims import Claim, Rows, take_rows
 
 
 def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:
@@ -14,14 +14,18 @@ def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:
 
 
 def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int) -> list[StepShape]:
-    """Rows in steps of their own where the claim says so; otherwise in front of the rest of the prompt."""
+    """Rows in front of the rest of the prompt; in steps of their own where one cannot hold them."""
     moved = sum(span.length for span in claim.spans)
     corrected = 0 if claim.correction is None else moved
-    if claim.steps:
-        first, *others = [_row_parts(rows) for rows in claim.steps]
-        shapes = [StepShape.of(first, moved=moved, corrected=corrected), *map(StepShape.of, others)]
-        return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
-    return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
+    if claim.row_tokens < step_tokens:
+        return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
+    shapes: list[StepShape] = []
+    left = claim.rows
+    while left:
+        taken, left = take_rows(left, step_tokens, len(left))
+        first = not shapes
+        shapes.append(StepShape.of(_row_parts(taken), moved=moved * first, corrected=corrected * first))
+    return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
 
 
 def plan_steps(plan: Plan, step_tokens: int, budget: float, most_seam: int | None) -> list[StepShape]:

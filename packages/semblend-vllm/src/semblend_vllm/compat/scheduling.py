@@ -15,7 +15,6 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
-
 ROW_MARK = "#row"
 """Between a request's id and where its row starts, in the row's id."""
 
