@@ -56,6 +56,8 @@ class Clone:
             "PYTHONDONTWRITEBYTECODE": "",
             "SEMBLEND_CACHE_DIR": str(self.cache),
             "SEMBLEND_MODEL_CACHE": str(self.cache / "models"),
+            # Whatever runs here learns its costs itself, and leaves none behind.
+            "SEMBLEND_COST_DIR": "none",
         }
 
 

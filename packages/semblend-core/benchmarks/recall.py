@@ -19,7 +19,16 @@ import numpy as np
 from lookup_data.documents import default_folder, load_documents
 from lookup_data.near_copies import Encode, Workload, build_workload, most_reusable
 
-from semblend_core import DonorOffer, LookupRequest, Namespace, Outcome, OutcomeKind, SemBlend, Settings, create_provider
+from semblend_core import (
+    DonorOffer,
+    LookupRequest,
+    Namespace,
+    Outcome,
+    OutcomeKind,
+    SemBlend,
+    Settings,
+    create_provider,
+)
 
 NAMESPACE = Namespace(
     model="m", revision="1", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None

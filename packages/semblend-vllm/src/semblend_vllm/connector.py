@@ -15,7 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
 from semblend_core.kv import Rotation, StoreOptions
-from semblend_core.serving import StepWork, WorkerNews
+from semblend_core.serving import CostGate, StepWork, WorkerNews
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
 from semblend_vllm.compat import kv_memory
@@ -25,6 +25,7 @@ from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
 from semblend_vllm.compat.support import configure, why_unsupported
+from semblend_vllm.compat.timing import cost_identity
 from semblend_vllm.compat.versions import check_version, installed_version
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
 from semblend_vllm.scheduler.requests import Follower
@@ -69,7 +70,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self.scheduler_side = self._new_scheduler_side()
 
     def _new_scheduler_side(self) -> SchedulerSide:
-        audit = open_audit(self.settings, "vllm")
+        audit, scheduler = open_audit(self.settings, "vllm"), self._config.scheduler_config
         provider = create_provider(self.settings, engine="vllm", audit=audit)
         provider.on_init()
         logger.info("%s", what_is_on(self.settings, f"vLLM {installed_version()}"))
@@ -78,6 +79,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self.settings,
             self._config.cache_config.block_size,
             Follower(self._config, self.settings),
+            CostGate(self.settings, scheduler.max_num_batched_tokens, cost_identity(self._config), audit),
             ranks=self._config.parallel_config.tensor_parallel_size,
             neighbour=neighbour.Neighbour(self._config.kv_transfer_config.engine_id),
             audit=audit,
@@ -222,4 +224,4 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         if self.worker_side is not None:
             self.worker_side.close()
         if self.scheduler_side is not None:
-            self.scheduler_side.provider.close()
+            self.scheduler_side.close()

@@ -29,6 +29,8 @@ class DeclineReason(StrEnum):
     REUSE_RATIO_TOO_LOW = "reuse_ratio_too_low"
     TOO_FEW_TOKENS_SAVED = "too_few_tokens_saved"
     DOES_NOT_PAY = "does_not_pay"
+    COSTS_UNKNOWN = "costs_unknown"
+    """The engine has not computed enough prompts yet to tell what reuse would spare; the first few will."""
     QUALITY_TIER = "quality_tier"
     STRICT_PREFIX_BOUNDARY = "strict_prefix_boundary"
     LOOKUP_TIMEOUT = "lookup_timeout"

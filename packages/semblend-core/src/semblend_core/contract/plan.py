@@ -189,11 +189,14 @@ def gap_rows(prompt_tokens: int, exact_prefix_tokens: int, spans: Iterable[Span]
     return tuple(rows)
 
 
-def joined_runs(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """[start, end) of the same positions, in order; runs that touch or overlap become one."""
+def joined_runs(runs: Iterable[tuple[int, int]], within: int = 0) -> list[tuple[int, int]]:
+    """[start, end) of the same positions, in order; runs that touch or overlap become one.
+
+    So do those with at most ``within`` positions between them, which then are in it too.
+    """
     joined: list[tuple[int, int]] = []
     for start, end in sorted(runs):
-        if joined and start <= joined[-1][1]:
+        if joined and start <= joined[-1][1] + within:
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((start, end))

@@ -7,8 +7,10 @@ scheduler, ``DonorKeeper`` decides what they keep, ``StepWork`` tells them, ``Wo
 stays in that engine's adapter.
 """
 
+from semblend_core.costs import Part
 from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, take_rows
 from semblend_core.serving.containment import contain, contained
+from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
 from semblend_core.serving.donors import DonorBook, DonorName, tokens_to_keep
 from semblend_core.serving.fetch_orders import FetchOrders
@@ -35,6 +37,7 @@ __all__ = [
     "CaptureOrder",
     "Claim",
     "CorrectionOrder",
+    "CostGate",
     "DonorBook",
     "DonorKeeper",
     "DonorName",
@@ -47,6 +50,7 @@ __all__ = [
     "LoadOrder",
     "Namespaces",
     "Opening",
+    "Part",
     "RequestBook",
     "RequestLife",
     "Rows",

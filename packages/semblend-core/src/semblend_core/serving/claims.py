@@ -108,26 +108,35 @@ def take_rows(rows: Rows, most_tokens: int, most_rows: int) -> tuple[Rows, Rows]
     return tuple(taken), ()
 
 
-def claim_of(plan: Plan, page_size: int, correction: MeanShift | None = None) -> Claim | None:
-    """The longest claim that saves anything; None where the plan saves nothing in whole pages."""
+def claim_of(plan: Plan, page_size: int, correction: MeanShift | None = None, join_within: int = 0) -> Claim | None:
+    """The longest claim that saves anything; None where the plan saves nothing in whole pages.
+
+    ``join_within``: rows with at most so many tokens between them become one.
+    """
     # Whole pages before the last stretch of computed tokens, which the engine computes in one piece anyway.
     end = plan.computed_tail // page_size * page_size
     spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
     if not spans:
         return None
     # Rows that touch become one: each costs a place in the batch.
-    rows = tuple(joined_runs((row.start, min(row.end, end)) for row in plan.rows if row.start < end))
+    rows = tuple(joined_runs(((row.start, min(row.end, end)) for row in plan.rows if row.start < end), join_within))
     claim = Claim(plan.exact_prefix_tokens, end, spans, rows, correction)
     return claim if claim.reused_tokens > 0 else None
 
 
 def claim_by_tier(
-    plan: Plan, tier: QualityTier, page_size: int, *, limit: float | None, correcting: bool | None
+    plan: Plan,
+    tier: QualityTier,
+    page_size: int,
+    *,
+    limit: float | None,
+    correcting: bool | None,
+    join_within: int = 0,
 ) -> Claim | DeclineReason:
     """What a quality tier makes of a plan; or why it declines.
 
     ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
-    taken without their correction.
+    taken without their correction. ``join_within``: rows with at most so many tokens between them become one.
     """
     choice = choose_policy(tier, plan, probing=False, limit=limit)
     if choice is None:
@@ -135,7 +144,7 @@ def claim_by_tier(
     decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
     if decided.correction is not None and correcting is False:
         return DeclineReason.QUALITY_TIER
-    claim = claim_of(decided.plan, page_size, decided.correction if correcting else None)
+    claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
     return DeclineReason.TOO_FEW_TOKENS_SAVED if claim is None else claim
 
 

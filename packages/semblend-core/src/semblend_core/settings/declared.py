@@ -30,7 +30,8 @@ class Settings(DeclaredSettings):
         "store": ("Donor store", "Where donors' KV is kept, and how much of it. See [donor store](donor-store.md)."),
         "cost": (
             "Cost gate",
-            "When reuse pays. Measured per model and machine; without both times per token the gate is open.",
+            "When reuse pays. The engine's own steps tell; both times per token, where they are set, overrule them. "
+            "See [costs](costs.md).",
         ),
         "audit": (
             "Audit stream",
@@ -145,27 +146,33 @@ class Settings(DeclaredSettings):
         "cost",
         True,
         Flag(),
-        "Decline plans that would not be faster than a normal prefill by `SEMBLEND_MIN_GAIN_US`.",
+        "Decline what would not be faster than a normal prefill by `SEMBLEND_MIN_GAIN_US`; off, every plan is taken.",
+    )
+    cost_dir: str = setting(
+        "cost",
+        "",
+        Text("folder, or `none`"),
+        "Where learned costs are kept for the next start; empty: `semblend/costs` in `XDG_CACHE_HOME` or `~/.cache`.",
     )
     prefill_us_per_token: float | None = setting(
         "cost",
         None,
         Unset(Number(0, low_excluded=True)),
-        "Measured time to prefill one token; unset: not calibrated.",
+        "Time to prefill one token, in place of learned costs; unset: learned.",
         unit="us",
     )
     copy_us_per_token: float | None = setting(
         "cost",
         None,
         Unset(Number(0)),
-        "Measured time to relocate one token's KV; unset: not calibrated.",
+        "Time to relocate one token's KV, in place of learned costs; unset: learned.",
         unit="us",
     )
     reuse_overhead_us: float | None = setting(
         "cost",
         None,
         Unset(Number(0)),
-        "Measured fixed time of a request with reuse; unset: left out of the estimate.",
+        "Fixed time of a request with reuse, beside the two above; unset: left out of the estimate.",
         unit="us",
     )
     recompute_share: float | None = setting(

@@ -10,6 +10,7 @@ from semblend_core.telemetry.counters import (
     growth_of,
 )
 from semblend_core.telemetry.events import (
+    CostsCompared,
     Declined,
     DonorCaptured,
     DonorRegistered,
@@ -30,6 +31,7 @@ __all__ = [
     "ENGINE_STATES",
     "AuditLog",
     "AuditSink",
+    "CostsCompared",
     "Declined",
     "DonorCaptured",
     "DonorRegistered",

@@ -204,6 +204,30 @@ class Declined(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostsCompared(AuditEvent):
+    """What the cost gate predicted for a request, and what its prompt then took. Written once that is known."""
+
+    event: ClassVar[str] = "costs"
+    reason: DeclineReason | None
+    """Why nothing is reused; None: a plan was taken."""
+    trial: bool
+    """It was taken in order to learn what it takes."""
+    predicted_cold_us: float
+    """All steps from the exact prefix to the end of the prompt, without reuse."""
+    predicted_reuse_us: float
+    """The same with the best plan."""
+    doubt_us: float
+    """Standard deviation of the difference between the two."""
+    measured_us: float | None = None
+    """All steps that the prompt was computed in; None where it was not computed to its end."""
+    reused: bool | None = None
+    """Whether relocated KV was in those steps, as planned."""
+    steps: int | None = None
+    alone: bool | None = None
+    """Whether nobody else was in those steps. Otherwise ``measured_us`` is theirs too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted(AuditEvent):
     """A donor is gone."""
 
@@ -261,6 +285,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             LoadAdvertised,
             Materialized,
             Declined,
+            CostsCompared,
             Evicted,
             ErrorSeen,
         )

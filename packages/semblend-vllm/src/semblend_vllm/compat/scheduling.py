@@ -15,6 +15,9 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
+ROW_MARK = "#row"
+"""Between a request's id and where its row starts, in the row's id."""
+
 
 @dataclass(frozen=True)
 class StepLimits:
@@ -116,7 +119,7 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
     tokens = list(request.prompt_token_ids)
     ids = []
     for start, end in rows:
-        row_id = f"{request.request_id}#row{start}"
+        row_id = f"{request.request_id}{ROW_MARK}{start}"
         # One token more than is computed: an unfinished prefill samples nothing, in either model runner.
         cut = tokens[: end + 1]
         output.scheduled_new_reqs.append(

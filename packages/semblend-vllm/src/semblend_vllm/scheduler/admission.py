@@ -8,6 +8,7 @@ from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
 from semblend_core.serving import (
     Arrival,
     Claim,
+    CostGate,
     DonorBook,
     FetchOrders,
     RequestBook,
@@ -41,10 +42,11 @@ class Admission:
         long_claims: LongClaims,
         ranks: int,
         correcting: bool,
+        costs: CostGate,
     ) -> None:
         self._lineages, self._long_claims = lineages, long_claims
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
-        self._requests, self._donors, self._self_test = requests, donors, self_test
+        self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for)
         self.fetch_orders = FetchOrders(ranks) if settings.store_disk_bytes else None
         """None where no donor can lie on disk."""
@@ -89,16 +91,30 @@ class Admission:
 
     def _seek(self, life: VllmRequest, computed_tokens: int) -> Claim | None:
         try:
-            return self.seeker.seek(life, computed_tokens)
+            with self._costs.apart():
+                return self.seeker.seek(life, computed_tokens)
         except Exception:
             self._give_up(life)
             return None
 
     def _claim_for(self, life: VllmRequest, plan: Plan) -> Claim | DeclineReason:
-        if self.room is None:
+        if self.room is None:  # Steps are timed by our scheduler.
             return self._claim_without_rows(plan)
-        tier, limit = self._settings.quality_tier, self._settings.recompute_limit
-        claim = claim_by_tier(plan, tier, self._block_size, limit=limit, correcting=self._correcting)
+        return self._costs.choose(
+            life.request_id, life.namespace, plan, lambda part, join_within: self._fitting(life, part, join_within)
+        )
+
+    def _fitting(self, life: VllmRequest, plan: Plan, join_within: int) -> Claim | DeclineReason:
+        """What steps can hold of the plan."""
+        assert self.room is not None
+        claim = claim_by_tier(
+            plan,
+            self._settings.quality_tier,
+            self._block_size,
+            limit=self._settings.recompute_limit,
+            correcting=self._correcting,
+            join_within=join_within,
+        )
         if not isinstance(claim, Claim):
             return claim
         return claim.with_rows(self.room.most_rows_of(plan.prompt_tokens))

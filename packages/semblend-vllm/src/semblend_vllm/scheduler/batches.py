@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from semblend_core.serving import Claim, WorkerNews
 from semblend_vllm.compat import scheduling as compat
+from semblend_vllm.compat.timing import tell_scheduled
 from semblend_vllm.scheduler.background import Background
 from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import InVain, RowRoom
@@ -51,6 +52,7 @@ class _WithRows:
         side = self._side
         if side is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        side.costs.begin_step()
         side.catch_up()
         self._background.step_aside()
         self._start_failed_over(side, None)
@@ -61,10 +63,13 @@ class _WithRows:
         admitted = self._add_rows(output, side)
         self._in_vain.note(kept, admitted or len(side.long_claims) > 0)
         compat.finish_step(self, output, was_empty)
+        tell_scheduled(side.costs, output)
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         side, told = self._side, model_runner_output.kv_connector_output
+        if side is not None:
+            side.costs.step_finished(scheduler_output)
         if side is not None and told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
             # Before vLLM takes the results for good: those of a request whose load failed are not.
             side.hear(told.kv_connector_worker_meta)

@@ -12,6 +12,7 @@ from semblend_core.serving import (
     CaptureOrder,
     Claim,
     CorrectionOrder,
+    CostGate,
     DonorKeeper,
     HotOpenings,
     LoadOrder,
@@ -20,6 +21,7 @@ from semblend_core.serving import (
     Stage,
     StepWork,
     WorkerNews,
+    contain,
     contained,
 )
 from semblend_vllm.neighbour import Neighbour
@@ -40,12 +42,14 @@ class SchedulerSide:
         settings: Settings,
         block_size: int,
         follow: Follower,
+        costs: CostGate,
         ranks: int = 1,
         neighbour: Neighbour | None = None,
         correcting: bool = True,
         audit: AuditSink | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
+        self.costs = costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
         self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit)
@@ -65,6 +69,7 @@ class SchedulerSide:
             self.long_claims,
             ranks,
             correcting,
+            costs,
         )
         self._loads: dict[str, tuple[LoadOrder, CorrectionOrder | None]] = {}
         """Of admitted requests that no step has computed yet."""
@@ -219,6 +224,10 @@ class SchedulerSide:
             self.keeper.lost(name, why)
         if self.admission.fetch_orders is not None:
             self.admission.fetch_orders.arrived(news.fetched)
+
+    def close(self) -> None:
+        contain("keeping the costs", self.costs.close)
+        self.provider.close()
 
     @property
     def expects_news(self) -> bool:

@@ -1,0 +1,86 @@
+"""What was predicted for a request, held against what its steps took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semblend_core.contract import DeclineReason, Namespace
+from semblend_core.costs.step_clock import Step
+from semblend_core.telemetry import AuditSink, CostsCompared
+
+MOST_OPEN = 1024
+"""Requests. One that was aborted before its prompt was computed is told of when it is the oldest, unmeasured."""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """In microseconds."""
+
+    request_id: str
+    namespace: Namespace
+    prompt_tokens: int
+    reason: DeclineReason | None
+    """Why nothing is reused; None: it is."""
+    trial: bool
+    """It is reused in order to learn what it takes."""
+    cold: float
+    reuse: float
+    doubt: float
+    """Standard deviation of the difference."""
+    measured: float = 0.0
+    steps: int = 0
+    reused: bool = False
+    """Relocated KV was in its steps."""
+    alone: bool = True
+    """No other request was in its steps."""
+
+
+class Judgements:
+    """Those whose prompts are not computed yet. Each goes into the audit stream once."""
+
+    def __init__(self, audit: AuditSink) -> None:
+        self._audit = audit
+        self._open: dict[str, Judgement] = {}
+
+    def add(self, judgement: Judgement) -> None:
+        """In place of an earlier one for the same request, which was asked about again."""
+        self._open.pop(judgement.request_id, None)
+        self._open[judgement.request_id] = judgement
+        if len(self._open) > MOST_OPEN:
+            self._tell(next(iter(self._open.values())), complete=False)
+
+    def took(self, step: Step, microseconds: float) -> None:
+        """A step with a part of their prompts took so long."""
+        if not self._open or step.parts is None:
+            return
+        in_step = {part.request_id for part in step.parts}
+        for judgement in [self._open[request_id] for request_id in in_step if request_id in self._open]:
+            parts = [part for part in step.parts if part.request_id == judgement.request_id]
+            judgement.measured += microseconds
+            judgement.steps += 1
+            judgement.reused |= judgement.request_id in step.loaded or any(part.is_row for part in parts)
+            judgement.alone &= len(in_step) == 1
+            if any(not part.is_row and part.end >= judgement.prompt_tokens for part in parts):
+                self._tell(judgement, complete=True)
+
+    def close(self) -> None:
+        for judgement in list(self._open.values()):
+            self._tell(judgement, complete=False)
+
+    def _tell(self, judgement: Judgement, complete: bool) -> None:
+        del self._open[judgement.request_id]
+        self._audit.emit(
+            CostsCompared(
+                request_id=judgement.request_id,
+                namespace=judgement.namespace,
+                reason=judgement.reason,
+                trial=judgement.trial,
+                predicted_cold_us=judgement.cold,
+                predicted_reuse_us=judgement.reuse,
+                doubt_us=judgement.doubt,
+                measured_us=judgement.measured if complete else None,
+                reused=judgement.reused if complete else None,
+                steps=judgement.steps if complete else None,
+                alone=judgement.alone if complete else None,
+            )
+        )

@@ -1,0 +1,81 @@
+"""How long each of the engine's steps takes, and which requests were in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from semblend_core.costs.steps import Part, StepShape
+
+MOST_UNDER_WAY = 16
+"""Steps. Engines have two at a time; one whose results never come is forgotten."""
+DECODES_TO_BEGIN_WITH = 8
+ONE_DECODE_IN = 32
+"""Steps without any part of a prompt are looked at this rarely: they are many, alike, and nobody plans by them."""
+
+
+@dataclass(slots=True)
+class Step:
+    made_for: Any
+    """The engine's own object."""
+    began: float
+    parts: list[Part] | None = None
+    """None: not looked at."""
+    shape: StepShape | None = None
+    loaded: Collection[str] = ()
+    """Requests whose relocated KV is loaded in it."""
+
+
+class StepClock:
+    """A step takes from when it is scheduled, or from when the results of the one before it came, until its own come.
+
+    So it is right for an engine that waits for every step, and for one that schedules while another step runs. Called
+    on the scheduler's thread only.
+    """
+
+    def __init__(self, took: Callable[[Step, float], None], now: Callable[[], float] = time.perf_counter) -> None:
+        """``took``: called with each step that was looked at and its microseconds."""
+        self._took, self._now = took, now
+        self._began = self._last_results = 0.0
+        self._under_way: dict[int, Step] = {}
+        self._decodes = 0
+
+    def begin(self) -> None:
+        """The engine begins to schedule a step."""
+        self._began = self._now()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What runs inside is spent in any case, and counts for no step: a lookup."""
+        began = self._now()
+        try:
+            yield
+        finally:
+            self._began += self._now() - began
+
+    def wants(self, tokens: int, sequences: int) -> bool:
+        """Whether to look at a step of this size."""
+        if tokens > sequences:
+            return True
+        if not tokens:
+            return False
+        self._decodes += 1
+        return self._decodes <= DECODES_TO_BEGIN_WITH or self._decodes % ONE_DECODE_IN == 0
+
+    def scheduled(self, made_for: Any, parts: list[Part] | None, moved: Mapping[str, int], corrected: int) -> None:
+        """The step is made. ``parts``: what its sequences compute; None where it is not looked at."""
+        shape = None if parts is None else StepShape.of(parts, moved=sum(moved.values()), corrected=corrected)
+        self._under_way[id(made_for)] = Step(made_for, self._began, parts, shape, moved.keys())
+        if len(self._under_way) > MOST_UNDER_WAY:
+            del self._under_way[next(iter(self._under_way))]
+
+    def finished(self, made_for: Any) -> None:
+        """The step's results have come."""
+        now, step = self._now(), self._under_way.pop(id(made_for), None)
+        began = None if step is None else max(step.began, self._last_results)
+        self._last_results = now
+        if step is not None and began is not None and step.shape is not None:
+            self._took(step, (now - began) * 1e6)

@@ -1,0 +1,252 @@
+"""What the engine's steps take, learned from the steps themselves."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from semblend_core.costs.steps import FEATURES, StepShape, Vector
+
+MEMORY = 100.0
+"""Steps of one kind after which an earlier one counts for little."""
+ENOUGH_PREFILLS = 3
+"""Steps with a part of a prompt before anything is predicted."""
+LEAST_STEP_TOKENS = 2048
+"""No engine's smallest step takes longer than so many tokens of a long prefill."""
+ENOUGH_TOKENS = 128
+"""Fewer say nothing of what a prompt costs."""
+MOST_RESIDUALS = 64
+MOST_NEW = 16
+"""Steps that are learned from at once."""
+LEAST_NOISE = 0.02
+"""Relative. Where times are steadier than this, the shape of the model is what errs."""
+OUTLIER = 4.0
+"""Beyond so many times what is to be expected a step says nothing of its shape: something else ran."""
+WIDENED = 0.2
+"""Weight of what an earlier process learned."""
+MOST_KINDS = 512
+MEMORY_OF_KIND = 16.0
+TRUST_IN_KIND = 3.0
+"""Steps of one kind that weigh as much as the sum over features."""
+
+# Before anything is measured, by feature: whether in units of a smallest step or of a token in a long prefill, the
+# expected cost and its deviation. The costs of reuse are set high: a load costs a step, a sequence a twentieth of one.
+_PRIOR: dict[str, tuple[bool, float, float]] = {
+    "step": (True, 1.0, 1.0),
+    "token": (False, 0.0, 1.0),
+    "token_beyond_flat": (False, 0.0, 1.0),
+    "beyond_flat": (True, 0.0, 0.5),
+    "attention": (False, 0.0, 1 / 16384),
+    "context": (False, 0.0, 1 / 256),
+    "sequence": (True, 0.05, 0.05),
+    "reuse": (True, 1.0, 1.0),
+    "moved": (False, 0.1, 0.1),
+    "correction": (True, 0.5, 0.5),
+    "corrected": (False, 0.1, 0.1),
+}
+assert tuple(_PRIOR) == FEATURES
+
+
+class StepTimes:
+    """A sum over the features of a step, each with a cost of at least 0.
+
+    Bayesian least squares of relative errors. What is known of a direction is forgotten only where new steps say
+    something of the same direction, so that a thousand ordinary steps do not wash out what ten loads have taught. What
+    the sum misses about steps of one kind is learned apart, as a factor for that kind. Times are in microseconds.
+    """
+
+    def __init__(self) -> None:
+        size = len(FEATURES)
+        self._known = np.zeros((size, size))
+        """Information about the costs, in units of the noise."""
+        self._seen = np.zeros(size)
+        self._residuals: deque[float] = deque(maxlen=MOST_RESIDUALS)
+        self._factors: dict[tuple[int, ...], tuple[float, float]] = {}
+        """By kind of step: logarithm of measured by predicted, and how many steps it is the mean of."""
+        self.prefills = 0
+        """Steps with a part of a prompt, so far."""
+        self._least_step = self._token = math.inf
+        self._new: list[tuple[StepShape, float]] = []
+        """Observed and not learned from."""
+        self._costs: Vector | None = None
+        self._spread: Vector | None = None
+        self._free: list[int] = list(range(size))
+        """Features whose cost is above 0, as the last fit found."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.prefills >= ENOUGH_PREFILLS
+
+    def observe(self, shape: StepShape, took: float) -> None:
+        """A step of this shape took so long. Learned from later: many steps come between two questions."""
+        if math.isfinite(took) and took > 0:
+            self._new.append((shape, took))
+            self.prefills += shape.tokens >= ENOUGH_TOKENS and not shape.reuses
+            if len(self._new) >= MOST_NEW:
+                self._learn()
+
+    def predict(self, shapes: Iterable[StepShape]) -> float:
+        """What these steps take together."""
+        self._learn()
+        return sum(self._plain(shape.vector) * self._factor(shape) for shape in shapes)
+
+    def doubt(self, some: Iterable[StepShape], others: Iterable[StepShape]) -> float:
+        """Standard deviation of the difference between what ``some`` steps and ``others`` take."""
+        self._learn()
+        vectors = [shape.vector for shape in some] + [-shape.vector for shape in others]
+        return self._deviation(np.sum(vectors, axis=0))
+
+    def cost(self, feature: str) -> float:
+        """What one unit of ``feature`` costs."""
+        self._learn()
+        return float(self._fit()[FEATURES.index(feature)])
+
+    # --- Kept between processes --------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        self._learn()
+        return {
+            "features": list(FEATURES),
+            "known": self._known.tolist(),
+            "seen": self._seen.tolist(),
+            "noise": self._noise(),
+            "least_step": self._least_step,
+            "token": self._token,
+            "prefills": self.prefills,
+        }
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> StepTimes:
+        """What an earlier process learned, with less certainty. Raises ValueError for what cannot be."""
+        times = cls()
+        known, seen = np.array(kept["known"], np.float64), np.array(kept["seen"], np.float64)
+        scales = [float(kept[name]) for name in ("noise", "least_step", "token")]
+        if kept["features"] != list(FEATURES) or known.shape != times._known.shape or seen.shape != times._seen.shape:
+            raise ValueError("it holds the costs of other features")
+        if not (np.isfinite(known).all() and np.isfinite(seen).all() and all(0 < each < math.inf for each in scales)):
+            raise ValueError("it holds costs that are no numbers")
+        times._known, times._seen = known * WIDENED, seen * WIDENED
+        noise, times._least_step, times._token = scales
+        times._residuals.extend([noise] * (MOST_RESIDUALS // 8))
+        times.prefills = int(kept["prefills"])
+        return times
+
+    # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _learn(self) -> None:
+        new, self._new = self._new, []
+        learned = []
+        for shape, took in new:
+            x = shape.vector
+            if self._known.any():
+                took = self._believable(shape, x, took)
+            self._note_scale(shape, took)
+            self._forget_some(x)
+            self._known += np.outer(x, x) / took**2
+            self._seen += x / took
+            learned.append((shape, x, took))
+        if learned:
+            self._costs = self._spread = None
+        for shape, x, took in learned:
+            self._note_kind(shape, took / self._plain(x))
+
+    def _believable(self, shape: StepShape, x: Vector, took: float) -> float:
+        """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
+        predicted = self._plain(x) * self._factor(shape)
+        off = took / predicted - 1
+        noise = self._noise()
+        self._residuals.append(abs(off))
+        if abs(off) <= OUTLIER * noise:
+            return took
+        bound = OUTLIER * math.hypot(noise, self._deviation(x) / predicted)
+        return predicted * (1 + min(bound, max(-bound, off)))
+
+    def _note_scale(self, shape: StepShape, took: float) -> None:
+        # Both creep upwards, so that one moment of good luck does not stay the measure for ever.
+        self._least_step = min(self._least_step * 1.001, took)
+        if shape.tokens >= ENOUGH_TOKENS and not shape.reuses:
+            self._token = min(self._token * 1.01, took / shape.tokens)
+
+    def _forget_some(self, x: Vector) -> None:
+        along = self._known @ x
+        size = float(x @ along)
+        if size > 0:
+            self._known -= np.outer(along, along) / (size * MEMORY)
+            self._seen -= along * (float(x @ self._seen) / (size * MEMORY))
+
+    def _note_kind(self, shape: StepShape, missed: float) -> None:
+        """``missed``: what a step took by what the sum says, that step included."""
+        kind = shape.kind
+        mean, count = self._factors.pop(kind, (0.0, 0.0))
+        count = min(count + 1, MEMORY_OF_KIND)
+        self._factors[kind] = (mean + (math.log(missed) - mean) / count, count)
+        if len(self._factors) > MOST_KINDS:
+            del self._factors[next(iter(self._factors))]
+
+    def _noise(self) -> float:
+        if not self._residuals:
+            return 4 * LEAST_NOISE
+        return max(LEAST_NOISE, 1.48 * sorted(self._residuals)[len(self._residuals) // 2])
+
+    def _factor(self, shape: StepShape) -> float:
+        mean, count = self._factors.get(shape.kind, (0.0, 0.0))
+        return math.exp(mean * count / (count + TRUST_IN_KIND))
+
+    def _plain(self, x: Vector) -> float:
+        return max(float(self._fit() @ x), 1e-3)
+
+    def _fit(self) -> Vector:
+        if self._costs is None:
+            expected, deviation = self._prior()
+            weight, certainty = deviation**-2, self._noise() ** -2
+            precision = self._known * certainty + np.diag(weight)
+            self._costs, self._free = _non_negative(precision, self._seen * certainty + weight * expected, self._free)
+        return self._costs
+
+    def _deviation(self, x: Vector) -> float:
+        if self._spread is None:
+            _, deviation = self._prior()
+            # In units of the deviations: the features are of very different sizes.
+            scaled = self._known * self._noise() ** -2 * np.outer(deviation, deviation) + np.eye(deviation.size)
+            self._spread = np.linalg.inv(scaled) * np.outer(deviation, deviation)
+        return math.sqrt(max(0.0, float(x @ self._spread @ x)))
+
+    def _prior(self) -> tuple[Vector, Vector]:
+        """Expected costs, and their deviations."""
+        token = min(self._token, self._least_step)
+        # Where all steps so far were long ones, the least of them is far from a smallest step.
+        step = min(self._least_step, LEAST_STEP_TOKENS * token)
+        units = np.array([step if in_steps else token for in_steps, _, _ in _PRIOR.values()])
+        expected = np.array([mean for _, mean, _ in _PRIOR.values()])
+        deviation = np.array([deviation for _, _, deviation in _PRIOR.values()])
+        return units * expected, units * deviation
+
+
+def _non_negative(precision: Vector, wanted: Vector, free: list[int]) -> tuple[Vector, list[int]]:
+    """Where the quadratic form is least among costs of at least 0; and the features whose cost is above 0.
+
+    ``free``: the same from the last time, to begin with.
+    """
+    size = wanted.size
+    scale = np.sqrt(np.diag(precision))
+    scaled, target = precision / np.outer(scale, scale), wanted / scale
+    solution = np.zeros(size)
+    for _ in range(3 * size):  # In theory it may go in circles.
+        solution[:] = 0.0
+        if free:
+            solution[free] = np.linalg.solve(scaled[np.ix_(free, free)], target[free])
+        worst = int(solution.argmin())
+        if solution[worst] < 0:
+            free = [each for each in free if each != worst]
+            continue
+        slope = target - scaled @ solution
+        slope[free] = 0.0
+        best = int(slope.argmax())
+        if slope[best] <= 1e-9:
+            break
+        free = [*free, best]
+    return np.maximum(solution, 0.0) / scale, free

@@ -1,0 +1,102 @@
+"""The shape of an engine's step: what its time depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vector: TypeAlias = npt.NDArray[np.float64]
+
+FLAT_TOKENS = 512
+"""Up to about here a GPU reads its weights for longer than it computes, and engines replay captured graphs."""
+
+FEATURES = (
+    "step",
+    "token",
+    "token_beyond_flat",
+    "beyond_flat",
+    "attention",
+    "context",
+    "sequence",
+    "reuse",
+    "moved",
+    "correction",
+    "corrected",
+)
+"""What a step's time is a sum over, each with a cost of its own. Their order is that of ``StepShape.vector``."""
+
+
+class Part(NamedTuple):
+    """What one sequence of a step computes."""
+
+    before: int
+    """Tokens in front, whose KV is read."""
+    tokens: int
+    request_id: str = ""
+    is_row: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.before + self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What a step computes and moves."""
+
+    tokens: int = 0
+    """Computed, all sequences together."""
+    attention: float = 0.0
+    """Pairs of a computed token and one that it attends to."""
+    context: int = 0
+    """Tokens in front of the computed ones, whose KV is read: summed over all sequences."""
+    sequences: int = 0
+    """Sequences that compute a part of a prompt; every row is one."""
+    reuses: bool = False
+    """Something is loaded in this step, or rows are computed."""
+    moved: int = 0
+    """Tokens whose KV is loaded."""
+    corrected: int = 0
+    """Tokens of spans that are corrected inside the forward."""
+
+    @classmethod
+    def of(cls, parts: Iterable[Part], *, moved: int = 0, corrected: int = 0) -> StepShape:
+        tokens = context = sequences = rows = 0
+        attention = 0.0
+        for before, computed, _, is_row in parts:
+            tokens += computed
+            context += before
+            attention += computed * (before + computed / 2)
+            sequences += is_row or computed > 1
+            rows += is_row
+        return cls(tokens, attention, context, sequences, bool(moved or rows), moved, corrected)
+
+    @property
+    def vector(self) -> Vector:
+        beyond = max(0, self.tokens - FLAT_TOKENS)
+        return np.array(
+            (
+                1.0,
+                self.tokens,
+                beyond,
+                beyond > 0,
+                self.attention,
+                self.context,
+                self.sequences,
+                self.reuses,
+                self.moved,
+                self.corrected > 0,
+                self.corrected,
+            ),
+            np.float64,
+        )
+
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """Steps of about the same size and make, by powers of two."""
+        sizes = (self.tokens, self.sequences, self.context, self.moved, self.corrected)
+        return tuple(size.bit_length() for size in sizes)

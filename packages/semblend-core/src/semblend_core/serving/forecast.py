@@ -1,0 +1,73 @@
+"""The steps that an engine will compute a prompt in: cold, by a plan, by a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from semblend_core.contract import Plan
+from semblend_core.costs import Part, StepShape
+from semblend_core.serving.claims import Claim, Rows, take_rows
+
+
+def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:
+    return [StepShape.of([part]) for part in _pieces(plan.exact_prefix_tokens, plan.prompt_tokens, step_tokens)]
+
+
+def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int) -> list[StepShape]:
+    """Rows in front of the rest of the prompt; in steps of their own where one cannot hold them."""
+    moved = sum(span.length for span in claim.spans)
+    corrected = 0 if claim.correction is None else moved
+    if claim.row_tokens < step_tokens:
+        return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
+    shapes: list[StepShape] = []
+    left = claim.rows
+    while left:
+        taken, left = take_rows(left, step_tokens, len(left))
+        first = not shapes
+        shapes.append(StepShape.of(_row_parts(taken), moved=moved * first, corrected=corrected * first))
+    return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
+
+
+def plan_steps(plan: Plan, step_tokens: int, budget: float, most_seam: int | None) -> list[StepShape]:
+    """About the same for a plan whose tier has not chosen its rows: to tell which plans are worth a claim.
+
+    Of each span its first tokens are computed: a share of ``budget``, and at most ``most_seam``.
+    """
+    rows = []
+    position = plan.exact_prefix_tokens
+    for span in plan.spans:
+        seam = int(budget * span.length)
+        seam = seam if most_seam is None else min(seam, most_seam)
+        rows.append(Part(position, span.target_start - position + seam, is_row=True))
+        position = span.target_end
+    end = min(position, plan.prompt_tokens - 1)
+    moved = sum(span.length for span in plan.spans)
+    return _rows_and_rest(rows, end, plan.prompt_tokens, step_tokens, moved, 0)
+
+
+def smaller_plans(plan: Plan) -> Iterator[Plan]:
+    """The same plan with its longest spans only: half as many each time."""
+    by_length = sorted(plan.spans, key=lambda span: -span.length)
+    count = 1 << (len(by_length) - 1).bit_length()
+    while count > 1:
+        count //= 2
+        if count < len(by_length):
+            yield Plan.over(plan.request_id, plan.prompt_tokens, plan.exact_prefix_tokens, by_length[:count])
+
+
+def _rows_and_rest(
+    rows: list[Part], end: int, prompt_tokens: int, step_tokens: int, moved: int, corrected: int
+) -> list[StepShape]:
+    room = max(1, step_tokens - sum(part.tokens for part in rows))
+    beside = Part(end, min(room, prompt_tokens - end))
+    first = StepShape.of([*rows, beside], moved=moved, corrected=corrected)
+    return [first, *(StepShape.of([part]) for part in _pieces(end + beside.tokens, prompt_tokens, step_tokens))]
+
+
+def _row_parts(rows: Rows) -> list[Part]:
+    return [Part(start, end - start, is_row=True) for start, end in rows]
+
+
+def _pieces(start: int, end: int, step_tokens: int) -> Iterator[Part]:
+    for position in range(start, end, step_tokens):
+        yield Part(position, min(step_tokens, end - position))
