@@ -21,7 +21,7 @@ def saturation(helpers: None) -> Any:
 
 @pytest.fixture
 def traffic(saturation: Any) -> Any:
-    return saturation.Traffic(requests=200, output_tokens=30)
+    return saturation.Traffic(requests=160, output_tokens=100)
 
 
 def test_a_full_batch_reuses_as_much_as_an_idle_one(saturation: Any, traffic: Any) -> None:

@@ -7,7 +7,7 @@ model is not.
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -62,6 +62,8 @@ class Overlapping:
         self.depth = 2 if overlapping else 1
         self.in_flight: deque[tuple[Any, Any]] = deque()
         self.answers: dict[str, list[int]] = defaultdict(list)
+        self.computed: Counter[str] = Counter()
+        """Tokens by request, its rows included."""
         self.requests: dict[str, Any] = {}
         self.announced: list[Any] = []
         self.scheduler.kv_event_publisher.publish = lambda batch: self.announced.extend(batch.events)
@@ -71,8 +73,8 @@ class Overlapping:
         self._numbers = count()
         self._free = self.pool.get_num_free_blocks()
 
-    def add(self, prompt: Sequence[int], tokens: int = 4, wish: Any = "on") -> Any:
-        request = _new_request(f"request-{next(self._numbers)}", prompt, tokens, wish)
+    def add(self, prompt: Sequence[int], tokens: int = 4, wish: Any = "on", salt: str = "tenant") -> Any:
+        request = _new_request(f"request-{next(self._numbers)}", prompt, tokens, wish, salt)
         request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
         self.scheduler.add_request(request)
         self.requests[request.request_id] = request
@@ -104,6 +106,8 @@ class Overlapping:
         output = self.scheduler.schedule()
         lives = map(self.side.requests.get, output.num_scheduled_tokens)
         self.worker.may_be_approximate |= {life.request_id for life in lives if life is not None and life.taken}
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            self.computed[request_id.split("#")[0]] += tokens
         self.in_flight.append((output, self.worker.run(output)))
         return output
 
@@ -146,12 +150,14 @@ class Overlapping:
         return bool(request.block_hashes == again.block_hashes)
 
 
-def _new_request(request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on") -> Any:
+def _new_request(
+    request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on", salt: str = "tenant"
+) -> Any:
     extra = {"kv_transfer_params": {"semblend": wish}}
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra)
     sampling.update_from_generation_config({}, 1)
     hasher = get_request_block_hasher(BLOCK, sha256)
-    return Request(request_id, list(prompt), sampling, None, cache_salt="tenant", block_hasher=hasher)
+    return Request(request_id, list(prompt), sampling, None, cache_salt=salt, block_hasher=hasher)
 
 
 def _new_scheduler(overlapping: bool, tokens_of_a_step: int, places: int, blocks: int) -> Any:
