@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,32 @@ def test_a_lookup_out_of_time_is_declined_and_pins_nothing(
     result = provider.lookup(request_for("r", np.concatenate([text(2, 20), text(1, 300)])))
     assert result.reason is DeclineReason.LOOKUP_TIMEOUT
     assert provider.offer_donor(offer("e", text(3, 300))).registered_tokens == 300
+
+
+@pytest.mark.parametrize(("tokens", "in_time"), [(1_000, False), (16_384, False), (80_000, True), (200_000, True)])
+def test_the_time_for_a_lookup_grows_with_the_prompt(
+    make_provider: Callable[..., SemBlend],
+    text: Text,
+    offer: Offer,
+    request_for: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: int,
+    in_time: bool,
+) -> None:
+    """A search of 20 ms, by a clock of our own, with 5 ms for every 16,384 tokens."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    provider = make_provider(lookup_budget_ms=5.0, min_reuse_ratio=0.0)
+    provider.offer_donor(offer("d", text(1, 300)))
+    search = provider.registry.find
+
+    def slow_search(namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> Any:
+        clock.now += 0.020
+        return search(namespace, query, min_run, None)
+
+    monkeypatch.setattr(provider.registry, "find", slow_search)
+    monkeypatch.setattr("semblend_core.provider.semblend.time", clock)
+    result = provider.lookup(request_for("r", np.concatenate([text(1, 300), text(2, tokens - 300)])))
+    assert result.reason is (None if in_time else DeclineReason.LOOKUP_TIMEOUT)
 
 
 def test_a_donor_evicted_between_search_and_pin_is_a_decline(

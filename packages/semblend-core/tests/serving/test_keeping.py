@@ -13,6 +13,8 @@ from semblend_core import (
     DeclineReason,
     LookupRequest,
     Namespace,
+    Outcome,
+    OutcomeKind,
     SelfTestResult,
     SelfTestState,
     SemanticLookupProvider,
@@ -88,6 +90,84 @@ def test_a_prompt_is_captured_once(provider: SemanticLookupProvider) -> None:
     assert captured(keeper, prompt(1)) is not None
     assert captured(keeper, prompt(1)) is None
     assert captured(keeper, prompt(1), OTHER) is not None, "another tenant's donors are not this one's"
+
+
+def keep(keeper: DonorKeeper, tokens: TokenIds) -> str | None:
+    """Capture a prompt and let it become durable: the donor's id, None where it is not captured."""
+    donor_id = captured(keeper, tokens)
+    if donor_id is not None:
+        keeper.durable((NAMESPACE.digest, donor_id), frozenset([0]))
+    return donor_id
+
+
+def unwanted(provider: SemanticLookupProvider) -> dict[DeclineReason, int]:
+    return dict(provider.stats().declines)
+
+
+def test_what_a_donor_holds_but_for_less_than_a_span_is_not_captured_again(provider: SemanticLookupProvider) -> None:
+    keeper, document = keeper_of(provider), prompt(1)
+    assert captured(keeper, document) is not None
+    for asked in (document[:200], document, np.concatenate([document, prompt(2, 15)])):
+        assert captured(keeper, asked) is None, "whether the donor is durable or on its way"
+    assert unwanted(provider) == {DeclineReason.DONOR_COVERED: 3}
+    assert captured(keeper, document[1:]) is not None, "the same text at other places is not the same KV"
+
+
+def test_a_donor_that_another_one_begins_with_goes_when_that_is_durable(provider: SemanticLookupProvider) -> None:
+    keeper, document = keeper_of(provider), prompt(1)
+    longer = np.concatenate([document, prompt(2, 300)])
+    short_id, other_id = keep(keeper, document), keep(keeper, np.concatenate([document[:390], prompt(3, 100)]))
+    long_id = captured(keeper, longer)
+    assert (NAMESPACE.digest, str(short_id)) in keeper.donors
+    keeper.durable((NAMESPACE.digest, str(long_id)), frozenset([0]))
+    assert keeper.take_forgotten() == [(NAMESPACE, short_id)]
+    assert (NAMESPACE.digest, str(short_id)) not in keeper.donors
+    assert (NAMESPACE.digest, str(other_id)) in keeper.donors
+    assert found(provider, document)
+    assert captured(keeper, document) is None
+    keeper.donors.prefixes.check_integrity()
+
+
+def test_a_replaced_donor_stays_while_a_plan_needs_it(provider: SemanticLookupProvider) -> None:
+    keeper, document = keeper_of(provider), prompt(1)
+    short_id = keep(keeper, document)
+    asked = np.concatenate([prompt(999, 50), document])
+    assert provider.lookup(LookupRequest("under way", NAMESPACE, asked, 0)).plan is not None
+    keep(keeper, np.concatenate([document, prompt(2, 300)]))
+    assert keeper.take_forgotten() == []
+    provider.report_outcome(Outcome("under way", OutcomeKind.COLD))
+    keep(keeper, prompt(3))
+    assert keeper.take_forgotten() == [(NAMESPACE, short_id)], "it goes with the next donor that comes"
+
+
+def test_a_prompt_that_adds_little_to_a_donor_is_captured_when_it_is_asked_for_twice(
+    provider: SemanticLookupProvider,
+) -> None:
+    keeper = keeper_of(provider)
+    keep(keeper, prompt(1, 1000))
+    longer = np.concatenate([prompt(1, 1000), prompt(2, 80)])
+    assert captured(keeper, longer) is None
+    assert unwanted(provider) == {DeclineReason.DONOR_ASKED_ONCE: 1}
+    assert captured(keeper, np.concatenate([prompt(1, 1000), prompt(3, 80)])) is None, (
+        "another question is not the same"
+    )
+    assert captured(keeper, longer) is not None
+    wanted = RequestLife(
+        None, "r", NAMESPACE, np.concatenate([prompt(1, 1000), prompt(4, 80)]), Wish("on", capture=True)
+    )
+    assert keeper.decide(wanted) is not None, "who asks for it gets it"
+
+
+def test_a_conversation_keeps_itself_about_once(provider: SemanticLookupProvider) -> None:
+    keeper, chat, copied = keeper_of(provider), prompt(1, 1000), 0
+    for turn in range(10):
+        chat = np.concatenate([chat, prompt(100 + turn, 30)])
+        if keep(keeper, chat) is not None:
+            copied += chat.size
+        chat = np.concatenate([chat, prompt(200 + turn, 50)])
+    assert len(keeper.donors) == 1
+    assert keeper.donors.prefixes.held(NAMESPACE.digest, chat) >= 0.9 * chat.size - 50
+    assert copied < 5 * chat.size
 
 
 def test_one_that_was_not_kept_may_be_captured_again(provider: SemanticLookupProvider) -> None:

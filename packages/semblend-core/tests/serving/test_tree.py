@@ -19,6 +19,7 @@ from semblend_core import (
     Settings,
     TokenIds,
     create_provider,
+    donor_id_of,
 )
 from semblend_core.kv import PagedKv, Rotation, StoreOptions
 from semblend_core.serving import Claim, claim_of
@@ -199,4 +200,31 @@ def test_what_is_kept_is_used_after_the_tree_has_lost_it(tmp_path: Path, disk: b
     assert bool(life.fetch.donors) is disk
     bench.check(bench.loading.load(life, claim), claim, ASKED)
     bench.loading.stop_fetching(life)
+    kept.close()
+
+
+def test_a_conversation_in_the_tree_is_one_donor_and_one_kept_copy() -> None:
+    kept = KeptDonors(StoreOptions(host_bytes=64 * 2**20))
+    bench = Bench(kept)
+    bench.serve(DONOR)
+    bench.serve(np.concatenate([DONOR, prompt(7, 20)]))
+    longer = np.concatenate([DONOR, prompt(8, 200)])
+    bench.serve(longer)
+    kept.flush()
+    assert len(bench.donors) == 1
+    assert kept.store.tier_of(NAMESPACE, donor_id_of(longer)) is not None
+    assert kept.store.tier_of(NAMESPACE, donor_id_of(DONOR)) is None
+    assert bench.provider.stats().declines == {DeclineReason.DONOR_COVERED: 1}
+    assert bench.plan_for(ASKED) is not None
+    kept.close()
+
+
+def test_what_found_no_room_in_the_store_replaces_no_kept_donor() -> None:
+    kept = KeptDonors(StoreOptions(host_bytes=DONOR.size * 2 * HEAD * 4 + 4096))
+    bench = Bench(kept)
+    bench.serve(DONOR)
+    kept.flush()
+    bench.serve(np.concatenate([DONOR, prompt(8, 200)]))
+    assert len(bench.donors) == 2
+    assert kept.store.tier_of(NAMESPACE, donor_id_of(DONOR)) is not None
     kept.close()

@@ -150,6 +150,14 @@ class SemanticLookupProvider(ABC):
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
         """Make a donor undiscoverable, at once and for good. False if it was not known. Idempotent."""
 
+    def retire_donor(self, namespace: Namespace, donor_id: str) -> bool:
+        """``forget_donor`` for one that another replaces: it stays as long as a plan needs it. Whether it is gone."""
+        self.forget_donor(namespace, donor_id)
+        return True
+
+    def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:  # noqa: B027
+        """A prompt that could have become a donor was not kept, for ``reason``. To be counted."""
+
     @abstractmethod
     def report_outcome(self, outcome: Outcome) -> None:
         """Release the request's pins and count what happened. A second report for the same lookup is ignored."""

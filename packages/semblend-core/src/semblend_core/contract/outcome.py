@@ -47,6 +47,11 @@ class DeclineReason(StrEnum):
     APPROXIMATE_SOURCE = "approximate_source"
     DUPLICATE_DONOR = "duplicate_donor"
     CAPTURE_FAILED = "capture_failed"
+    # A prompt that did not become a donor.
+    DONOR_COVERED = "donor_covered"
+    """A donor holds it already, but for fewer tokens than a span has."""
+    DONOR_ASKED_ONCE = "donor_asked_once"
+    """A donor holds most of it; it is kept when it is asked for again."""
 
 
 class OutcomeKind(StrEnum):

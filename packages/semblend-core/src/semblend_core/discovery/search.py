@@ -40,7 +40,7 @@ def search_runs(
     if diagonals.hits.size > SINGLY:
         diagonals = diagonals.take(_may_reach(query, donors, diagonals, gram, min_run))
     limits = {"gram": gram, "margin": margin}
-    if not known:  # After a first search what is left is many weak diagonals.
+    if not known or diagonals.hits.size <= SINGLY:  # After a first search what is left may be many weak diagonals.
         singly = min(SINGLY, diagonals.hits.size)
         for i in range(singly):
             if not _explained(query, donors, diagonals, i, found, gram):
@@ -89,11 +89,14 @@ def near_gaps(
     """
     if not runs:
         return np.ones(positions.size, np.bool_)
-    inner = np.array(_joined(runs))
-    inner[:, 0] += np.where(inner[:, 0] > 0, margin, 0)
-    inner[:, 1] -= np.where(inner[:, 1] < size, margin, 0)
-    before = np.searchsorted(inner[:, 0], positions, side="right")
-    return np.asarray((before == 0) | (inner[np.maximum(before, 1) - 1, 1] < positions + gram))
+    inner = [
+        (start + (margin if start > 0 else 0), end - (margin if end < size else 0)) for start, end in _joined(runs)
+    ]
+    if len(inner) == 1:
+        return np.asarray((positions < inner[0][0]) | (positions > inner[0][1] - gram))
+    starts, ends = np.array(inner).T
+    before = np.searchsorted(starts, positions, side="right")
+    return np.asarray((before == 0) | (ends[np.maximum(before, 1) - 1] < positions + gram))
 
 
 def _joined(runs: Sequence[Run]) -> list[list[int]]:

@@ -47,6 +47,9 @@ from semblend_core.telemetry import (
 
 logger = logging.getLogger(__name__)
 
+BUDGET_TOKENS = 16_384
+"""Prompt tokens for which one lookup may take ``lookup_budget_ms``; a longer prompt has more, as its prefill has."""
+
 
 class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
     """Discovery, planning and telemetry behind both contracts. Make it with ``create_provider``.
@@ -83,7 +86,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
 
     def lookup(self, request: LookupRequest) -> LookupResult:
         started = time.perf_counter()
-        deadline = started + self.settings.lookup_budget_ms / 1e3
+        deadline = started + lookup_budget_s(self.settings, request.token_ids.size)
         try:
             self._open.begin(request.request_id)
             result = self._look_up(request, deadline)
@@ -101,21 +104,13 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             result = self._register(offer)
         except Exception as error:
             result = OfferResult(0, self._contained(error, "offer", None, offer.namespace))
-        self._counters.count_offer(result)
         if result.reason is None:
             event = DonorRegistered(
                 request_id=None, namespace=offer.namespace, donor_id=offer.donor_id, tokens=result.registered_tokens
             )
             self._audit.emit(event)
         else:
-            refused = Declined(
-                request_id=None,
-                namespace=offer.namespace,
-                reason=result.reason,
-                stage="offer",
-                donor_id=offer.donor_id,
-            )
-            self._audit.emit(refused)
+            self.note_unwanted(offer.namespace, offer.donor_id, result.reason)
         return result
 
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
@@ -127,6 +122,20 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if known:
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
         return known
+
+    def retire_donor(self, namespace: Namespace, donor_id: str) -> bool:
+        self._open.release_expired()
+        record = self.registry.record_of(namespace.digest, donor_id)
+        if record is not None and record.pins:
+            return False
+        self.forget_donor(namespace, donor_id)
+        return True
+
+    def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:
+        self._counters.count_offer(OfferResult(0, reason))
+        self._audit.emit(
+            Declined(request_id=None, namespace=namespace, reason=reason, stage="offer", donor_id=donor_id)
+        )
 
     def report_outcome(self, outcome: Outcome) -> None:
         first, namespace = self._open.report(outcome.request_id)
@@ -296,6 +305,11 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if isinstance(error, InvalidTokenIdsError):
             return DeclineReason.INVALID_TOKENS
         return DeclineReason.INTERNAL_ERROR
+
+
+def lookup_budget_s(settings: Settings, prompt_tokens: int) -> float:
+    """Seconds that one lookup may take."""
+    return settings.lookup_budget_ms / 1e3 * max(1, -(-prompt_tokens // BUDGET_TOKENS))
 
 
 def _as_prefix(plan: Plan, request: LookupRequest) -> SemanticPrefixResult:

@@ -12,7 +12,7 @@ from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, t
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
-from semblend_core.serving.donors import DonorBook, DonorName, tokens_to_keep
+from semblend_core.serving.donors import DonorBook, tokens_to_keep
 from semblend_core.serving.fetch_orders import FetchOrders
 from semblend_core.serving.hot import HotOpenings, Opening
 from semblend_core.serving.keeping import DonorKeeper
@@ -27,6 +27,7 @@ from semblend_core.serving.messages import (
     WorkerNews,
 )
 from semblend_core.serving.namespaces import Namespaces
+from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.seeking import Seeker
 from semblend_core.serving.self_test import SelfTest

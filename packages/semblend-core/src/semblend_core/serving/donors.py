@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 from semblend_core.contract import (
     DeclineReason,
@@ -18,15 +18,18 @@ from semblend_core.contract import (
 )
 from semblend_core.serving.containment import contain
 from semblend_core.serving.life import RequestLife
+from semblend_core.serving.prefixes import DonorName, DonorPrefixes
 from semblend_core.settings import Settings
 
-DonorName: TypeAlias = tuple[str, str]
-"""Digest of the namespace, and donor id."""
 Note = TypeVar("Note")
 
 _FOR_NOW = (DeclineReason.DISABLED, DeclineReason.SHUT_DOWN)
 """Reasons that say nothing of the donor: its bytes may be of use to a later process."""
 MOST_LOST = 4096
+SMALL_ADDITION = 0.1
+"""A prompt that adds less than this share of itself to a donor is kept when it is asked for twice."""
+MOST_ASKED_ONCE = 4096
+"""Prompts remembered as asked for once."""
 LONGEST_CAPTURE_S = 10.0
 """A copy that takes longer is not waited for."""
 
@@ -52,6 +55,10 @@ class DonorBook(Generic[Note]):
         self._donors: OrderedDict[DonorName, Donor[Note]] = OrderedDict()
         self._lost: OrderedDict[DonorName, DeclineReason] = OrderedDict()
         """The last that went, and why."""
+        self.prefixes = DonorPrefixes()
+        """Of the donors that can be found, and of those on their way."""
+        self._replaced: dict[DonorName, None] = {}
+        """Donors that another holds from its beginning on. They go when no plan needs them any more."""
         self.generation = 0
         """Grows with every donor that can be found: a lookup that found nothing is not repeated while it stands."""
 
@@ -83,14 +90,26 @@ class DonorBook(Generic[Note]):
         for name in result.evicted:
             self._remove(name)
         if result.reason is not None:
+            self.prefixes.discard(donor.name)
             if result.reason not in _FOR_NOW:
                 self._gone(donor)
             return None
         self.generation += 1
         self._donors[donor.name] = donor
+        self.prefixes.add(donor.name, token_ids)
         while len(self._donors) > self._most:
             self.drop(next(iter(self._donors)))
         return donor
+
+    def replace_prefixes(self, donor: Donor[Note], token_ids: TokenIds) -> None:
+        """This donor's KV is safe: those that are its beginning are of no more use."""
+        self._replaced.update(dict.fromkeys(self.prefixes.replaced_by(donor.name, token_ids)))
+        for name in list(self._replaced):
+            shorter = self._donors.get(name)  # None: it went meanwhile, or is on its way.
+            if shorter is None or self._provider.retire_donor(shorter.namespace, shorter.donor_id):
+                del self._replaced[name]
+                if shorter is not None:
+                    self._remove(name)
 
     def drop(self, name: DonorName, why: DeclineReason = DeclineReason.DONOR_EVICTED) -> None:
         """Its KV is not, or no longer, kept."""
@@ -113,6 +132,7 @@ class DonorBook(Generic[Note]):
         self.generation += 1
 
     def _remove(self, name: DonorName) -> Donor[Note] | None:
+        self.prefixes.discard(name)
         donor = self._donors.pop(name, None)
         if donor is not None:
             self._gone(donor)
@@ -169,6 +189,35 @@ class Captures:
 
     def check_integrity(self) -> None:
         assert self._holders.keys() <= self._coming.keys(), "a donor is durable in part that nobody waits for"
+
+
+class CaptureRule:
+    """Which prompts are worth keeping beside the donors there are. Called on the scheduler's thread only."""
+
+    def __init__(self, provider: SemanticLookupProvider, settings: Settings, prefixes: DonorPrefixes) -> None:
+        self._provider, self._settings, self._prefixes = provider, settings, prefixes
+        self._asked_once: OrderedDict[DonorName, None] = OrderedDict()
+
+    def wants(self, life: RequestLife, name: DonorName, token_ids: TokenIds) -> bool:
+        """Whether a prompt that may become a donor should. Where not, the provider counts why."""
+        reason = self._refusal(life, name, token_ids)
+        if reason is not None:
+            self._provider.note_unwanted(life.namespace, name[1], reason)
+        return reason is None
+
+    def _refusal(self, life: RequestLife, name: DonorName, token_ids: TokenIds) -> DeclineReason | None:
+        added = token_ids.size - self._prefixes.held(name[0], token_ids)
+        if added < self._settings.min_span_tokens:
+            return DeclineReason.DONOR_COVERED
+        if added >= SMALL_ADDITION * token_ids.size or life.wish.capture:
+            return None
+        if name in self._asked_once:
+            del self._asked_once[name]
+            return None
+        self._asked_once[name] = None
+        while len(self._asked_once) > MOST_ASKED_ONCE:
+            self._asked_once.popitem(last=False)
+        return DeclineReason.DONOR_ASKED_ONCE
 
 
 def tokens_to_keep(life: RequestLife, settings: Settings, page_size: int = 1) -> TokenIds | None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from semblend_core.contract import DeclineReason, Namespace, SemanticLookupProvider, TokenIds, donor_id_of
-from semblend_core.serving.donors import Capture, Captures, Donor, DonorBook, DonorName, tokens_to_keep
+from semblend_core.serving.donors import Capture, CaptureRule, Captures, Donor, DonorBook, tokens_to_keep
 from semblend_core.serving.earlier import EarlierDonors
 from semblend_core.serving.life import RequestLife
+from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.self_test import SelfTest
 from semblend_core.settings import Settings
 from semblend_core.telemetry import AuditSink, DonorCaptured
@@ -37,6 +38,7 @@ class DonorKeeper:
         self._settings, self._self_test, self._ranks, self._audit = settings, self_test, ranks, audit
         self.donors: DonorBook[None] = DonorBook(provider, settings.max_donors, self._donor_gone)
         self.captures = Captures(ranks)
+        self._rule = CaptureRule(provider, settings, self.donors.prefixes)
         self._earlier: EarlierDonors[Namespace] = EarlierDonors()
         self._to_forget: list[tuple[Namespace, str]] = []
 
@@ -52,9 +54,10 @@ class DonorKeeper:
         donor_id = None
         if life.wish.makes_donor(self._settings):
             name = (life.namespace.digest, donor_id_of(kept))
-            if name not in self.donors and name not in self.captures:
+            if self._rule.wants(life, name, kept):
                 donor_id = name[1]
                 self.captures.begin(name, Capture(life.request_id, life.namespace, kept))
+                self.donors.prefixes.add(name, kept)
         return None if donor_id is None and not self._self_test.wants_prompts else Kept(donor_id, kept)
 
     def durable(self, name: DonorName, ranks: frozenset[int]) -> None:
@@ -70,13 +73,14 @@ class DonorKeeper:
                 tokens=capture.token_ids.size,
             )
             self._audit.emit(captured)
-        self.donors.offer(capture.namespace, capture.token_ids, None, name[1])
+        self._offer(capture.namespace, name[1], capture.token_ids)
 
     def lost(self, name: DonorName, why: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
         self._earlier.discard(name)
         under_way = self.captures.stop(name)
         if under_way is not None:
+            self.donors.prefixes.discard(name)
             self._donor_gone(Donor(under_way.namespace, name[1], None))
         self.donors.drop(name, why)
 
@@ -98,6 +102,7 @@ class DonorKeeper:
         self.donors.clear()
         self._earlier.clear()
         for donor in self.captures.clear():
+            self.donors.prefixes.discard(donor.name)
             self._donor_gone(donor)
 
     def take_forgotten(self) -> list[tuple[Namespace, str]]:
@@ -107,7 +112,12 @@ class DonorKeeper:
 
     def _offer_again(self, donors: Iterable[tuple[Namespace, str, TokenIds]]) -> None:
         for namespace, donor_id, tokens in donors:
-            self.donors.offer(namespace, tokens, None, donor_id)
+            self._offer(namespace, donor_id, tokens)
+
+    def _offer(self, namespace: Namespace, donor_id: str, tokens: TokenIds) -> None:
+        donor = self.donors.offer(namespace, tokens, None, donor_id)
+        if donor is not None:
+            self.donors.replace_prefixes(donor, tokens)
 
     def _donor_gone(self, donor: Donor[None]) -> None:
         self._to_forget.append((donor.namespace, donor.donor_id))

@@ -8,7 +8,7 @@ from typing import TypeVar
 from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TokenIds
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.claims import Rows
-from semblend_core.serving.donors import DonorName
+from semblend_core.serving.prefixes import DonorName
 
 Key = TypeVar("Key")
 

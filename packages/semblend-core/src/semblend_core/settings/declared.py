@@ -75,7 +75,8 @@ class Settings(DeclaredSettings):
         "planning",
         5.0,
         Number(0, low_excluded=True),
-        "Time one lookup may take; past it the lookup is abandoned and the request prefilled normally.",
+        "Time one lookup may take for every 16,384 tokens of its prompt or part of them; "
+        "past it the lookup is abandoned and the request prefilled normally.",
         unit="ms",
     )
     pin_ttl_s: float = setting(

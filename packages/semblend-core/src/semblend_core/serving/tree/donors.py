@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from semblend_core.contract import Namespace, Plan, SemanticLookupProvider, Span, TokenIds
+from semblend_core.contract import Namespace, Plan, SemanticLookupProvider, Span, TokenIds, donor_id_of
 from semblend_core.kv.fetching import DonorFetch, fetch_donor
 from semblend_core.kv.store import Tier
 from semblend_core.serving.containment import contain
-from semblend_core.serving.donors import Donor, DonorBook
+from semblend_core.serving.donors import CaptureRule, Donor, DonorBook
 from semblend_core.serving.earlier import EarlierDonors
 from semblend_core.serving.life import token_ids_of
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife
@@ -52,6 +52,7 @@ class TreeDonors:
         self._provider, self._settings, self._tree, self._pool = provider, settings, tree, pool
         self.kept = kept
         self.book: DonorBook[TreePath] = DonorBook(provider, settings.max_donors, self._gone)
+        self._rule = CaptureRule(provider, settings, self.book.prefixes)
         self._earlier: EarlierDonors[tuple[Namespace, Any]] = EarlierDonors()
 
     def __len__(self) -> int:
@@ -64,15 +65,12 @@ class TreeDonors:
 
     def add(self, life: TreeLife, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
         """The exact tree holds ``tokens``, the first of this prompt, in these slots."""
-        donor = self._offer(life.namespace, life.key, tokens)
-        if donor is not None and self.kept is not None:
-            nbytes = tokens.size * self._pool.token_bytes
-            contain(
-                "keeping a donor's KV",
-                self.kept.keep,
-                *(donor.namespace, donor.donor_id, tokens, nbytes),
-                lambda: self._pool.take_slots(read_slots()[: tokens.size]),
-            )
+        name = (life.namespace.digest, donor_id_of(tokens))
+        if not self._rule.wants(life, name, tokens):
+            return
+        donor = self._offer(life.namespace, life.key, tokens, name[1])
+        if donor is not None and (self.kept is None or self._keep(self.kept, donor, tokens, read_slots)):
+            self.book.replace_prefixes(donor, tokens)
 
     def meet(self, life: TreeLife) -> None:
         """A request that was not seen before: donors that an earlier process left for its like can be named now."""
@@ -131,6 +129,16 @@ class TreeDonors:
     def _offer(self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None) -> TreeDonor | None:
         """Make ``tokens`` known under a key; None where they are known, or are not wanted."""
         return self.book.offer(namespace, tokens, TreePath(key, self._tree.tokens_of(tokens)), donor_id)
+
+    def _keep(self, kept: KeptDonors, donor: TreeDonor, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> bool:
+        nbytes = tokens.size * self._pool.token_bytes
+        accepted = contain(
+            "keeping a donor's KV",
+            kept.keep,
+            *(donor.namespace, donor.donor_id, tokens, nbytes),
+            lambda: self._pool.take_slots(read_slots()[: tokens.size]),
+        )
+        return bool(accepted)
 
     def _gone(self, donor: TreeDonor) -> None:
         if self.kept is not None:

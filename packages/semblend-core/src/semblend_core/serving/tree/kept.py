@@ -26,12 +26,14 @@ class KeptDonors:
 
     def keep(
         self, namespace: Namespace, donor_id: str, token_ids: TokenIds, nbytes: int, take: Callable[[], DonorKv]
-    ) -> None:
-        """Best effort: what finds no room is a donor only as long as the tree holds it."""
-        if self.store.has_room_for(nbytes):
-            result = self.store.put(namespace, donor_id, take(), token_ids=token_ids, give=True)
-            if not result.accepted:
-                logger.debug("the KV of %s is not kept: %s", donor_id, result.reason)
+    ) -> bool:
+        """Best effort: what finds no room is a donor only as long as the tree holds it. Whether it is kept."""
+        if not self.store.has_room_for(nbytes):
+            return False
+        result = self.store.put(namespace, donor_id, take(), token_ids=token_ids, give=True)
+        if not result.accepted:
+            logger.debug("the KV of %s is not kept: %s", donor_id, result.reason)
+        return result.accepted
 
     def flush(self) -> None:
         """Wait for captures under way, and for what is looked for on disk. Tests only."""
