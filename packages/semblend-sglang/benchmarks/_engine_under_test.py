@@ -117,8 +117,8 @@ class Engine:
         found = [entry for entry in self.inspection() if entry["what"] == "compared"]
         return {"reused": reused, "cached_when_cold": cached, **(found[-1] if found else {})}
 
-    def outcomes(self) -> list[str]:
-        return [f"{entry['kind']} {entry['reason'] or ''}" for entry in self.inspection() if entry["what"] == "outcome"]
+    def last_outcomes(self) -> list[str]:
+        return [f"{entry['kind']} {entry['reason'] or ''}" for entry in self._of_kind("outcome")[-4:]]
 
     def inspection(self) -> list[dict[str, Any]]:
         """What was noted inside the scheduler's process."""

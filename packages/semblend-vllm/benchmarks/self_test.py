@@ -1,7 +1,7 @@
 """Is reuse on in vLLM with these weights? What the self-test finds, and what the second request about a text reuses.
 
-    python benchmarks/self_test.py MODEL --real-weights --text ../../docs --dtype bfloat16
-    ... --cpu --context 2048    on a CPU
+python benchmarks/self_test.py MODEL --real-weights --text ../../docs --dtype bfloat16
+... --cpu --context 2048    on a CPU
 """
 
 from __future__ import annotations
