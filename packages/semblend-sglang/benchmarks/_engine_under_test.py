@@ -166,11 +166,13 @@ class Engine:
             rid=f"bench-{self._served}",
             extra_key=salt,  # Every release knows it; not every Python API passes a salt on.
         )
-        begun, first, tokens, last = time.perf_counter(), 0.0, (), {}
-        async for last in self.engine.tokenizer_manager.generate_request(request, None):
-            first = first or time.perf_counter()
-            tokens = tuple(last["output_ids"])
-        said = last["meta_info"]
+        begun, first, pieces, said = time.perf_counter(), 0.0, [], {}
+        async for piece in self.engine.tokenizer_manager.generate_request(request, None):
+            first, said = first or time.perf_counter(), piece["meta_info"]
+            pieces.append(piece["output_ids"])
+        # Releases differ in whether a piece holds what is new, or all so far.
+        whole = len(pieces[-1]) == said["completion_tokens"]
+        tokens = tuple(pieces[-1] if whole else [token for piece in pieces for token in piece])
         steps = tuple({token: value for value, token, _ in step} for step in said.get("output_top_logprobs") or ())
         name = str(request.rid)
         return Answer(name, said["prompt_tokens"], said["cached_tokens"], (first - begun) * 1e3, tokens, steps)
