@@ -44,7 +44,7 @@ class Engine:
         self._served, self._read_to, self.block_tokens = 0, 0, options.page_size
         os.environ.update(SEMBLEND_QUALITY_TIER=options.tier)
         # Costs are learned from nothing, unless somebody names a folder of learned ones.
-        os.environ.setdefault("SEMBLEND_COST_DIR", tempfile.mkdtemp())
+        os.environ.setdefault("SEMBLEND_COST_DIR", "none")
         if options.cpu:
             os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
             os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
