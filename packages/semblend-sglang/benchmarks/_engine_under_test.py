@@ -44,7 +44,7 @@ class Engine:
         self._served, self._read_to, self.block_tokens = 0, 0, options.page_size
         os.environ.update(SEMBLEND_QUALITY_TIER=options.tier)
         # Costs are learned from nothing, unless somebody names a folder of learned ones.
-        os.environ.setdefault("SEMBLEND_COST_DIR", tempfile.mkdtemp())
+        os.environ.setdefault("SEMBLEND_COST_DIR", "none")
         if options.cpu:
             os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
             os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
@@ -117,8 +117,8 @@ class Engine:
         found = [entry for entry in self.inspection() if entry["what"] == "compared"]
         return {"reused": reused, "cached_when_cold": cached, **(found[-1] if found else {})}
 
-    def outcomes(self) -> list[str]:
-        return [f"{entry['kind']} {entry['reason'] or ''}" for entry in self.inspection() if entry["what"] == "outcome"]
+    def last_outcomes(self) -> list[str]:
+        return [f"{entry['kind']} {entry['reason'] or ''}" for entry in self._of_kind("outcome")[-4:]]
 
     def inspection(self) -> list[dict[str, Any]]:
         """What was noted inside the scheduler's process."""
@@ -166,11 +166,13 @@ class Engine:
             rid=f"bench-{self._served}",
             extra_key=salt,  # Every release knows it; not every Python API passes a salt on.
         )
-        begun, first, tokens, last = time.perf_counter(), 0.0, (), {}
-        async for last in self.engine.tokenizer_manager.generate_request(request, None):
-            first = first or time.perf_counter()
-            tokens = tuple(last["output_ids"])
-        said = last["meta_info"]
+        begun, first, pieces, said = time.perf_counter(), 0.0, [], {}
+        async for piece in self.engine.tokenizer_manager.generate_request(request, None):
+            first, said = first or time.perf_counter(), piece["meta_info"]
+            pieces.append(piece["output_ids"])
+        # Releases differ in whether a piece holds what is new, or all so far.
+        whole = len(pieces[-1]) == said["completion_tokens"]
+        tokens = tuple(pieces[-1] if whole else [token for piece in pieces for token in piece])
         steps = tuple({token: value for value, token, _ in step} for step in said.get("output_top_logprobs") or ())
         name = str(request.rid)
         return Answer(name, said["prompt_tokens"], said["cached_tokens"], (first - begun) * 1e3, tokens, steps)

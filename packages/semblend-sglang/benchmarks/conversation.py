@@ -1,8 +1,8 @@
 """Ten turns over a document that somebody else brought to SGLang: with reuse and without, side by side.
 
-    python benchmarks/conversation.py MODEL
-    ... --real-weights --text ../../docs --conversations 0 --equal 0 --fidelity 10    answers against cold ones
-    ... --cpu --counts-only --document 700 --context 4096 --conversations 1           tries it out
+python benchmarks/conversation.py MODEL
+... --real-weights --text ../../docs --conversations 0 --equal 0 --fidelity 10    answers against cold ones
+... --cpu --counts-only --document 700 --context 4096 --conversations 1           tries it out
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Is any request to SGLang slower because SemBlend is there? Lengths, shapes and requests in flight, in pairs.
 
-    python benchmarks/never_slower.py MODEL --tier balanced --out FOLDER
-    ... --real-weights --text ../../docs              with real weights and text
-    ... --cpu --sizes 512 --pairs 3 --context 2048    tries it out
+python benchmarks/never_slower.py MODEL --tier balanced --out FOLDER
+... --real-weights --text ../../docs              with real weights and text
+... --cpu --sizes 512 --pairs 3 --context 2048    tries it out
 """
 
 from __future__ import annotations

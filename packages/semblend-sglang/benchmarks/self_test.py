@@ -1,13 +1,14 @@
 """Is reuse on in SGLang with these weights? What the self-test finds, and what the second request about a text reuses.
 
-    python benchmarks/self_test.py MODEL --real-weights --text ../../docs --dtype bfloat16
-    ... --cpu --context 2048    on a CPU
+python benchmarks/self_test.py MODEL --real-weights --text ../../docs --dtype bfloat16
+... --cpu --context 2048    on a CPU
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from _engine_under_test import Engine, add_engine_options
 
@@ -20,6 +21,7 @@ def main() -> None:
     add_prompt_options(parser)
     proving.add_options(parser)
     options = parser.parse_args()
+    os.environ.setdefault("SEMBLEND_COST_GATE", "0")  # After one request nothing is known of costs.
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
     result = {"model": options.model.name, "dtype": options.dtype, **proving.run(engine, prompts, options)}

@@ -63,7 +63,7 @@ def one_turn(engine: Engine, make: Callable[[int], Any], size: int) -> dict[str,
     for donor in material.donors:
         engine.first_token_ms(donor)
     reuse, reused = engine.first_token_ms(recipient)
-    assert reused > size // 2, f"only {reused} tokens were reused; the last outcomes were {engine.outcomes()[-4:]}"
+    assert reused > size // 2, f"only {reused} tokens were reused; the last outcomes were {engine.last_outcomes()}"
     cold, cached = engine.first_token_ms(recipient, reuse=False)
     assert cached == 0, f"the cold arm was not cold: the exact cache knew {cached} tokens"
     exact, cached = engine.first_token_ms(recipient[:-8] + [5] * 8, reuse=False)

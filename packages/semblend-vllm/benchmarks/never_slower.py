@@ -1,8 +1,8 @@
 """Is any request to vLLM slower because SemBlend is there? Lengths, shapes and requests in flight, in pairs.
 
-    VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/never_slower.py MODEL --graphs --tier balanced --out FOLDER
-    ... --real-weights --text ../../docs              with real weights and text
-    ... --cpu --sizes 512 --pairs 3 --context 2048    tries it out
+VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/never_slower.py MODEL --graphs --tier balanced --out FOLDER
+... --real-weights --text ../../docs              with real weights and text
+... --cpu --sizes 512 --pairs 3 --context 2048    tries it out
 """
 
 from __future__ import annotations

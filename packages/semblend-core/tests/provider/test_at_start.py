@@ -29,7 +29,8 @@ def test_an_engine_whose_cache_holds_the_donors_names_the_store_only_where_it_ke
         (Settings(discovery_only=True), "is on, finds and does not load (discovery only) in"),
         (Settings(store_host_bytes=0), "donors in no place"),
         (Settings(cost_gate=False), "cost gate off"),
-        (Settings(prefill_us_per_token=10.0, copy_us_per_token=0.1), "cost gate by the costs that are set"),
+        (Settings(), "cost gate learned from the engine's steps"),
+        (Settings(prefill_us_per_token=10.0, copy_us_per_token=0.1), "cost gate by costs set by hand"),
     ],
 )
 def test_what_is_switched_off_or_set_by_hand_is_said(settings: Settings, says: str) -> None:

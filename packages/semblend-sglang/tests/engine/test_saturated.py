@@ -7,36 +7,35 @@ from typing import Any
 
 import pytest
 
-MOST_WAIT = 1.05
-LEAST_REUSE = 0.9
+from semblend_core.testing.benchmarks import saturation
+
+TRAFFIC = saturation.Traffic(requests=200, output_tokens=30)
 
 
 @pytest.fixture
-def saturation(configured: None) -> Any:
-    import saturation
+def batches(configured: None) -> Any:
+    import full_batches
 
-    return saturation
-
-
-@pytest.fixture
-def traffic(saturation: Any) -> Any:
-    return saturation.Traffic(requests=200, output_tokens=30)
+    return full_batches
 
 
-def test_a_full_batch_reuses_as_much_as_an_idle_one(saturation: Any, traffic: Any) -> None:
-    idle = saturation.serve(replace(traffic, alive=1, output_tokens=1))
-    assert idle.reused_requests == idle.reusable_requests
-    full = saturation.serve(traffic)
-    assert full.reused_tokens >= LEAST_REUSE * idle.reused_tokens, full.declines
+@pytest.mark.xfail(strict=True, reason="requests that decode are counted against the batch that computes prompts")
+def test_a_full_batch_reuses_as_much_as_an_idle_one(batches: Any) -> None:
+    idle = batches.serve(TRAFFIC.idle())
+    assert idle.reused_requests == sum(asked.kind == "reusable" for asked in TRAFFIC.asked())
+    full = batches.serve(TRAFFIC)
+    assert full.reused_tokens >= saturation.LEAST_REUSE * idle.reused_tokens, full.declines
 
 
-def test_nobody_waits_longer_than_with_reuse_off(saturation: Any, traffic: Any) -> None:
-    on, off = (saturation.serve(replace(traffic, wish=wish)) for wish in ("on", "off"))
+@pytest.mark.xfail(strict=True, reason="requests that decode are counted against the batch that computes prompts")
+def test_nobody_waits_longer_than_with_reuse_off(batches: Any) -> None:
+    on, off = (batches.serve(replace(TRAFFIC, wish=wish)) for wish in ("on", "off"))
     for kind in on.waits:
-        assert on.mean_wait(kind) <= MOST_WAIT * off.mean_wait(kind), kind
+        assert on.mean_wait(kind) <= saturation.MOST_WAIT * off.mean_wait(kind), kind
 
 
-def test_requests_that_decode_take_no_reuse_away(saturation: Any) -> None:
-    assert {decoding: saturation.reused_beside(decoding) for decoding in (0, 6, 10, 12)} == dict.fromkeys(
-        (0, 6, 10, 12), saturation.reused_beside(0)
+@pytest.mark.xfail(strict=True, reason="requests that decode are counted against the batch that computes prompts")
+def test_requests_that_decode_take_no_reuse_away(batches: Any) -> None:
+    assert {decoding: batches.reused_beside(decoding) for decoding in (0, 6, 10, 12)} == dict.fromkeys(
+        (0, 6, 10, 12), batches.reused_beside(0)
     )

@@ -36,4 +36,4 @@ def _store(settings: Settings) -> list[str]:
 def _gate(settings: Settings) -> str:
     if not settings.cost_gate:
         return "off"
-    return "open, as no costs are set" if CostModel.from_settings(settings) is None else "by the costs that are set"
+    return "learned from the engine's steps" if CostModel.from_settings(settings) is None else "by costs set by hand"

@@ -82,7 +82,7 @@ def converse(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namesp
 
 def _medians(number: int, answers: Sequence[dict[bool, Answer]]) -> Turn:
     def median(reuse: bool, field: str) -> float:
-        return round(statistics.median(getattr(each[reuse], field) for each in answers), 2)
+        return round(float(statistics.median(getattr(each[reuse], field) for each in answers)), 2)
 
     return Turn(
         number,

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 INSTRUCTION, QUESTION, HEADER = 61, 64, 16
@@ -90,7 +91,7 @@ class Prompts:
     def _new_order(self, passages: int) -> list[int]:
         """In which no passage follows the one that it followed before."""
         order = list(range(passages))
-        while any(after == before + 1 for before, after in zip(order, order[1:], strict=False)):
+        while any(after == before + 1 for before, after in pairwise(order)):
             self._random.shuffle(order)
         return order
 

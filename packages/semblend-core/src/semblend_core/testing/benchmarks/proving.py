@@ -21,16 +21,16 @@ def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) 
         asked = prompts.fresh(INSTRUCTION) + document + prompts.fresh(QUESTION)
         answers += engine.ask([asked], salt="self-test", output_tokens=options.answer)
         engine.settle()
-    state, says = engine.self_test()
+    (state, says), confirmed = engine.self_test(), engine.confirmed_tokens()
     result = {
         "engine": engine.name,
         "state": state,
         "says": says,
         "prompt_tokens": answers[-1].prompt_tokens,
         "cached_tokens": answers[-1].cached_tokens,
-        "confirmed_tokens": engine.confirmed_tokens(),
+        "confirmed_tokens": confirmed,
         "outcomes": dict(engine.outcomes(answers)),
     }
-    held = state == "passed" and result["confirmed_tokens"] > 0
-    print(f"{'holds' if held else 'FAILS'} self-test {state}: {says}; {result['confirmed_tokens']} tokens reused")
+    held = state == "passed" and confirmed > 0
+    print(f"{'holds' if held else 'FAILS'} self-test {state}: {says}; {confirmed} tokens reused")
     return result

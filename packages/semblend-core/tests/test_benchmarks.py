@@ -1,0 +1,81 @@
+"""The adapters' benchmarks measure what they say: prompts share what is meant, bars are bars."""
+
+from __future__ import annotations
+
+import pytest
+
+from semblend_core.testing.benchmarks import Material, Pairs, Prompts, bootstrapped, conversation, saturation
+from semblend_core.testing.benchmarks.never_slower import SHAPES, Cell, CellResult
+
+GRAM = 32
+"""Shorter than any span, longer than what two texts share by chance."""
+
+
+def grams(tokens: list[int]) -> set[tuple[int, ...]]:
+    return {tuple(tokens[at : at + GRAM]) for at in range(len(tokens) - GRAM + 1)}
+
+
+def shared(material: Material, recipient: list[int]) -> float:
+    """How much of a prompt its donors hold."""
+    known = set().union(*map(grams, material.donors))
+    return sum(gram in known for gram in grams(recipient)) / len(grams(recipient))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("text", [(), tuple(range(2000, 12_000))])
+def test_a_prompt_of_each_shape_has_its_length_and_holds_its_documents(shape: str, text: tuple[int, ...]) -> None:
+    prompts = Prompts(50_000, text)
+    material = SHAPES[shape](prompts, 4096)
+    first, second = material.recipient(), material.recipient()
+    for recipient in (first, second):
+        assert 4096 - 20 <= len(recipient) <= 4096
+        assert shared(material, recipient) > 0.75
+    assert first[:16] != second[:16], "an opening that two prompts share would be exact"
+    assert shared(SHAPES[shape](prompts, 4096), first) == 0, "other documents share nothing"
+
+
+def test_a_reordered_passage_never_follows_the_one_it_followed() -> None:
+    prompts = Prompts(50_000)
+    material = prompts.reorder(2048, 4)
+    (donor,) = material.donors
+    passage = (2048 - 64) // 4 - 16
+    longer = {tuple(donor[at : at + passage + 1]) for at in range(len(donor) - passage)}
+    for _ in range(10):
+        recipient = material.recipient()
+        assert not any(tuple(recipient[at : at + passage + 1]) in longer for at in range(len(recipient) - passage))
+
+
+def test_the_ratio_is_that_of_pairs_and_lies_within_its_interval() -> None:
+    slow_then_fast = [100.0, 10.0] * 10
+    pairs = Pairs([1.1 * value for value in slow_then_fast], slow_then_fast)
+    ratio = pairs.ratio()
+    assert ratio.value == pytest.approx(1.1)
+    assert ratio.low == pytest.approx(1.1)
+    assert ratio.high == pytest.approx(1.1)
+    spread = bootstrapped([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert spread.low < spread.value == 3.0 < spread.high
+
+
+@pytest.mark.parametrize(("ratio", "high", "holds"), [(1.03, 1.059, True), (1.031, 1.04, False), (1.0, 1.06, False)])
+def test_a_cell_holds_by_its_median_and_by_the_end_of_its_interval(ratio: float, high: float, holds: bool) -> None:
+    cell = Cell(2048, "one-document")
+    result = CellResult(cell.tokens, cell.shape, 1, 20, ratio, 0.9, high, 1.0, 1.0, 0.0, {}, [], [])
+    assert result.holds is holds
+    assert str(result).startswith("holds" if holds else "FAILS")
+
+
+def test_turns_are_held_to_the_same_turn_without_reuse_and_the_first_to_its_second() -> None:
+    good = [conversation.Turn(1, 1000, 12, 400, 100, 1000), conversation.Turn(2, 1100, 11, 10, 100, 60)]
+    assert conversation.judge(good, times=True) == []
+    slow = [conversation.Turn(1, 1000, 14, 400, 100, 1000), conversation.Turn(2, 1100, 12, 10, 130, 60)]
+    assert len(conversation.judge(slow, times=True)) == 3
+    assert conversation.judge(slow, times=False) == ["turn 2 computed 70 tokens more"]
+
+
+def test_the_same_requests_come_in_the_same_order_whoever_serves_them() -> None:
+    full = saturation.Traffic(requests=50)
+    idle = full.idle()
+    assert [asked.prompt for asked in full.asked()] == [asked.prompt for asked in idle.asked()]
+    assert {asked.kind for asked in full.asked()} == {"reusable", "others"}
+    known = set().union(*map(grams, full.donors()))
+    assert all(grams(asked.prompt) & known for asked in full.asked() if asked.kind == "reusable")
