@@ -18,8 +18,15 @@ def test_rows_take_what_was_set_aside() -> None:
     assert (room.tokens, room.sequences) == (10, 0)
 
 
-def test_rows_leave_half_of_a_step_to_others() -> None:
-    assert RowRoom(1000, 16).for_rows(rest=900) == (500, 8)
+def test_a_request_holds_its_place_little_longer_than_without_reuse() -> None:
+    assert RowRoom(1000, 8, held_sequences=lambda: 7).most_rows_over_steps(700) == 1
+    assert RowRoom(1000, 8, held_sequences=lambda: 7).most_rows_over_steps(2500) == 2
+    assert RowRoom(1000, 64, held_sequences=lambda: 64).most_rows_over_steps(700) == 5
+    assert RowRoom(1000, 64, held_sequences=lambda: 60).most_rows_over_steps(700) == 20
+
+
+def test_long_prompts_get_fewer_rows() -> None:
+    assert RowRoom.most_rows_of(200_000) < 16 < 60 < RowRoom.most_rows_of(32_000)
 
 
 def test_without_chunks_the_rest_of_the_prompt_is_in_the_same_step() -> None:

@@ -39,6 +39,12 @@ def set_step_limits(scheduler: Any, limits: StepLimits) -> None:
     setattr(scheduler, _admission_limit(scheduler), max(limits.sequences, lowest))
 
 
+def hold_place(scheduler: Any) -> None:
+    """Within a step: one request less may be admitted."""
+    limit = _admission_limit(scheduler)
+    setattr(scheduler, limit, max(getattr(scheduler, limit) - 1, len(scheduler.running)))
+
+
 def _admission_limit(scheduler: Any) -> str:
     return "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
 

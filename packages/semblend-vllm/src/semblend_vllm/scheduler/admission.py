@@ -19,14 +19,10 @@ from semblend_core.serving import (
     claim_of,
 )
 from semblend_vllm.scheduler.lineages import Lineages
-from semblend_vllm.scheduler.long_claims import LongClaims
 from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import RowRoom
 
 logger = logging.getLogger(__name__)
-
-MOST_POSTPONEMENTS = 8
-"""Steps that a request waits for others to have their rows computed before it is served without reuse."""
 
 
 class Admission:
@@ -39,12 +35,11 @@ class Admission:
         donors: DonorBook[None],
         self_test: SelfTest,
         lineages: Lineages,
-        long_claims: LongClaims,
         ranks: int,
         correcting: bool,
         costs: CostGate,
     ) -> None:
-        self._lineages, self._long_claims = lineages, long_claims
+        self._lineages = lineages
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for)
@@ -140,8 +135,6 @@ class Admission:
             return self.without_claim(life, arrival)
         life.over_steps = False
         if self.room is not None and not self.room.take(claim):
-            if len(self._long_claims) >= self.room.share and life.postpone(MOST_POSTPONEMENTS):
-                return None
             cut = self._cut_to_room(life, claim, self.room)
             if cut is None:
                 return self.without_claim(life, DeclineReason.ALLOCATION_FAILED)

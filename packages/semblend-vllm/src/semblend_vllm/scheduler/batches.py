@@ -46,6 +46,7 @@ class _WithRows:
                 self.max_num_running_reqs,  # type: ignore[attr-defined]
                 chunked=compat.is_chunked(self),
                 held_sequences=lambda: compat.held_sequences(self),
+                hold_place=lambda: compat.hold_place(self),
             )
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -121,18 +122,15 @@ class _WithRows:
             too_many = others + held_sequences + sequences + len(claim.rows) > room.most_sequences
             rest = 0 if room.chunked else request.num_tokens - claim.end
             if too_many or others + held_tokens + tokens + claim.row_tokens + rest > room.most_tokens:
-                # It gets them over several steps, in the place that will be its own.
-                sequences += 1
-                break
+                break  # It gets them over several steps, in the place that will be its own.
             tokens, sequences = tokens + claim.row_tokens, sequences + len(claim.rows)
         return (0, 0) if self._in_vain.skip() else (tokens, sequences)
 
     @staticmethod
     def _needed_by_long_claims(side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
-        """The same for requests that wait for their rows; they have blocks already. One place for each, and few."""
-        waiting = side.long_claims.unfinished()
-        tokens = sum(end - start for claim in waiting for start, end in claim.left)
-        return min(tokens, room.most_tokens // 2), min(len(waiting), room.share)
+        """The same for requests that wait for their rows: tokens, and for each the place that will be its own."""
+        tokens = sum(end - start for claim in side.long_claims.unfinished() for start, end in claim.left)
+        return min(tokens, room.most_tokens // 2), len(side.long_claims)
 
     def _end_long_claims(self, side: SchedulerSide) -> None:
         for ready in side.long_claims.take_ready():

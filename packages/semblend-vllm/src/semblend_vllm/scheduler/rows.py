@@ -28,14 +28,11 @@ class RowRoom:
     """Whether the rest of a prompt may be computed over several steps."""
     held_sequences: Callable[[], int] = lambda: 0
     """Places in the batch that are taken now, by requests that run."""
+    hold_place: Callable[[], None] = lambda: None
+    """A request without a place in this step will need one: let nobody else have it."""
     tokens: int = 0
     """Set aside in this step for rows, and not taken yet."""
     sequences: int = 0
-
-    @property
-    def share(self) -> int:
-        """Places that rows without their request may have while others wait for places."""
-        return max(1, self.most_sequences // 8)
 
     def take(self, claim: Claim) -> bool:
         if claim.row_tokens > self.tokens or len(claim.rows) > self.sequences:
@@ -52,7 +49,7 @@ class RowRoom:
         """
         cold_steps = -(-cold_tokens // self.most_tokens)
         at_once = max(1, self.most_sequences - self.held_sequences())
-        return at_once * (cold_steps - 1 + max(1, self.most_sequences // 12))
+        return at_once * max(1, cold_steps - 1 + self.most_sequences // 12)
 
     @staticmethod
     def most_rows_of(prompt_tokens: int) -> int:

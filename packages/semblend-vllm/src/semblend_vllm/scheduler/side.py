@@ -66,7 +66,6 @@ class SchedulerSide:
             self.keeper.donors,
             self.self_test,
             self.lineages,
-            self.long_claims,
             ranks,
             correcting,
             costs,
@@ -143,6 +142,8 @@ class SchedulerSide:
         load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
         if life.over_steps:
             self.long_claims.begin(life, claim, load)
+            if self.admission.room is not None:
+                self.admission.room.hold_place()
         else:
             self._loads[life.request_id] = (load, corrected(load, claim, claim.rows))
         if self._audit is not None:

@@ -93,7 +93,7 @@ def test_new_weights_end_it(engine: Any, document: Prompt, source: random.Random
 
 def test_what_is_exact_by_now_wins(engine: Any, document: Prompt, source: random.Random) -> None:
     opening = some(source, 40) + document + some(source, 20)
-    first, second = converse(engine, source, opening, 2)
+    _, second = converse(engine, source, opening, 2)
     ask(engine, opening, wish="off")
     third = engine.add(list(second.prompt_token_ids), ANSWER)
     engine.schedule()
@@ -149,9 +149,7 @@ def test_one_that_fails_is_shared_by_nobody(engine: Any, document: Prompt, sourc
     engine.check_nothing_is_left()
 
 
-def test_a_preempted_one_finds_its_own_again(
-    engine: Any, document: Prompt, source: random.Random, answer: Any
-) -> None:
+def test_a_preempted_one_finds_its_own_again(engine: Any, document: Prompt, source: random.Random, answer: Any) -> None:
     opening = some(source, 40) + document + some(source, 20)
     first = converse(engine, source, opening, 1)[0]
     second = engine.add(opening + engine.answers[first.request_id] + some(source, 15), ANSWER)

@@ -150,9 +150,7 @@ class Overlapping:
         return bool(request.block_hashes == again.block_hashes)
 
 
-def _new_request(
-    request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on", salt: str = "tenant"
-) -> Any:
+def _new_request(request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on", salt: str = "tenant") -> Any:
     extra = {"kv_transfer_params": {"semblend": wish}}
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra)
     sampling.update_from_generation_config({}, 1)
