@@ -92,8 +92,8 @@ def run(serve: Callable[[Traffic], Served], options: argparse.Namespace) -> dict
     full = Traffic(options.places, options.alive, options.requests, options.output_tokens)
     served = {"idle": serve(full.idle()), "full": serve(full), "off": serve(replace(full, wish="off"))}
     for name, one in served.items():
-        waits = ", ".join(f"{kind} {one.mean_wait(kind):.1f}" for kind in sorted(one.waits))
-        print(f"{name:5} {one.reused_requests} requests reused {one.reused_tokens} tokens; mean wait: {waits}")
+        waited = ", ".join(f"{kind} {one.mean_wait(kind):.1f}" for kind in sorted(one.waits))
+        print(f"{name:5} {one.reused_requests} requests reused {one.reused_tokens} tokens; mean wait: {waited}")
         print(f"      declined: {one.declines}", flush=True)
     share = served["full"].reused_tokens / served["idle"].reused_tokens
     waits = {kind: served["full"].mean_wait(kind) / served["off"].mean_wait(kind) for kind in served["off"].waits}
