@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from .engines import ENGINES, Formula, SyntheticEngine, cpu, passages, small_model_on_gpu, with_dear_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core.contract import DeclineReason
 from semblend_core.settings import QualityTier
 from semblend_core.telemetry import CostsCompared, NoAudit
+
+from .engines import ENGINES, Formula, SyntheticEngine, cpu, passages, small_model_on_gpu, with_dear_rows
 
 LENGTHS = (2000, 6000, 16_000, 32_000)
 COUNTS = (1, 4, 10)
