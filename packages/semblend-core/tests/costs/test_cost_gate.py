@@ -11,11 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import DeclineReason
+from semblend_core.contract import DeclineReason, Plan, Span
 from semblend_core.settings import QualityTier
 from semblend_core.telemetry import CostsCompared, NoAudit
 
-from .engines import ENGINES, Formula, SyntheticEngine, cpu, passages, small_model_on_gpu, with_dear_rows
+from .engines import (
+    ENGINES,
+    NAMESPACE,
+    Formula,
+    SyntheticEngine,
+    cold_work,
+    cpu,
+    passages,
+    small_model_on_gpu,
+    with_dear_rows,
+)
 
 LENGTHS = (2000, 6000, 16_000, 32_000)
 COUNTS = (1, 4, 10)
@@ -78,8 +88,6 @@ def test_ten_passages_wait_until_fewer_have_shown_what_a_row_takes() -> None:
 def test_a_part_of_a_plan_is_taken_where_the_whole_does_not_pay() -> None:
     engine = SyntheticEngine(with_dear_rows, "fast")
     serve_all(engine, 4)
-    from semblend_core.contract import Plan, Span
-
     long = Span(100, "long", 0, 4000)
     short = [Span(4300 + n * 200, f"d{n}", 0, 100) for n in range(8)]
     both = Plan.over("r", 6000, 0, [long, *short])
@@ -100,15 +108,9 @@ def test_rows_are_joined_where_another_sequence_costs_more_than_the_tokens_betwe
             asked.append(join_within)
             return engine.claim_for(plan, join_within)
 
-        engine.gate.choose("r", passages_namespace(), passages(16_000, 4), claim_for)
+        engine.gate.choose("r", NAMESPACE, passages(16_000, 4), claim_for)
     assert asked[0] > 64
     assert asked[-1] < 4
-
-
-def passages_namespace() -> Any:
-    from .engines import NAMESPACE
-
-    return NAMESPACE
 
 
 @settings(deadline=None, max_examples=25)
@@ -138,6 +140,17 @@ def test_steps_that_something_else_slowed_down_mislead_it_for_a_while_at_most(fo
         assert np.median(late) <= 1.0
         if engine.whole(passages(length, count)) < 0.6:
             assert np.median(late) < 0.7, (length, count)
+
+
+@pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)
+def test_on_a_busy_machine_the_first_predictions_are_of_the_right_size(formula: Formula) -> None:
+    heard = Heard()
+    engine = SyntheticEngine(formula, noise=0.7, audit=heard)
+    for _ in range(5):
+        engine.serve_cold(1050)
+        engine.serve(passages(1050, 1))
+    cold = engine.takes(cold_work(0, 1050))
+    assert all(0.5 < event.predicted_cold_us / cold < 3 for event in heard.events)
 
 
 def test_what_would_pay_is_found_out_even_if_only_short_prompts_come() -> None:
@@ -185,7 +198,7 @@ def test_one_that_is_never_computed_is_told_of_without_a_time() -> None:
     engine = SyntheticEngine(cpu, audit=heard)
     for _ in range(4):
         engine.serve_cold(2000)
-    engine.gate.choose("gone", passages_namespace(), passages(2000, 1), engine.claim_for)
+    engine.gate.choose("gone", NAMESPACE, passages(2000, 1), engine.claim_for)
     engine.gate.close()
     assert [(event.request_id, event.measured_us, event.reused) for event in heard.events] == [("gone", None, None)]
 

@@ -22,8 +22,10 @@ ENOUGH_TOKENS = 128
 MOST_RESIDUALS = 64
 MOST_NEW = 16
 """Steps that are learned from at once."""
-LEAST_NOISE = 0.02
-"""Relative. Where times are steadier than this, the shape of the model is what errs."""
+LEAST_NOISE, MOST_NOISE = 0.02, 0.3
+"""Relative. Where times are steadier, the shape of the model is what errs; where they are wilder, they still count."""
+INFORMED = 0.3
+"""Below this relative deviation a prediction says more about its step than the step about the costs."""
 OUTLIER = 4.0
 """Beyond so many times what is to be expected a step says nothing of its shape: something else ran."""
 WIDENED = 0.2
@@ -34,7 +36,7 @@ TRUST_IN_KIND = 3.0
 """Steps of one kind that weigh as much as the sum over features."""
 
 # Before anything is measured, by feature: whether in units of a smallest step or of a token in a long prefill, the
-# expected cost and its deviation. The costs of reuse are set high: a load costs a step, a sequence a twentieth of one.
+# expected cost and its deviation. The costs of reuse are set high: a load costs a step, a sequence a tenth of one.
 _PRIOR: dict[str, tuple[bool, float, float]] = {
     "step": (True, 1.0, 1.0),
     "token": (False, 0.0, 1.0),
@@ -42,7 +44,7 @@ _PRIOR: dict[str, tuple[bool, float, float]] = {
     "beyond_flat": (True, 0.0, 0.5),
     "attention": (False, 0.0, 1 / 16384),
     "context": (False, 0.0, 1 / 256),
-    "sequence": (True, 0.05, 0.05),
+    "sequence": (True, 0.1, 0.1),
     "reuse": (True, 1.0, 1.0),
     "moved": (False, 0.1, 0.1),
     "correction": (True, 0.5, 0.5),
@@ -158,11 +160,10 @@ class StepTimes:
         """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
         predicted = self._plain(x) * self._factor(shape)
         off = took / predicted - 1
-        noise = self._noise()
-        self._residuals.append(abs(off))
-        if abs(off) <= OUTLIER * noise:
-            return took
-        bound = OUTLIER * math.hypot(noise, self._deviation(x) / predicted)
+        unknown = self._deviation(x) / predicted
+        bound = OUTLIER * math.hypot(self._noise(), unknown)
+        if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
+            self._residuals.append(abs(off))
         return predicted * (1 + min(bound, max(-bound, off)))
 
     def _note_scale(self, shape: StepShape, took: float) -> None:
@@ -190,7 +191,8 @@ class StepTimes:
     def _noise(self) -> float:
         if not self._residuals:
             return 4 * LEAST_NOISE
-        return max(LEAST_NOISE, 1.48 * sorted(self._residuals)[len(self._residuals) // 2])
+        noise = 1.48 * sorted(self._residuals)[len(self._residuals) // 2]
+        return min(MOST_NOISE, max(LEAST_NOISE, noise))
 
     def _factor(self, shape: StepShape) -> float:
         mean, count = self._factors.get(shape.kind, (0.0, 0.0))
