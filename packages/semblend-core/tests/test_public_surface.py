@@ -76,6 +76,7 @@ MODULE_NAMES = {
         "Choice",
         "DeclaredSettings",
         "Flag",
+        "Never",
         "Number",
         "QualityTier",
         "SettingError",
