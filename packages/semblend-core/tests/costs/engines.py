@@ -150,8 +150,17 @@ def cold_work(start: int, end: int) -> list[StepWork]:
 
 
 def claimed_work(claim: Claim, prompt: int) -> list[StepWork]:
-    assert claim.row_tokens + prompt - claim.end <= STEP_TOKENS, "these tests have no longer claims"
-    rows = [Part(start, end - start, is_row=True) for start, end in claim.rows]
+    """Rows first. What one step cannot hold is computed in the next."""
     moved = sum(span.length for span in claim.spans)
-    rest = Part(claim.end, prompt - claim.end)
-    return [StepWork([*rows, rest], moved, 0 if claim.correction is None else moved)]
+    work = [StepWork([], moved, 0 if claim.correction is None else moved)]
+    parts = [Part(start, end - start, is_row=True) for start, end in claim.rows]
+    for part in [*parts, Part(claim.end, prompt - claim.end)]:
+        before, left = part.before, part.tokens
+        while left:
+            room = STEP_TOKENS - sum(each.tokens for each in work[-1].parts)
+            if not room:
+                work.append(StepWork([]))
+                continue
+            work[-1].parts.append(Part(before, min(left, room), is_row=part.is_row))
+            before, left = before + min(left, room), max(0, left - room)
+    return work

@@ -113,7 +113,7 @@ def test_rows_are_joined_where_another_sequence_costs_more_than_the_tokens_betwe
     assert asked[-1] < 4
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     floor=st.floats(200, 20_000),
     token=st.floats(1, 1000),

@@ -25,6 +25,8 @@ ClaimMaker: TypeAlias = Callable[[Plan, int], Claim | DeclineReason]
 
 LEAST_GAIN = 0.03
 """Of the cold prefill's time."""
+SMALL_LOSS = 0.1
+"""Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
 MOST_CLAIMS = 2
 """That are made for one request."""
 NEARLY_AS_GOOD = 1.1
@@ -34,8 +36,9 @@ MOST_JOINED_TOKENS = 128
 FIRST_TRIAL_AFTER = 4
 """Doubtful requests. The next trial comes after twice as many, and so on."""
 RAREST_TRIAL = 1024
-SAVED_EVERY = 256
-"""Steps that were learned from."""
+FIRST_SAVE = 16
+"""Steps that were looked at."""
+SAVED_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class _Weighed:
     def may_pay(self) -> bool:
         """For all that is known. Such are tried now and then, or it would never be known."""
         gain = self.cold - self.reuse
-        return gain + 2 * self.doubt > self.least_gain and -gain < self.cold
+        return gain + 2 * self.doubt + SMALL_LOSS * self.cold > self.least_gain and -gain < self.cold
 
 
 class CostGate:
@@ -88,7 +91,7 @@ class CostGate:
         self._clock = StepClock(self._took, now)
         self._judgements = Judgements(audit or NoAudit())
         self._doubtful, self._next_trial = 0, FIRST_TRIAL_AFTER
-        self._learned = 0
+        self._learned, self._now, self._saved_at = 0, now, now()
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
 
@@ -231,6 +234,13 @@ class CostGate:
         self.times.observe(step.shape, microseconds)
         self._judgements.took(step, microseconds)
         self._learned += 1
-        if self._file is not None and self.times.is_ready and self._learned % SAVED_EVERY == 0:
-            # The scheduler's thread waits for no disk.
-            threading.Thread(target=self._file.save, args=(self.times.as_json(),), daemon=True).start()
+        self._save_now_and_then()
+
+    def _save_now_and_then(self) -> None:
+        """Soon after the start, since some engines are ended without a word; then rarely."""
+        due = self._learned == FIRST_SAVE or self._now() - self._saved_at > SAVED_EVERY_S
+        if self._file is None or not due or not self.times.is_ready:
+            return
+        self._saved_at = self._now()
+        # The scheduler's thread waits for no disk.
+        threading.Thread(target=self._file.save, args=(self.times.as_json(),), daemon=True).start()
