@@ -207,7 +207,7 @@ class StepTimes:
         return min(MOST_NOISE, max(LEAST_NOISE, 1.48 * _median(self._residuals)))
 
     def _factor(self, shape: StepShape) -> float:
-        """What steps of this kind took by what the sum over features says of them; the fewer they are, the nearer to 1."""
+        """What steps of this kind took by what the sum over features says; the fewer they are, the nearer to 1."""
         kind = shape.kind
         if kind not in self._factors:
             missed = [math.log(took / self._plain(x)) for x, took in self._last.get(kind, ())]
