@@ -73,11 +73,11 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
     decided = [("first", {"enable_dp_attention": False}), ("then", {"enable_dp_attention": True})]
     assert "data-parallel" in str(why_unsupported(context(server_args___resolved_overrides=decided)))
     arguments = SimpleNamespace(chunked_prefill_size=None, max_prefill_tokens=16384)
-    assert factory._most_row_tokens(resolved(arguments), 16) == 16368
+    assert factory._most_tokens(resolved(arguments)) == 16384
     arguments._resolved_overrides = [("by memory", {"chunked_prefill_size": 4096})]
-    assert factory._most_row_tokens(resolved(arguments), 16) == 4080
+    assert factory._most_tokens(resolved(arguments)) == 4096
     arguments._declarations_materialized, arguments.chunked_prefill_size = True, 2048
-    assert factory._most_row_tokens(resolved(arguments), 16) == 2032
+    assert factory._most_tokens(resolved(arguments)) == 2048
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_requests_that_are_declined_name_why(changes: dict[str, Any], key: Any, 
 
 def test_a_provider_is_made_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROVIDER_SETTING, "semblend_core.testing:ReferenceProvider")
-    assert isinstance(factory._make_provider(factory.Settings()), ReferenceProvider)
+    assert isinstance(factory._make_provider(factory.Settings(), None), ReferenceProvider)
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_a_provider_is_made_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_wrong_provider_is_refused_by_name(named: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROVIDER_SETTING, named)
     with pytest.raises(ProviderError, match=says):
-        factory._make_provider(factory.Settings())
+        factory._make_provider(factory.Settings(), None)

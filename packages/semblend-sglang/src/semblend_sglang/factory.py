@@ -8,11 +8,13 @@ import logging
 from typing import Any
 
 from semblend_core import (
+    AuditSink,
     SemanticLookupProvider,
     SemanticPrefixProvider,
     Settings,
     create_provider,
     identity_of_weights,
+    open_audit,
     what_is_on,
 )
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
@@ -22,6 +24,7 @@ from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.hooks import why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
+from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.side import BatchLimits, Side
@@ -48,9 +51,11 @@ def build_cache(ctx: Any) -> Any:
         return stock_cache(ctx)
     cache = cache_class().build(ctx)
     namespaces = Namespaces(**shared_fields(ctx))
-    provider = _make_provider(settings)
+    # One stream for the provider and the cost gate. A provider of somebody else's may have its own.
+    audit = None if SglangSettings.from_env().provider else open_audit(settings, "sglang")
+    provider = _make_provider(settings, audit)
     if isinstance(provider, SemanticLookupProvider):
-        cache.semblend = _side(ctx, cache, provider, settings, namespaces)
+        cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
         atexit.register(cache.semblend.close)
     else:
         cache.semblend_aliases = AliasPath(provider, namespaces, cache.page_size)
@@ -58,7 +63,14 @@ def build_cache(ctx: Any) -> Any:
     return cache
 
 
-def _side(ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Settings, namespaces: Namespaces) -> Side:
+def _side(
+    ctx: Any,
+    cache: Any,
+    provider: SemanticLookupProvider,
+    settings: Settings,
+    namespaces: Namespaces,
+    audit: AuditSink | None,
+) -> Side:
     rotation = Rotation.from_config(ctx.model_config.hf_text_config)
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
@@ -67,8 +79,11 @@ def _side(ctx: Any, cache: Any, provider: SemanticLookupProvider, settings: Sett
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
-    limits = BatchLimits(_most_row_tokens(resolved(ctx.server_args), cache.page_size), int(runner.max_running_requests))
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept)
+    step_tokens = _most_tokens(resolved(ctx.server_args))
+    # Rows, and at least a page of the request itself, must fit into one batch.
+    limits = BatchLimits(max(0, step_tokens - cache.page_size), int(runner.max_running_requests))
+    costs = cost_gate_of(ctx, settings, audit, step_tokens)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs)
     side.on_change = EngineMetrics(provider).update
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
@@ -83,11 +98,10 @@ def _kept(settings: Settings) -> KeptDonors | None:
         return None
 
 
-def _most_row_tokens(arguments: Any, page_size: int) -> int:
-    """Rows, and at least a page of the request itself, must fit into one batch."""
+def _most_tokens(arguments: Any) -> int:
+    """Of one batch."""
     chunk = arguments.chunked_prefill_size
-    most = chunk if chunk is not None and chunk > 0 else arguments.max_prefill_tokens
-    return max(0, int(most) - page_size)
+    return int(chunk if chunk is not None and chunk > 0 else arguments.max_prefill_tokens)
 
 
 def shared_fields(ctx: Any) -> dict[str, Any]:
@@ -114,10 +128,10 @@ def _adapters(arguments: Any) -> list[tuple[str, str]]:
     return sorted((str(lora.lora_id), identity_of_weights(str(lora.lora_path))) for lora in known)
 
 
-def _make_provider(settings: Settings) -> Any:
+def _make_provider(settings: Settings, audit: AuditSink | None) -> Any:
     named = SglangSettings.from_env().provider
     if not named:
-        return create_provider(settings, engine="sglang")
+        return create_provider(settings, engine="sglang", audit=audit)
     module, _, name = named.partition(":")
     try:
         provider = getattr(importlib.import_module(module), name)()

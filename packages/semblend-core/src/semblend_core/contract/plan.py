@@ -140,6 +140,10 @@ class Plan:
         rows.sort(key=lambda row: row.start)
         return cls(request_id, prompt_tokens, exact_prefix_tokens, ordered, tuple(rows))
 
+    def only(self, spans: Iterable[Span]) -> Plan:
+        """The same plan with these of its spans. The rest is computed."""
+        return Plan.over(self.request_id, self.prompt_tokens, self.exact_prefix_tokens, spans)
+
     @property
     def computed_tokens(self) -> int:
         """Tokens the engine computes in its prefill."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +22,21 @@ ENOUGH_TOKENS = 128
 MOST_RESIDUALS = 64
 MOST_NEW = 16
 """Steps that are learned from at once."""
-LEAST_NOISE = 0.02
-"""Relative. Where times are steadier than this, the shape of the model is what errs."""
+LEAST_NOISE, MOST_NOISE = 0.02, 0.3
+"""Relative. Where times are steadier, the shape of the model is what errs; where they are wilder, they still count."""
+INFORMED = 0.3
+"""Below this relative deviation a prediction says more about its step than the step about the costs."""
 OUTLIER = 4.0
 """Beyond so many times what is to be expected a step says nothing of its shape: something else ran."""
 WIDENED = 0.2
 """Weight of what an earlier process learned."""
 MOST_KINDS = 512
-MEMORY_OF_KIND = 16.0
-TRUST_IN_KIND = 3.0
-"""Steps of one kind that weigh as much as the sum over features."""
+MEMORY_OF_KIND = 9
+MOST_BY_ONE_STEP = 2.0
+"""A single slow step of a kind makes others of it look slower by no more than this factor."""
 
 # Before anything is measured, by feature: whether in units of a smallest step or of a token in a long prefill, the
-# expected cost and its deviation. The costs of reuse are set high: a load costs a step, a sequence a twentieth of one.
+# expected cost and its deviation. The costs of reuse are set high: a load costs a step, a sequence a tenth of one.
 _PRIOR: dict[str, tuple[bool, float, float]] = {
     "step": (True, 1.0, 1.0),
     "token": (False, 0.0, 1.0),
@@ -42,7 +44,7 @@ _PRIOR: dict[str, tuple[bool, float, float]] = {
     "beyond_flat": (True, 0.0, 0.5),
     "attention": (False, 0.0, 1 / 16384),
     "context": (False, 0.0, 1 / 256),
-    "sequence": (True, 0.05, 0.05),
+    "sequence": (True, 0.1, 0.1),
     "reuse": (True, 1.0, 1.0),
     "moved": (False, 0.1, 0.1),
     "correction": (True, 0.5, 0.5),
@@ -65,8 +67,12 @@ class StepTimes:
         """Information about the costs, in units of the noise."""
         self._seen = np.zeros(size)
         self._residuals: deque[float] = deque(maxlen=MOST_RESIDUALS)
-        self._factors: dict[tuple[int, ...], tuple[float, float]] = {}
-        """By kind of step: logarithm of measured by predicted, and how many steps it is the mean of."""
+        self._last: dict[tuple[int, ...], deque[tuple[Vector, float]]] = {}
+        """By kind of step the last few, and what they took."""
+        self._factors: dict[tuple[int, ...], float] = {}
+        """What is known of them since the costs were last fitted."""
+        self._slow: set[tuple[int, ...]] = set()
+        """Kinds whose last step took longer than could be expected."""
         self.prefills = 0
         """Steps with a part of a prompt, so far."""
         self._least_step = self._token = math.inf
@@ -94,11 +100,16 @@ class StepTimes:
         self._learn()
         return sum(self._plain(shape.vector) * self._factor(shape) for shape in shapes)
 
-    def doubt(self, some: Iterable[StepShape], others: Iterable[StepShape]) -> float:
+    def doubt(self, some: Sequence[StepShape], others: Sequence[StepShape]) -> float:
         """Standard deviation of the difference between what ``some`` steps and ``others`` take."""
         self._learn()
-        vectors = [shape.vector for shape in some] + [-shape.vector for shape in others]
-        return self._deviation(np.sum(vectors, axis=0))
+        shapes = [*some, *others]
+        signs = [1.0] * len(some) + [-1.0] * len(others)
+        of_sum = self._deviation(
+            np.sum([sign * shape.vector for sign, shape in zip(signs, shapes, strict=True)], axis=0)
+        )
+        of_kinds = [self._doubt_of_kind(shape) for shape in shapes]
+        return math.hypot(of_sum, *of_kinds)
 
     def cost(self, feature: str) -> float:
         """What one unit of ``feature`` costs."""
@@ -139,31 +150,34 @@ class StepTimes:
 
     def _learn(self) -> None:
         new, self._new = self._new, []
-        learned = []
         for shape, took in new:
             x = shape.vector
+            self._note_kind(shape.kind, x, took)
             if self._known.any():
                 took = self._believable(shape, x, took)
             self._note_scale(shape, took)
             self._forget_some(x)
             self._known += np.outer(x, x) / took**2
             self._seen += x / took
-            learned.append((shape, x, took))
-        if learned:
+        if new:
             self._costs = self._spread = None
-        for shape, x, took in learned:
-            self._note_kind(shape, took / self._plain(x))
+            self._factors.clear()
 
     def _believable(self, shape: StepShape, x: Vector, took: float) -> float:
-        """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
-        predicted = self._plain(x) * self._factor(shape)
+        """``took``, or the most that may be expected of such a step. Notes how far off the prediction was."""
+        predicted, kind = self._plain(x) * self._factor(shape), shape.kind
         off = took / predicted - 1
-        noise = self._noise()
-        self._residuals.append(abs(off))
-        if abs(off) <= OUTLIER * noise:
+        unknown = self._deviation(x) / predicted
+        bound = OUTLIER * math.hypot(self._noise(), unknown)
+        if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
+            self._residuals.append(abs(off))
+        if off <= bound:
+            self._slow.discard(kind)
             return took
-        bound = OUTLIER * math.hypot(noise, self._deviation(x) / predicted)
-        return predicted * (1 + min(bound, max(-bound, off)))
+        # Once it is an accident. Twice in a row it is what such steps take.
+        was_slow = kind in self._slow
+        self._slow.add(kind)
+        return took if was_slow else predicted * (1 + bound)
 
     def _note_scale(self, shape: StepShape, took: float) -> None:
         # Both creep upwards, so that one moment of good luck does not stay the measure for ever.
@@ -178,23 +192,34 @@ class StepTimes:
             self._known -= np.outer(along, along) / (size * MEMORY)
             self._seen -= along * (float(x @ self._seen) / (size * MEMORY))
 
-    def _note_kind(self, shape: StepShape, missed: float) -> None:
-        """``missed``: what a step took by what the sum says, that step included."""
-        kind = shape.kind
-        mean, count = self._factors.pop(kind, (0.0, 0.0))
-        count = min(count + 1, MEMORY_OF_KIND)
-        self._factors[kind] = (mean + (math.log(missed) - mean) / count, count)
-        if len(self._factors) > MOST_KINDS:
-            del self._factors[next(iter(self._factors))]
+    def _note_kind(self, kind: tuple[int, ...], x: Vector, took: float) -> None:
+        last = self._last.pop(kind, None) or deque(maxlen=MEMORY_OF_KIND)
+        last.append((x, took))
+        self._last[kind] = last
+        if len(self._last) > MOST_KINDS:
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._slow.discard(oldest)
 
     def _noise(self) -> float:
         if not self._residuals:
             return 4 * LEAST_NOISE
-        return max(LEAST_NOISE, 1.48 * sorted(self._residuals)[len(self._residuals) // 2])
+        return min(MOST_NOISE, max(LEAST_NOISE, 1.48 * _median(self._residuals)))
 
     def _factor(self, shape: StepShape) -> float:
-        mean, count = self._factors.get(shape.kind, (0.0, 0.0))
-        return math.exp(mean * count / (count + TRUST_IN_KIND))
+        """What steps of this kind took by what the sum over features says; the fewer they are, the nearer to 1."""
+        kind = shape.kind
+        if kind not in self._factors:
+            missed = [math.log(took / self._plain(x)) for x, took in self._last.get(kind, ())]
+            if len(missed) == 1:  # It may have been an accident.
+                missed = [min(missed[0], math.log(MOST_BY_ONE_STEP))]
+            self._factors[kind] = math.exp(_median(missed) * (1 - 0.5 ** len(missed))) if missed else 1.0
+        return self._factors[kind]
+
+    def _doubt_of_kind(self, shape: StepShape) -> float:
+        """Where the sum and the few steps of this kind disagree, either may be wrong."""
+        count = len(self._last.get(shape.kind, ()))
+        return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count if count else 0.0
 
     def _plain(self, x: Vector) -> float:
         return max(float(self._fit() @ x), 1e-3)
@@ -224,6 +249,11 @@ class StepTimes:
         expected = np.array([mean for _, mean, _ in _PRIOR.values()])
         deviation = np.array([deviation for _, _, deviation in _PRIOR.values()])
         return units * expected, units * deviation
+
+
+def _median(values: Collection[float]) -> float:
+    """Of a few, the lower one of two; numpy's takes ten times as long."""
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _non_negative(precision: Vector, wanted: Vector, free: list[int]) -> tuple[Vector, list[int]]:

@@ -184,8 +184,13 @@ def first_of_spans(reuse: Reuse, mask: Mask, tokens: float, block: int = 1) -> M
     first[1:] = span[1:] != span[:-1]
     numbers = np.arange(positions.size)
     rank = numbers - np.maximum.accumulate(np.where(first, numbers, 0))
+    # All of so many first tokens of each span, and of the next ones as many as there is room for.
+    up_to = np.cumsum(np.bincount(rank))
+    whole = int(np.searchsorted(up_to, limit, side="right"))
+    left = limit - (int(up_to[whole - 1]) if whole else 0)
     kept = np.zeros_like(mask)
-    kept[positions[np.argsort(rank, kind="stable")[:limit]]] = True
+    kept[positions[rank < whole]] = True
+    kept[positions[np.flatnonzero(rank == whole)[:left]]] = True
     return kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -29,12 +30,16 @@ class Reuse:
         """Index into ``plan.spans``, or -1."""
         for number, span in enumerate(plan.spans):
             self.span_of[span.target_start : span.target_end] = number
-        starts = np.array([span.target_start for span in plan.spans])
-        self.place_in_span: npt.NDArray[np.int64] = np.arange(plan.prompt_tokens) - starts[self.span_of]
-        """Tokens since the span's start; meaningless outside of spans."""
         self.reused: Mask = (self.span_of >= 0) & ~self.gaps
         """Positions whose relocated KV would be used: what a policy may choose to compute instead."""
         self.tokens = int(self.reused.sum())
+
+    @cached_property
+    def place_in_span(self) -> npt.NDArray[np.int64]:
+        """Tokens since the span's start; meaningless outside of spans."""
+        starts = np.array([span.target_start for span in self.plan.spans])
+        places: npt.NDArray[np.int64] = np.arange(self.plan.prompt_tokens) - starts[self.span_of]
+        return places
 
     @property
     def question_start(self) -> int:
@@ -81,5 +86,6 @@ def continues(before: Span, after: Span) -> bool:
 
 
 def _rows_of(mask: Mask, kind: RowKind) -> list[Row]:
-    edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
-    return [Row(int(start), int(end - start), kind) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    inner = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    edges = [*([0] if mask[0] else []), *inner.tolist(), *([mask.size] if mask[-1] else [])]
+    return [Row(start, end - start, kind) for start, end in zip(edges[::2], edges[1::2], strict=True)]

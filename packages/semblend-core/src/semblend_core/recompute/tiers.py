@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from semblend_core.contract import Plan
+from semblend_core.contract import Plan, Span
 from semblend_core.recompute.policies import QueryAttention, SeamAndTail, SeamHead
 from semblend_core.recompute.policy import Corrected, RecomputePolicy
 from semblend_core.recompute.reuse import from_one_place
@@ -36,7 +37,14 @@ def choose_policy(
     ``probing``: whether the engine can look at attention before it decides. Without it the balanced tier computes
     longer seams, which the correction makes nearly as good. ``limit``: the budget is at most this.
     """
-    choice = _choose(tier, from_one_place(plan.spans), probing)
+    return choose_policy_for(tier, plan.spans, probing=probing, limit=limit)
+
+
+def choose_policy_for(
+    tier: QualityTier, spans: Sequence[Span], *, probing: bool = True, limit: float | None = None
+) -> TierChoice | None:
+    """The same while there are spans and no plan yet."""
+    choice = _choose(tier, from_one_place(spans), probing)
     if choice is None or limit is None:
         return choice
     return replace(choice, budget=min(choice.budget, limit))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from semblend_core.contract import DeclineReason, Namespace, Plan
+from semblend_core.contract import DeclineReason, Namespace, Plan, Span
 from semblend_core.costs import CostFile, Judgement, Judgements, Part, Step, StepClock, StepShape, StepTimes
 from semblend_core.planning import CostModel
-from semblend_core.recompute import Corrected, choose_policy
+from semblend_core.recompute import Corrected
+from semblend_core.recompute.tiers import choose_policy_for
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.containment import contained
-from semblend_core.serving.forecast import claim_steps, cold_steps, plan_steps, smaller_plans
+from semblend_core.serving.forecast import claim_steps, cold_steps, planned_steps
 from semblend_core.settings import Settings
 from semblend_core.telemetry import AuditSink, NoAudit
 
@@ -24,16 +25,47 @@ ClaimMaker: TypeAlias = Callable[[Plan, int], Claim | DeclineReason]
 
 LEAST_GAIN = 0.03
 """Of the cold prefill's time."""
-CLAIMS_TRIED = 2
-"""Claims that are made for one request: those of the plans that look best."""
+SMALL_LOSS = 0.1
+"""Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
+MOST_CLAIMS = 2
+"""That are made for one request."""
+NEARLY_AS_GOOD = 1.1
 TYPICAL_SEAM = 64
 """Tokens that a tier computes of a span at most, unless it spends all it may."""
 MOST_JOINED_TOKENS = 128
 FIRST_TRIAL_AFTER = 4
 """Doubtful requests. The next trial comes after twice as many, and so on."""
 RAREST_TRIAL = 1024
-SAVED_EVERY = 256
-"""Steps that were learned from."""
+FIRST_SAVE = 16
+"""Steps that were looked at."""
+SAVED_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Forecast:
+    spans: tuple[Span, ...]
+    steps: list[StepShape]
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """In microseconds."""
+
+    cold: float
+    reuse: float
+    doubt: float
+    least_gain: float
+
+    @property
+    def pays(self) -> bool:
+        return self.cold - self.reuse - self.doubt > self.least_gain
+
+    @property
+    def may_pay(self) -> bool:
+        """For all that is known. Such are tried now and then, or it would never be known."""
+        gain = self.cold - self.reuse
+        return gain + 2 * self.doubt + SMALL_LOSS * self.cold > self.least_gain and -gain < self.cold
 
 
 class CostGate:
@@ -59,7 +91,7 @@ class CostGate:
         self._clock = StepClock(self._took, now)
         self._judgements = Judgements(audit or NoAudit())
         self._doubtful, self._next_trial = 0, FIRST_TRIAL_AFTER
-        self._learned = 0
+        self._learned, self._now, self._saved_at = 0, now, now()
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
 
@@ -105,23 +137,26 @@ class CostGate:
         if not self.times.is_ready:
             return DeclineReason.COSTS_UNKNOWN
         cold = cold_steps(plan, self._step_tokens)
-        best: tuple[float, Claim, list[StepShape]] | None = None
-        refusal = DeclineReason.DOES_NOT_PAY
-        for candidate in self._by_promise(plan):
-            claim = claim_for(candidate, self._worth_joining(candidate))
-            if isinstance(claim, DeclineReason):
-                refusal = claim if candidate is plan else refusal
-                continue
-            steps = claim_steps(claim, plan.prompt_tokens, self._step_tokens)
-            predicted = self.times.predict(steps)
-            if best is None or predicted < best[0]:
-                best = (predicted, claim, steps)
-        if best is None:
-            return refusal
-        reuse, claim, steps = best
-        judgement = self._judge(request_id, namespace, plan, cold, reuse, steps)
-        self._judgements.add(judgement)
-        return claim if judgement.reason is None else judgement.reason
+        forecasts = self._forecasts(plan)
+        if not forecasts:
+            return DeclineReason.QUALITY_TIER
+        weighed = self._weigh(cold, forecasts[0].steps)
+        chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
+        # To make a claim takes longer than to weigh a plan, so none is made of what cannot pay.
+        if weighed.may_pay:
+            made = self._make_claims(plan, forecasts, claim_for)
+            if isinstance(made, DeclineReason):
+                return made
+            chosen, steps = made
+            weighed = self._weigh(cold, steps)
+        trial = weighed.may_pay and not weighed.pays and self._tries()
+        reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
+        self._judgements.add(
+            Judgement(
+                request_id, namespace, plan.prompt_tokens, reason, trial, weighed.cold, weighed.reuse, weighed.doubt
+            )
+        )
+        return chosen if reason is None else reason
 
     def close(self) -> None:
         self._judgements.close()
@@ -130,25 +165,49 @@ class CostGate:
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
-    def _by_promise(self, plan: Plan) -> list[Plan]:
-        """The plan and smaller ones, those first that look fastest by about what their tier computes of them.
+    def _forecasts(self, plan: Plan) -> list[_Forecast]:
+        """Of the plan and of smaller ones, by about what their tier computes of them. The fastest first."""
+        tier, limit = self._settings.quality_tier, self._settings.recompute_limit
+        found = []
+        for spans in (plan.spans, *self._fewer_spans(plan)):
+            choice = choose_policy_for(tier, spans, probing=False, limit=limit)
+            if choice is not None:
+                most_seam = None if isinstance(choice.policy, Corrected) else TYPICAL_SEAM
+                steps = planned_steps(plan, spans, self._step_tokens, choice.budget, most_seam)
+                found.append(_Forecast(spans, steps, self.times.predict(steps)))
+        return sorted(found, key=lambda forecast: forecast.predicted)
 
-        To make a claim takes longer than to weigh a plan.
-        """
+    def _fewer_spans(self, plan: Plan) -> Iterator[tuple[Span, ...]]:
+        """The longest of them, half as many each time, while they are enough for a plan."""
         settings = self._settings
         least = settings.min_reuse_ratio * (plan.prompt_tokens - plan.exact_prefix_tokens)
         least = max(least, settings.min_saved_tokens)
-        plans = [plan, *(each for each in smaller_plans(plan) if each.reused_tokens >= least)]
-        if len(plans) == 1:
-            return plans
-        return sorted(plans, key=self._promise)[:CLAIMS_TRIED]
+        by_length = sorted(plan.spans, key=lambda span: -span.length)
+        count = 1 << (len(by_length) - 1).bit_length() >> 1
+        while count and sum(span.length for span in by_length[:count]) >= least:
+            yield tuple(sorted(by_length[:count], key=lambda span: span.target_start))
+            count //= 2
 
-    def _promise(self, plan: Plan) -> float:
-        choice = choose_policy(self._settings.quality_tier, plan, probing=False, limit=self._settings.recompute_limit)
-        if choice is None:
-            return math.inf
-        most_seam = None if isinstance(choice.policy, Corrected) else TYPICAL_SEAM
-        return self.times.predict(plan_steps(plan, self._step_tokens, choice.budget, most_seam))
+    def _make_claims(
+        self, plan: Plan, forecasts: list[_Forecast], claim_for: ClaimMaker
+    ) -> tuple[Claim, list[StepShape]] | DeclineReason:
+        """The fastest claim, with its steps, of those forecasts that are nearly as good as the best."""
+        made: list[tuple[float, Claim, list[StepShape]]] = []
+        refusal = DeclineReason.DOES_NOT_PAY
+        for forecast in forecasts:
+            if made and (len(made) == MOST_CLAIMS or forecast.predicted > NEARLY_AS_GOOD * forecasts[0].predicted):
+                break
+            part = plan if forecast.spans is plan.spans else plan.only(forecast.spans)
+            claim = claim_for(part, self._worth_joining(part))
+            if isinstance(claim, DeclineReason):
+                refusal = claim
+                continue
+            steps = claim_steps(claim, plan.prompt_tokens, self._step_tokens)
+            made.append((self.times.predict(steps), claim, steps))
+        if not made:
+            return refusal
+        _, claim, steps = min(made, key=lambda each: each[0])
+        return claim, steps
 
     def _worth_joining(self, plan: Plan) -> int:
         """Tokens that are computed faster than another sequence."""
@@ -157,24 +216,10 @@ class CostGate:
         row = self.times.cost("sequence") + self.times.cost("context") * plan.prompt_tokens / 2
         return MOST_JOINED_TOKENS if token * MOST_JOINED_TOKENS <= row else int(row / token)
 
-    def _judge(
-        self,
-        request_id: str,
-        namespace: Namespace,
-        plan: Plan,
-        cold_shapes: list[StepShape],
-        reuse: float,
-        steps: list[StepShape],
-    ) -> Judgement:
-        cold = self.times.predict(cold_shapes)
-        doubt = self.times.doubt(steps, cold_shapes)
-        needed = max(self._settings.min_gain_us, LEAST_GAIN * cold)
-        gain = cold - reuse
-        pays = gain - doubt > needed
-        # What may pay for all that is known is tried now and then, or it would never be known.
-        trial = not pays and gain + 2 * doubt > needed and -gain < cold and self._tries()
-        reason = None if pays or trial else DeclineReason.DOES_NOT_PAY
-        return Judgement(request_id, namespace, plan.prompt_tokens, reason, trial, cold, reuse, doubt)
+    def _weigh(self, cold_steps: list[StepShape], steps: list[StepShape]) -> _Weighed:
+        cold, reuse = self.times.predict(cold_steps), self.times.predict(steps)
+        least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
+        return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain)
 
     def _tries(self) -> bool:
         self._doubtful += 1
@@ -189,6 +234,13 @@ class CostGate:
         self.times.observe(step.shape, microseconds)
         self._judgements.took(step, microseconds)
         self._learned += 1
-        if self._file is not None and self.times.is_ready and self._learned % SAVED_EVERY == 0:
-            # The scheduler's thread waits for no disk.
-            threading.Thread(target=self._file.save, args=(self.times.as_json(),), daemon=True).start()
+        self._save_now_and_then()
+
+    def _save_now_and_then(self) -> None:
+        """Soon after the start, since some engines are ended without a word; then rarely."""
+        due = self._learned == FIRST_SAVE or self._now() - self._saved_at > SAVED_EVERY_S
+        if self._file is None or not due or not self.times.is_ready:
+            return
+        self._saved_at = self._now()
+        # The scheduler's thread waits for no disk.
+        threading.Thread(target=self._file.save, args=(self.times.as_json(),), daemon=True).start()

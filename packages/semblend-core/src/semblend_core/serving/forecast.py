@@ -1,10 +1,10 @@
-"""The steps that an engine will compute a prompt in: cold, by a plan, by a claim."""
+"""The steps that an engine will compute a prompt in: cold, by some spans, by a claim."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from semblend_core.contract import Plan
+from semblend_core.contract import Plan, Span
 from semblend_core.costs import Part, StepShape
 from semblend_core.serving.claims import Claim, Rows, take_rows
 
@@ -28,31 +28,23 @@ def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int) -> list[Step
     return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
 
 
-def plan_steps(plan: Plan, step_tokens: int, budget: float, most_seam: int | None) -> list[StepShape]:
-    """About the same for a plan whose tier has not chosen its rows: to tell which plans are worth a claim.
+def planned_steps(
+    plan: Plan, spans: tuple[Span, ...], step_tokens: int, budget: float, most_seam: int | None
+) -> list[StepShape]:
+    """About the same for some spans of a plan, before their tier has chosen its rows: to tell what is worth a claim.
 
     Of each span its first tokens are computed: a share of ``budget``, and at most ``most_seam``.
     """
     rows = []
     position = plan.exact_prefix_tokens
-    for span in plan.spans:
+    for span in spans:
         seam = int(budget * span.length)
         seam = seam if most_seam is None else min(seam, most_seam)
         rows.append(Part(position, span.target_start - position + seam, is_row=True))
         position = span.target_end
     end = min(position, plan.prompt_tokens - 1)
-    moved = sum(span.length for span in plan.spans)
+    moved = sum(span.length for span in spans)
     return _rows_and_rest(rows, end, plan.prompt_tokens, step_tokens, moved, 0)
-
-
-def smaller_plans(plan: Plan) -> Iterator[Plan]:
-    """The same plan with its longest spans only: half as many each time."""
-    by_length = sorted(plan.spans, key=lambda span: -span.length)
-    count = 1 << (len(by_length) - 1).bit_length()
-    while count > 1:
-        count //= 2
-        if count < len(by_length):
-            yield Plan.over(plan.request_id, plan.prompt_tokens, plan.exact_prefix_tokens, by_length[:count])
 
 
 def _rows_and_rest(

@@ -30,7 +30,7 @@ class Settings(DeclaredSettings):
         "store": ("Donor store", "Where donors' KV is kept, and how much of it. See [donor store](donor-store.md)."),
         "cost": (
             "Cost gate",
-            "When reuse pays. The engine's own steps tell; both times per token, where they are set, overrule them. "
+            "When reuse pays. The engine's own steps tell; both times per token, where set, overrule them. "
             "See [costs](costs.md).",
         ),
         "audit": (

@@ -12,6 +12,7 @@ from typing import Any
 
 from semblend_core import DeclineReason
 from semblend_core.serving import Claim, contain
+from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.sequences import MARK, as_requests, as_sequences, for_sampling, running
@@ -196,6 +197,7 @@ HOOKS: dict[str, Callable[..., Any]] = {
     f"{UPDATER}.update_weights_from_distributed": update_weights,
     f"{UPDATER}.update_weights_from_tensor": update_weights,
     f"{UPDATER}.update_weights_from_ipc": update_weights,
+    **TIMING_HOOKS,
 }
 
 

@@ -16,6 +16,7 @@ from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
 from semblend_core.kv import RotationProof
 from semblend_core.serving import (
     Claim,
+    CostGate,
     Finding,
     Namespaces,
     Seeker,
@@ -60,7 +61,10 @@ class Side:
         limits: BatchLimits,
         namespaces: Namespaces,
         kept: KeptDonors | None = None,
+        costs: CostGate | None = None,
     ) -> None:
+        """``costs``: judges plans by the batches it is told of; without it every plan is taken."""
+        self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
         self.provider, self.settings, self.tree, self.pool, self.limits = provider, settings, tree, pool, limits
         self.donors = TreeDonors(provider, settings, tree, pool, kept)
         self._loading = Loading(tree, pool, self.donors)
@@ -215,6 +219,7 @@ class Side:
         self._forget_donors()
 
     def close(self) -> None:
+        contain("keeping the costs", self.costs.close)
         contain("the provider's close", self.provider.close)
         if self.donors.kept is not None:
             self.donors.kept.close()
@@ -242,12 +247,16 @@ class Side:
             self.requests.withdraw(life)
             life.finding = Finding(False, DeclineReason.EXACT_PREFIX_ELSEWHERE)
             return None
-        return self._seeker.seek(life, asked.exact_tokens, self._may_ask)
+        with self.costs.apart():
+            return self._seeker.seek(life, asked.exact_tokens, self._may_ask)
 
     def _claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
-        """As much of a plan as one batch can hold."""
         if not self.donors.are_of_same_tokens(life, plan):
             return DeclineReason.INTERNAL_ERROR
+        return self.costs.choose(life.request_id, life.namespace, plan, self._fitting)
+
+    def _fitting(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
+        """As much of a plan as one batch can hold."""
         # A correction would need a call inside every layer.
         claim = claim_by_tier(
             plan,
@@ -255,6 +264,7 @@ class Side:
             self.tree.page_size,
             limit=self.settings.recompute_limit,
             correcting=None,
+            join_within=join_within,
         )
         if isinstance(claim, DeclineReason):
             return claim

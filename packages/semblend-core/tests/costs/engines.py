@@ -1,0 +1,166 @@
+"""Engines that take exactly as long as a formula says, more or less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from semblend_core.contract import DeclineReason, Namespace, Plan, Span
+from semblend_core.costs import Part, StepShape
+from semblend_core.serving import Claim, CostGate, claim_by_tier
+from semblend_core.settings import QualityTier, Settings
+
+Formula: TypeAlias = Callable[[StepShape], float]
+"""Microseconds of a step."""
+
+NAMESPACE = Namespace(
+    model="m", revision="r", tokenizer="t", dtype="d", kv_layout="k", block_size=16, adapter=None, salt=None
+)
+STEP_TOKENS = 8192
+
+
+def small_model_on_gpu(step: StepShape) -> float:
+    """Flat, then linear; steps that no graph holds take longer; loads and corrections take launches."""
+    launches = 3000 * (step.tokens > 512) + 6000 * step.reuses + 6000 * (step.corrected > 0)
+    computing = max(5000 + 2.0 * step.tokens, 1200 + 4.5 * step.tokens) + 2e-4 * step.attention
+    return launches + computing + 0.002 * step.context + 60 * step.sequences + 0.25 * step.moved + 0.1 * step.corrected
+
+
+def large_model_on_gpu(step: StepShape) -> float:
+    launches = 3000 * (step.tokens > 512) + 6000 * step.reuses + 4000 * (step.corrected > 0)
+    computing = max(9000 + 8.0 * step.tokens, 1200 + 22 * step.tokens) + 4e-4 * step.attention
+    return launches + computing + 0.002 * step.context + 60 * step.sequences + 0.5 * step.moved + 0.2 * step.corrected
+
+
+def cpu(step: StepShape) -> float:
+    """Linear from the first token on."""
+    return 1500 + 900 * step.tokens + 0.05 * step.attention + 200 * step.sequences + 3 * step.moved
+
+
+def with_dear_rows(step: StepShape) -> float:
+    return small_model_on_gpu(step) + 4000 * step.sequences
+
+
+ENGINES: dict[str, Formula] = {
+    formula.__name__: formula for formula in (small_model_on_gpu, large_model_on_gpu, cpu, with_dear_rows)
+}
+
+
+def passages(prompt: int, count: int, gap: int = 50) -> Plan:
+    """A prompt of ``count`` passages from as many donors, each behind a few new tokens, and a question."""
+    each = (prompt - 60) // count
+    return Plan.over("r", prompt, 0, [Span(n * each + gap, f"d{n}", 16, each - gap) for n in range(count)])
+
+
+@dataclass
+class Served:
+    claim: Claim | None
+    reason: DeclineReason | None
+    microseconds: float
+    """By the formula, without noise."""
+    cold: float
+    """The same without reuse."""
+
+    @property
+    def by_cold(self) -> float:
+        return self.microseconds / self.cold
+
+
+@dataclass
+class SyntheticEngine:
+    """Waits for every step. Times come late, never early, as they do."""
+
+    formula: Formula
+    tier: QualityTier = "balanced"
+    noise: float = 0.03
+    outliers: float = 0.0
+    """Share of the steps that take ten times as long."""
+    audit: Any = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, str] | None = None
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(7)
+        self._requests = 0
+        settings = Settings(**{"cost_dir": "none", "quality_tier": self.tier, **self.settings})
+        self.gate = CostGate(settings, STEP_TOKENS, self.identity, self.audit, now=lambda: self.now)
+
+    def serve_cold(self, prompt: int) -> None:
+        """A prompt of which nothing is known."""
+        self._compute("", prompt, cold_work(0, prompt))
+
+    def serve(self, plan: Plan) -> Served:
+        self._requests += 1
+        request_id = f"r{self._requests}"
+        answer = self.gate.choose(request_id, NAMESPACE, plan, self.claim_for)
+        claim = answer if isinstance(answer, Claim) else None
+        cold = cold_work(plan.exact_prefix_tokens, plan.prompt_tokens)
+        work = cold if claim is None else claimed_work(claim, plan.prompt_tokens)
+        self._compute(request_id, plan.prompt_tokens, work)
+        reason = None if isinstance(answer, Claim) else answer
+        return Served(claim, reason, self.takes(work), self.takes(cold))
+
+    def claim_for(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
+        return claim_by_tier(plan, self.tier, 16, limit=None, correcting=True, join_within=join_within)
+
+    def whole(self, plan: Plan) -> float:
+        """What the whole plan takes, by what a cold prefill takes."""
+        claim = self.claim_for(plan, 0)
+        assert isinstance(claim, Claim)
+        return self.takes(claimed_work(claim, plan.prompt_tokens)) / self.takes(cold_work(0, plan.prompt_tokens))
+
+    def takes(self, work: list[StepWork]) -> float:
+        return sum(self.formula(each.shape) for each in work)
+
+    def _compute(self, request_id: str, prompt: int, work: list[StepWork]) -> None:
+        for each in work:
+            self._run(request_id, each)
+        for _ in range(3):
+            if self.gate.wants(tokens=1, sequences=1):
+                self._run(request_id, StepWork([Part(prompt, 1)]))
+
+    def _run(self, request_id: str, work: StepWork) -> None:
+        step = object()
+        self.gate.begin_step()
+        parts = [part._replace(request_id=request_id) for part in work.parts]
+        self.gate.step_scheduled(step, parts, {request_id: work.moved} if work.moved else {}, work.corrected)
+        slow = 10.0 if self._random.random() < self.outliers else 1.0
+        self.now += self.formula(work.shape) * slow * math.exp(self.noise * abs(self._random.standard_normal())) / 1e6
+        self.gate.step_finished(step)
+
+
+@dataclass
+class StepWork:
+    parts: list[Part]
+    moved: int = 0
+    corrected: int = 0
+
+    @property
+    def shape(self) -> StepShape:
+        return StepShape.of(self.parts, moved=self.moved, corrected=self.corrected)
+
+
+def cold_work(start: int, end: int) -> list[StepWork]:
+    return [StepWork([Part(at, min(STEP_TOKENS, end - at))]) for at in range(start, end, STEP_TOKENS)]
+
+
+def claimed_work(claim: Claim, prompt: int) -> list[StepWork]:
+    """Rows first. What one step cannot hold is computed in the next."""
+    moved = sum(span.length for span in claim.spans)
+    work = [StepWork([], moved, 0 if claim.correction is None else moved)]
+    parts = [Part(start, end - start, is_row=True) for start, end in claim.rows]
+    for part in [*parts, Part(claim.end, prompt - claim.end)]:
+        before, left = part.before, part.tokens
+        while left:
+            room = STEP_TOKENS - sum(each.tokens for each in work[-1].parts)
+            if not room:
+                work.append(StepWork([]))
+                continue
+            work[-1].parts.append(Part(before, min(left, room), is_row=part.is_row))
+            before, left = before + min(left, room), max(0, left - room)
+    return work

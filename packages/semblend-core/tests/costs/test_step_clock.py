@@ -1,0 +1,98 @@
+"""Which time is a step's own, for engines that wait for each and for engines that overlap them."""
+
+from __future__ import annotations
+
+from semblend_core.costs import Part, Step, StepClock
+
+
+class Timed:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.took: list[tuple[object, float]] = []
+        self.clock = StepClock(lambda step, took: self.took.append((step.made_for, round(took))), lambda: self.now)
+
+    def schedule(self, step: object, parts: list[Part] | None = None) -> None:
+        self.clock.begin()
+        self.clock.scheduled(step, parts or [Part(0, 100)], {}, 0)
+
+    def wait(self, microseconds: float) -> None:
+        self.now += microseconds / 1e6
+
+
+def test_a_step_takes_from_its_scheduling_to_its_results() -> None:
+    timed = Timed()
+    for step, took in ((object(), 300), (object(), 500)):
+        timed.schedule(step)
+        timed.wait(took)
+        timed.clock.finished(step)
+        timed.wait(10_000)  # Nobody asks for anything.
+    assert [took for _, took in timed.took] == [300, 500]
+
+
+def test_of_two_that_overlap_the_second_takes_from_the_results_of_the_first() -> None:
+    timed, first, second = Timed(), object(), object()
+    timed.schedule(first)
+    timed.wait(100)
+    timed.schedule(second)
+    timed.wait(200)
+    timed.clock.finished(first)
+    timed.wait(700)
+    timed.clock.finished(second)
+    assert timed.took == [(first, 300), (second, 700)]
+
+
+def test_a_lookup_is_no_part_of_its_step() -> None:
+    timed, step = Timed(), object()
+    timed.clock.begin()
+    with timed.clock.apart():
+        timed.wait(250)
+    timed.clock.scheduled(step, [Part(0, 100)], {}, 0)
+    timed.wait(300)
+    timed.clock.finished(step)
+    assert timed.took == [(step, 300)]
+
+
+def test_steps_that_only_decode_are_looked_at_rarely_and_still_bound_the_next_one() -> None:
+    timed, decode, prefill = Timed(), object(), object()
+    wanted = sum(timed.clock.wants(tokens=4, sequences=4) for _ in range(1000))
+    assert 8 < wanted < 50
+    assert timed.clock.wants(tokens=5, sequences=4)
+    assert not timed.clock.wants(tokens=0, sequences=0)
+    timed.clock.begin()
+    timed.clock.scheduled(decode, None, {}, 0)
+    timed.schedule(prefill)
+    timed.wait(400)
+    timed.clock.finished(decode)
+    timed.wait(900)
+    timed.clock.finished(prefill)
+    assert timed.took == [(prefill, 900)]
+
+
+def test_steps_whose_results_never_come_are_forgotten() -> None:
+    timed = Timed()
+    steps = [object() for _ in range(1000)]
+    for step in steps:
+        timed.schedule(step)
+    timed.clock.finished(steps[0])
+    timed.clock.finished(steps[-1])
+    assert [step for step, _ in timed.took] == [steps[-1]]
+
+
+def test_the_shape_of_a_step_is_the_sum_over_its_sequences() -> None:
+    seen: list[Step] = []
+    clock = StepClock(lambda step, took: seen.append(step))
+    clock.begin()
+    parts = [
+        Part(1000, 1, "decoding"),
+        Part(0, 64, "a", is_row=True),
+        Part(500, 1, "a", is_row=True),
+        Part(640, 60, "a"),
+    ]
+    clock.scheduled(clock, parts, {"a": 600}, 600)
+    clock.finished(clock)
+    shape = seen[0].shape
+    assert shape is not None
+    assert (shape.tokens, shape.context, shape.sequences) == (126, 2140, 3)
+    assert shape.attention == 1000.5 + 64 * 32 + 500.5 + 60 * 670
+    assert (shape.reuses, shape.moved, shape.corrected) == (True, 600, 600)
+    assert list(seen[0].loaded) == ["a"]

@@ -1,0 +1,90 @@
+"""What the cost gate is told of SGLang's batches, and whose costs they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from semblend_core import AuditSink, Settings
+from semblend_core.serving import CostGate, Part, contain
+from semblend_sglang.compat.support import resolved
+from semblend_sglang.compat.versions import installed_version
+from semblend_sglang.scheduler.side import Side
+
+Original = Callable[..., Any]
+
+
+def next_batch(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Scheduling begins."""
+    side = _timing_side(scheduler)
+    if side is not None:
+        side.costs.begin_step()
+    return original(scheduler, *args, **kwargs)
+
+
+def run_batch(original: Original, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """The batch is made. With overlapped scheduling this returns before its forward has ended."""
+    side = _timing_side(scheduler)
+    if side is None:
+        return original(scheduler, batch, *args, **kwargs)
+    told = contain("looking at a batch", _parts_and_moves, side, batch)
+    result = original(scheduler, batch, *args, **kwargs)
+    side.costs.step_scheduled(result, *(told or (None, {})))
+    return result
+
+
+def process_result(original: Original, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+    """SGLang waits in here for the forward."""
+    done = original(scheduler, batch, result, *args, **kwargs)
+    side = _timing_side(scheduler)
+    if side is not None:
+        side.costs.step_finished(result)
+    return done
+
+
+TIMING_HOOKS = {
+    "sglang.srt.managers.scheduler.Scheduler.get_next_batch_to_run": next_batch,
+    "sglang.srt.managers.scheduler.Scheduler.run_batch": run_batch,
+    "sglang.srt.managers.scheduler.Scheduler.process_batch_result": process_result,
+}
+
+
+def _timing_side(scheduler: Any) -> Side | None:
+    side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
+    return side if side is not None and side.costs.is_on else None
+
+
+def _parts_and_moves(side: Side, batch: Any) -> tuple[list[Part] | None, dict[str, int]]:
+    """What the batch's sequences compute, rows included, and what was loaded for it; None: it is not looked at."""
+    requests = batch.reqs
+    if not batch.forward_mode.is_extend():
+        if not side.costs.wants(len(requests), len(requests)):
+            return None, {}
+        return [Part(len(req.origin_input_ids) + len(req.output_ids), 1, req.rid) for req in requests], {}
+    parts: list[Part] = []
+    moved: dict[str, int] = {}
+    for req, before, tokens in zip(requests, batch.prefix_lens, batch.extend_lens, strict=True):
+        parts.append(Part(int(before), int(tokens), req.rid))
+        load = side.load_of(req)
+        if load is not None:
+            parts += [Part(start, end - start, req.rid, is_row=True) for start, end in load.claim.rows]
+            moved[req.rid] = sum(span.length for span in load.claim.spans)
+    return parts, moved
+
+
+def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tokens: int) -> CostGate:
+    arguments, dtype = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache().dtype
+    device = str(arguments.device)
+    identity = {
+        "engine": "sglang",
+        "version": str(installed_version()),
+        "model": str(arguments.model_path),
+        "dtype": str(dtype),
+        "quantization": str(arguments.quantization),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "ranks": str(arguments.tp_size),
+        "graphs": str(not arguments.disable_cuda_graph),
+    }
+    return CostGate(settings, step_tokens, identity, audit)

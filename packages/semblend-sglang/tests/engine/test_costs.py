@@ -1,0 +1,64 @@
+"""The cost gate is fed by SGLang's own batches, and what it predicts is held against what they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_engine import RunningEngine
+
+from semblend_core import read_audit
+from semblend_core.testing import wait_until
+
+TOWNS = ("Aldby", "Brekke", "Corvik", "Dalen", "Eidfoss")
+
+
+def document(town: str) -> str:
+    return " ".join(
+        f"In {1800 + n} the harbour of {town} counted {n * 13 % 70 + 4} ships and paid {n * 7 % 40 + 2} crowns."
+        for n in range(20)
+    )
+
+
+@pytest.fixture(scope="module")
+def records(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the audit stream holds after a few requests, from the first on."""
+    folder = tmp_path_factory.mktemp("costs")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SEMBLEND_COST_GATE", "1")
+        environment.setenv("SEMBLEND_COST_DIR", str(folder / "kept"))
+        environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
+        running = RunningEngine(model_folder, folder / "audit.jsonl")
+        for town in TOWNS:
+            for instruction in ("Answer in a word.", "You know all about towns. Reply in one sentence, and be polite."):
+                prompt = f"{instruction}\n\n{document(town)}\n\nQuestion: what was paid?\nAnswer:"
+                running.ask(prompt, salt="tenant", tokens=4)
+        running.confirmed()
+        running.close()
+    wait_until(lambda: list((folder / "kept").glob("*.json")), "the costs to be kept")
+    return list(read_audit(folder / "audit.jsonl").records)
+
+
+def of(records: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [record for record in records if record["event"] == event]
+
+
+def test_nothing_is_reused_before_costs_are_known_and_predictions_follow(records: list[dict[str, Any]]) -> None:
+    unknown = [record for record in of(records, "declined") if record["reason"] == "costs_unknown"]
+    assert 1 <= len(unknown) <= 2
+    assert len(of(records, "costs")) == len(TOWNS) - len(unknown)
+
+
+def test_every_prediction_is_compared_with_the_time_of_its_batches(records: list[dict[str, Any]]) -> None:
+    for record in of(records, "costs"):
+        assert record["measured_us"] > 0
+        assert record["steps"] == 1
+        assert record["alone"]
+        assert record["reused"] == (record["reason"] is None)
+        # How good they are is not tested here: the machine is busy with other tests.
+        assert min(record["predicted_reuse_us"], record["predicted_cold_us"], record["doubt_us"]) > 0
+
+
+def test_a_long_document_is_worth_it_even_for_a_small_model(records: list[dict[str, Any]]) -> None:
+    assert of(records, "materialized")
