@@ -29,11 +29,6 @@ def test_long_prompts_get_fewer_rows() -> None:
     assert RowRoom.most_rows_of(200_000) < 16 < 60 < RowRoom.most_rows_of(32_000)
 
 
-def test_without_chunks_the_rest_of_the_prompt_is_in_the_same_step() -> None:
-    assert RowRoom(1000, 16, chunked=False).for_rows(rest=900) == (100, 8)
-    assert RowRoom(1000, 16, chunked=False).for_rows(rest=200) == (500, 8)
-
-
 def kept_in(in_vain: InVain, steps: int, admitted: bool = False) -> list[bool]:
     kept = []
     for _ in range(steps):

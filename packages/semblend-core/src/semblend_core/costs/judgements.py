@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from semblend_core.contract import DeclineReason, Namespace
 from semblend_core.costs.step_clock import Step
+from semblend_core.costs.steps import Kind
 from semblend_core.telemetry import AuditSink, CostsCompared
 
 MOST_OPEN = 1024
@@ -21,8 +23,8 @@ class Judgement:
     prompt_tokens: int
     reason: DeclineReason | None
     """Why nothing is reused; None: it is."""
-    trial: bool
-    """It is reused in order to learn what it takes."""
+    trial_of: Kind | None
+    """It is reused in order to learn what such steps take; None: it is no trial."""
     cold: float
     reuse: float
     doubt: float
@@ -38,8 +40,9 @@ class Judgement:
 class Judgements:
     """Those whose prompts are not computed yet. Each goes into the audit stream once."""
 
-    def __init__(self, audit: AuditSink) -> None:
-        self._audit = audit
+    def __init__(self, audit: AuditSink, measured: Callable[[Judgement], None] = lambda judgement: None) -> None:
+        """``measured``: told of each whose prompt is computed."""
+        self._audit, self._measured = audit, measured
         self._open: dict[str, Judgement] = {}
 
     def add(self, judgement: Judgement) -> None:
@@ -62,6 +65,7 @@ class Judgements:
             judgement.alone &= len(in_step) == 1
             if any(not part.is_row and part.end >= judgement.prompt_tokens for part in parts):
                 self._tell(judgement, complete=True)
+                self._measured(judgement)
 
     def close(self) -> None:
         for judgement in list(self._open.values()):
@@ -74,7 +78,7 @@ class Judgements:
                 request_id=judgement.request_id,
                 namespace=judgement.namespace,
                 reason=judgement.reason,
-                trial=judgement.trial,
+                trial=judgement.trial_of is not None,
                 predicted_cold_us=judgement.cold,
                 predicted_reuse_us=judgement.reuse,
                 doubt_us=judgement.doubt,

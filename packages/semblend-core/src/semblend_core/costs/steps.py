@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Vector: TypeAlias = npt.NDArray[np.float64]
+Kind: TypeAlias = tuple[int, ...]
+"""Steps of about the same size and make."""
 
 FLAT_TOKENS = 512
 """Up to about here a GPU reads its weights for longer than it computes, and engines replay captured graphs."""
@@ -96,7 +98,7 @@ class StepShape:
         )
 
     @property
-    def kind(self) -> tuple[int, ...]:
+    def kind(self) -> Kind:
         """Steps of about the same size and make, by powers of two."""
         sizes = (self.tokens, self.sequences, self.context, self.moved, self.corrected)
         return tuple(size.bit_length() for size in sizes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from semblend_core.contract import DeclineReason, Namespace, Plan, Span
-from semblend_core.costs import CostFile, Judgement, Judgements, Part, Step, StepClock, StepShape, StepTimes
+from semblend_core.costs import CostFile, Judgement, Judgements, Part, Step, StepClock, StepShape, StepTimes, Trials
 from semblend_core.planning import CostModel
 from semblend_core.recompute import Corrected
 from semblend_core.recompute.tiers import choose_policy_for
@@ -33,9 +33,6 @@ NEARLY_AS_GOOD = 1.1
 TYPICAL_SEAM = 64
 """Tokens that a tier computes of a span at most, unless it spends all it may."""
 MOST_JOINED_TOKENS = 128
-FIRST_TRIAL_AFTER = 4
-"""Doubtful requests. The next trial comes after twice as many, and so on."""
-RAREST_TRIAL = 1024
 FIRST_SAVE = 16
 """Steps that were looked at."""
 SAVED_EVERY_S = 60.0
@@ -60,6 +57,11 @@ class _Weighed:
     @property
     def pays(self) -> bool:
         return self.cold - self.reuse - self.doubt > self.least_gain
+
+    @property
+    def is_bearable(self) -> bool:
+        """Whether it would take less than twice the time, should it be as predicted."""
+        return self.reuse < 2 * self.cold
 
     @property
     def may_pay(self) -> bool:
@@ -89,8 +91,8 @@ class CostGate:
         self._file = CostFile.of(settings.cost_dir, identity) if self.is_on and identity is not None else None
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
-        self._judgements = Judgements(audit or NoAudit())
-        self._doubtful, self._next_trial = 0, FIRST_TRIAL_AFTER
+        self._judgements = Judgements(audit or NoAudit(), self._measured)
+        self._trials = Trials()
         self._learned, self._now, self._saved_at = 0, now, now()
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
@@ -140,20 +142,28 @@ class CostGate:
         forecasts = self._forecasts(plan)
         if not forecasts:
             return DeclineReason.QUALITY_TIER
-        weighed = self._weigh(cold, forecasts[0].steps)
+        weighed, kind = self._weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
+        trial = not weighed.pays and weighed.is_bearable and self._trials.is_due(kind, soon=weighed.may_pay)
         # To make a claim takes longer than to weigh a plan, so none is made of what cannot pay.
-        if weighed.may_pay:
+        if weighed.may_pay or trial:
             made = self._make_claims(plan, forecasts, claim_for)
             if isinstance(made, DeclineReason):
                 return made
             chosen, steps = made
             weighed = self._weigh(cold, steps)
-        trial = weighed.may_pay and not weighed.pays and self._tries()
+        trial = trial and not weighed.pays
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
         self._judgements.add(
             Judgement(
-                request_id, namespace, plan.prompt_tokens, reason, trial, weighed.cold, weighed.reuse, weighed.doubt
+                request_id,
+                namespace,
+                plan.prompt_tokens,
+                reason,
+                kind if trial else None,
+                weighed.cold,
+                weighed.reuse,
+                weighed.doubt,
             )
         )
         return chosen if reason is None else reason
@@ -221,12 +231,10 @@ class CostGate:
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
         return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain)
 
-    def _tries(self) -> bool:
-        self._doubtful += 1
-        if self._doubtful < self._next_trial:
-            return False
-        self._doubtful, self._next_trial = 0, min(2 * self._next_trial, RAREST_TRIAL)
-        return True
+    def _measured(self, judgement: Judgement) -> None:
+        gained = judgement.measured < (1 - LEAST_GAIN) * judgement.cold
+        if judgement.trial_of is not None and judgement.reused and gained:
+            self._trials.went_well(judgement.trial_of)
 
     def _took(self, step: Step, microseconds: float) -> None:
         if step.shape is None:

@@ -1,0 +1,51 @@
+"""What does not seem to pay is tried now and then, or it would never be known."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from semblend_core.costs.steps import Kind
+
+FIRST_TRIAL_AFTER = 4
+"""Requests of a kind that may pay for all that is known."""
+FIRST_LOSING_TRIAL_AFTER = 8
+"""Requests of a kind that is predicted to lose. What it takes may have been measured in a bad moment."""
+RAREST_TRIAL = 1024
+MOST_KINDS = 256
+
+
+@dataclass(slots=True)
+class _Kind:
+    declined: int = 0
+    """Since the last trial."""
+    wait: int = 1
+    """By how much trials are rarer than at first. Doubled with each that did not go well."""
+
+
+class Trials:
+    """By kind of the first step. After one that went well the next request of its kind is one too."""
+
+    def __init__(self) -> None:
+        self._kinds: OrderedDict[Kind, _Kind] = OrderedDict()
+        self._well: set[Kind] = set()
+
+    def is_due(self, kind: Kind, soon: bool) -> bool:
+        """A request of this kind would be declined: whether to try it. ``soon``: it may pay for all that is known."""
+        if kind in self._well:
+            self._well.discard(kind)
+            return True
+        known = self._kinds.setdefault(kind, _Kind())
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > MOST_KINDS:
+            self._kinds.popitem(last=False)
+        known.declined += 1
+        first = FIRST_TRIAL_AFTER if soon else FIRST_LOSING_TRIAL_AFTER
+        if known.declined < min(first * known.wait, RAREST_TRIAL):
+            return False
+        known.declined, known.wait = 0, 2 * known.wait
+        return True
+
+    def went_well(self, kind: Kind) -> None:
+        self._well.add(kind)
+        self._kinds.pop(kind, None)
