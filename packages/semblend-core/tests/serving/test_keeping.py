@@ -25,7 +25,7 @@ from semblend_core import (
     open_audit,
     read_audit,
 )
-from semblend_core.serving import DonorKeeper, RequestLife, SelfTest, Wish
+from semblend_core.serving import DonorKeeper, Finding, RequestLife, SelfTest, Wish
 from semblend_core.serving.earlier import EarlierDonors
 
 NAMESPACE = Namespace(
@@ -156,6 +156,25 @@ def test_a_prompt_that_adds_little_to_a_donor_is_captured_when_it_is_asked_for_t
         None, "r", NAMESPACE, np.concatenate([prompt(1, 1000), prompt(4, 80)]), Wish("on", capture=True)
     )
     assert keeper.decide(wanted) is not None, "who asks for it gets it"
+
+
+def test_what_donors_hold_in_other_places_is_captured_when_it_is_asked_for_twice(
+    provider: SemanticLookupProvider,
+) -> None:
+    """As after a lookup whose plan would not have paid."""
+    keeper = keeper_of(provider)
+    moved = np.concatenate([prompt(2, 40), prompt(1, 1000), prompt(3, 40)])
+
+    def decided(approximate_from: int | None = None) -> str | None:
+        life = RequestLife(None, "r", NAMESPACE, moved, approximate_from=approximate_from)
+        life.finding = Finding(False, DeclineReason.DOES_NOT_PAY, covered_tokens=1000)
+        kept = keeper.decide(life)
+        return None if kept is None else kept.donor_id
+
+    assert decided() is None
+    assert unwanted(provider) == {DeclineReason.DONOR_ASKED_ONCE: 1}
+    assert decided() == donor_id_of(moved)
+    assert decided(approximate_from=40) == donor_id_of(moved[:40]), "nobody holds what it computed itself"
 
 
 def test_a_conversation_keeps_itself_about_once(provider: SemanticLookupProvider) -> None:

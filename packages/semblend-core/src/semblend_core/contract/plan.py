@@ -155,6 +155,11 @@ class Plan:
         return self.prompt_tokens - self.exact_prefix_tokens - self.computed_tokens
 
     @property
+    def covered_tokens(self) -> int:
+        """Tokens that donors hold, computed afresh or not."""
+        return sum(span.length for span in self.spans)
+
+    @property
     def computed_tail(self) -> int:
         """Where the unbroken stretch of computed tokens begins that reaches the end of the prompt."""
         begin = self.prompt_tokens

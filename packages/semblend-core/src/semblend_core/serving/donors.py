@@ -206,7 +206,10 @@ class CaptureRule:
         return reason is None
 
     def _refusal(self, life: RequestLife, name: DonorName, token_ids: TokenIds) -> DeclineReason | None:
-        added = token_ids.size - self._prefixes.held(name[0], token_ids)
+        # What donors hold in other places need not be held once more.
+        found = life.finding if life.approximate_from is None else None
+        covered = 0 if found is None else found.covered_tokens
+        added = token_ids.size - max(covered, self._prefixes.held(name[0], token_ids))
         if added < self._settings.min_span_tokens:
             return DeclineReason.DONOR_COVERED
         if added >= SMALL_ADDITION * token_ids.size or life.wish.capture:

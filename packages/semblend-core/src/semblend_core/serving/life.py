@@ -58,6 +58,8 @@ class Finding:
     found: bool
     """A plan, whether or not it could be loaded."""
     reason: DeclineReason | None = None
+    covered_tokens: int = 0
+    """Of the prompt, by spans of donors."""
 
 
 @dataclass(eq=False)

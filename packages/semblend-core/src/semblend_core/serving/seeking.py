@@ -58,7 +58,8 @@ class Seeker(Generic[Life]):
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):
             result = self.provider.lookup(LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens))
-            life.finding = Finding(result.plan is not None, result.reason)
+            covered = 0 if result.plan is None else result.plan.covered_tokens
+            life.finding = Finding(result.plan is not None, result.reason, covered)
             plan = result.loadable_plan
             if plan is None or not self._self_test.passed or life.wish.mode != "on":
                 return None
@@ -67,7 +68,7 @@ class Seeker(Generic[Life]):
             claim = self._claim_for(life, plan)
             if isinstance(claim, Claim):
                 return claim
-            life.finding = Finding(False, claim)
+            life.finding = Finding(False, claim, covered)
             return None
         life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
         return None
