@@ -41,6 +41,17 @@ def test_of_two_that_overlap_the_second_takes_from_the_results_of_the_first() ->
     assert timed.took == [(first, 300), (second, 700)]
 
 
+def test_results_of_a_step_that_computed_nothing_bound_no_other() -> None:
+    """vLLM asks for them when it has begun the next request."""
+    timed, empty, step = Timed(), object(), object()
+    timed.schedule(step)
+    timed.wait(200)
+    timed.clock.finished(empty)
+    timed.wait(100)
+    timed.clock.finished(step)
+    assert timed.took == [(step, 300)]
+
+
 def test_a_lookup_is_no_part_of_its_step() -> None:
     timed, step = Timed(), object()
     timed.clock.begin()

@@ -66,7 +66,10 @@ class StepClock:
         return self._decodes <= DECODES_TO_BEGIN_WITH or self._decodes % ONE_DECODE_IN == 0
 
     def scheduled(self, made_for: Any, parts: list[Part] | None, moved: Mapping[str, int], corrected: int) -> None:
-        """The step is made. ``parts``: what its sequences compute; None where it is not looked at."""
+        """The step is made. ``parts``: what its sequences compute; None where it is not looked at.
+
+        Steps that compute nothing are not told of.
+        """
         shape = None if parts is None else StepShape.of(parts, moved=sum(moved.values()), corrected=corrected)
         self._under_way[id(made_for)] = Step(made_for, self._began, parts, shape, moved.keys())
         if len(self._under_way) > MOST_UNDER_WAY:
@@ -75,7 +78,8 @@ class StepClock:
     def finished(self, made_for: Any) -> None:
         """The step's results have come."""
         now, step = self._now(), self._under_way.pop(id(made_for), None)
-        began = None if step is None else max(step.began, self._last_results)
-        self._last_results = now
-        if step is not None and began is not None and step.shape is not None:
+        if step is None:
+            return  # It computed nothing. Engines ask for its results late, while they begin another.
+        began, self._last_results = max(step.began, self._last_results), now
+        if step.shape is not None:
             self._took(step, (now - began) * 1e6)

@@ -13,6 +13,8 @@ from semblend_vllm.compat.versions import installed_version
 def tell_scheduled(costs: CostGate, output: Any) -> None:
     """A step was scheduled, its rows included. Steps that only decode are told of without their parts, mostly."""
     tokens = output.num_scheduled_tokens
+    if not tokens:
+        return  # It computes nothing, and its results may be asked for at any time.
     if not costs.wants(output.total_num_scheduled_tokens, len(tokens)):
         costs.step_scheduled(output)
         return

@@ -85,6 +85,9 @@ class Admission:
             logger.warning("several places at once are reused by the fast tier only: %s", why)
 
     def _seek(self, life: VllmRequest, computed_tokens: int) -> Claim | None:
+        rest = life.request.num_tokens - computed_tokens
+        if life.taken is not None and rest <= self._settings.min_saved_tokens:
+            return None  # As in most turns of a conversation: no plan could spare enough behind what is taken.
         try:
             with self._costs.apart():
                 return self.seeker.seek(life, computed_tokens)
