@@ -119,7 +119,7 @@ class Rig(ToyModel):
             rem_chunk_tokens=self.chunk,
         )
         if self.chunked is not None:
-            self.chunked = hooks.add_chunked_request(PrefillAdder.add_chunked_req, adder, self.chunked)
+            self.chunked = adder.add_chunked_req(self.chunked)
         for request in list(self.waiting):
             if not self._is_asked_about(request):
                 continue
