@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+from toy_model import exact_numbers
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.kv import StoreOptions
@@ -109,17 +110,21 @@ def test_rows_that_can_never_fit_shorten_the_plan(new_rig: Callable[..., Any]) -
     rig.check_accounts()
 
 
-def test_nothing_approximate_enters_the_tree_and_the_switch_is_put_back(rig: Any) -> None:
+def test_the_exact_opening_enters_the_tree_and_nothing_approximate(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
     request = rig.submit(prompt, "asked")
     rig.step()
-    assert request.skip_radix_cache_insert
-    rig.tree.checkpoint(request, up_to=len(prompt))  # Even if SGLang asked for it.
-    assert rig.exact_match(prompt, TreeKey(None)) == []
-    rig.finish(request)
-    assert not request.skip_radix_cache_insert
-    assert rig.exact_match(prompt, TreeKey(None)) == []
+    opening = rig.side.requests.of_request(request).approximate_from // rig.page_size * rig.page_size
+    assert 80 <= opening < 80 + 64, "the gap in front of the document, and the seam at its beginning"
+    rig.tree.checkpoint(request, up_to=len(prompt))  # However often SGLang asks for it.
+    for _ in range(2):
+        slots = rig.exact_match(prompt, TreeKey(None))
+        assert len(slots) == opening
+        assert rig.numbers_at(slots) == exact_numbers(prompt[:opening])
+        rig.check_accounts()
+        if request in rig.running:
+            rig.finish(request)
     assert len(rig.side.donors) == 1
 
 
@@ -149,8 +154,6 @@ def test_a_retracted_request_is_computed_exactly_and_may_then_be_cached(rig: Any
     rig.step()
     rig.finish(request)
     slots = rig.exact_match(prompt, TreeKey(None))
-    from toy_model import exact_numbers
-
     assert rig.numbers_at(slots) == exact_numbers(prompt[: len(slots)])
     assert len(slots) > len(prompt) - rig.page_size
     rig.check_accounts()

@@ -58,6 +58,24 @@ class Operations(RuleBasedStateMachine):
         self.rig.submit(prompt, f"r{self.count}", salt=salt, wish=wish)
         self.served.append((prompt, TreeKey(None, salt)))
 
+    @rule(
+        which=st.integers(0, 100),
+        more=st.lists(st.integers(0, len(PASSAGES) - 1), max_size=1),
+        salt=st.sampled_from((*SALTS, "same", "same", "same")),
+        wish=st.sampled_from(("on", "on", "on", "off", "discovery")),
+    )
+    def go_on(self, which: int, more: list[int], salt: str | None, wish: str) -> None:
+        """The next turn of somebody's conversation, or the same question from another tenant."""
+        if len(self.rig.waiting) >= 6:
+            return
+        prompt, key = self.served[-1 - which % min(8, len(self.served))]
+        self.count += 1
+        prompt = [*prompt[:1200], *passage(1000 + self.count, 24), *(token for i in more for token in PASSAGES[i])]
+        prompt += passage(3000 + self.count, 12)
+        key = key if salt == "same" else TreeKey(None, salt)
+        self.rig.submit(prompt, f"r{self.count}", salt=key.cache_salt, wish=wish)
+        self.served.append((prompt, key))
+
     @precondition(lambda self: self.rig.waiting or self.rig.chunked)
     @rule(rounds=st.integers(1, 3))
     def step(self, rounds: int) -> None:
@@ -95,9 +113,19 @@ class Operations(RuleBasedStateMachine):
 
         self.rig.side.pool.move = fails
 
+    @precondition(lambda self: self.count % 7 == 0)
+    @rule()
+    def update_weights(self) -> None:
+        """They stay the same, so that the tree is as exact as before; nobody knows."""
+        self.rig.update_weights()
+
     @invariant()
     def accounts_close(self) -> None:
         self.rig.check_accounts()
+
+    @invariant()
+    def what_is_gone_on_from_is_that_of_its_tokens(self) -> None:
+        self.rig.check_lineages()
 
     @invariant()
     def the_tree_is_exact(self) -> None:
@@ -115,7 +143,10 @@ class Operations(RuleBasedStateMachine):
         assert self.rig.tokens_at(slots) == known[: len(slots)]
         assert self.rig.key_error(slots, list(range(len(slots)))) < 1e-4
         assert 0 <= request.cached_tokens < len(request.origin_input_ids)
-        if not request.skip_radix_cache_insert:
+        life = self.rig.side.requests.of_request(request)
+        if life is not None and life.is_approximate and life.in_place is not None:
+            self.happened["taken in place"] += 1
+        if not self.rig.is_approximate(request):
             from toy_model import exact_numbers
 
             assert self.rig.numbers_at(slots) == exact_numbers(known[: len(slots)])
@@ -151,6 +182,7 @@ def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: d
     happened = what_happens(new_rig, options, examples)
     assert happened["materialized"] > examples
     assert min(happened["load_failed"], happened["discovery_only"]) > 0
+    assert happened["taken in place"] > examples
 
 
 @pytest.mark.parametrize(

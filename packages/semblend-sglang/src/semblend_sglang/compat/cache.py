@@ -135,7 +135,8 @@ class SemBlendCache:
 
     def all_values_flatten(self) -> torch.Tensor:
         exact: torch.Tensor = super().all_values_flatten()  # type: ignore[misc]
-        return torch.cat([exact, *(self.semblend.lineages.shadow.slots() if self.semblend is not None else ())])
+        nodes = self.semblend.lineages.shadow.nodes() if self.semblend is not None else ()
+        return torch.cat([exact, *(node.slots for node in nodes)])
 
     def evictable_size(self) -> int:
         return int(super().evictable_size()) + self._evictable_approximate()  # type: ignore[misc]

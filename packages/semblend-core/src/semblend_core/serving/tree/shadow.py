@@ -75,9 +75,9 @@ class ShadowTree:
             pass
         return top.parent is not None and self._roots.get(node.lineage) is top.parent
 
-    def slots(self) -> list[Tensor]:
-        """Of every node."""
-        return [node.slots for root in self._roots.values() for node in _below(root)]
+    def nodes(self) -> Iterator[ShadowNode]:
+        for root in self._roots.values():
+            yield from _below(root)
 
     # --- Changes -----------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class ShadowTree:
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the accounts do not close."""
-        nodes = [node for root in self._roots.values() for node in _below(root)]
+        nodes = list(self.nodes())
         held = sum(node.tokens.size for node in nodes if node.holders)
         assert self.held_tokens == held, "held tokens are miscounted"
         assert self.evictable_tokens + held == sum(node.tokens.size for node in nodes), "tokens are miscounted"
