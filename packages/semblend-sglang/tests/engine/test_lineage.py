@@ -169,22 +169,42 @@ def test_exact_kv_wins_and_what_lies_beyond_is_taken(rig: Any) -> None:
     settled(rig)
 
 
-def test_it_is_evicted_before_what_is_exact(rig: Any) -> None:
+def test_once_it_has_aged_it_is_evicted_before_what_is_exact(rig: Any) -> None:
     exact = passage(9, 320)
     rig.serve(exact, "older")
     asked(rig, [*OPENING, *passage(5, 40)], "first")
+    rig.side.lineages.shadow.turnover += rig.slots // 4
     rig.evict(200)
     settled(rig)
     assert len(rig.exact_match(exact, TreeKey(None))) == 320
+    assert rig.side.lineages.shadow.evictable_tokens < 600
+
+
+def test_in_a_full_pool_a_conversation_goes_on(rig: Any) -> None:
+    for filler in range(30):
+        rig.serve(passage(300 + filler, 800), f"filler-{filler}", wish="off")
+    assert rig.allocator.available_size() < 2000
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor again", wish={"mode": "discovery", "capture": True})
+    prompt = [*OPENING, *passage(5, 40)]
+    for turn in range(4):
+        request = asked(rig, prompt, f"turn-{turn}")
+        assert not turn or computed(request) <= 91 + rig.page_size
+        prompt = [*prompt, *passage(60 + turn, 90)]
+        rig.serve(passage(400 + turn, 800), f"meanwhile-{turn}", wish="off")
+
+
+def test_all_of_it_goes_where_nothing_else_is_left(rig: Any) -> None:
+    asked(rig, [*OPENING, *passage(5, 40)], "first")
     rig.evict(rig.slots)
     assert rig.side.lineages.shadow.evictable_tokens == 0
     assert len(rig.side.lineages.book) == 0, "a name without KV is forgotten"
+    assert rig.allocator.available_size() == rig.slots
     settled(rig)
 
 
 def test_what_was_evicted_between_turns_is_loaded_again(rig: Any) -> None:
     asked(rig, [*OPENING, *passage(5, 40)], "first")
-    rig.side.lineages.evict(rig.slots)
+    rig.side.lineages.shadow.evict(rig.slots)
     request = asked(rig, [*OPENING, *passage(6, 40)], "again")
     assert request.cached_tokens > 500, "the donor is still there"
 
@@ -305,7 +325,7 @@ def test_no_event_tells_of_it(new_rig: Callable[..., Any]) -> None:
     opening = len(rig.exact_match(list(request.origin_input_ids), TreeKey(None)))
     told = [token for event in rig.tree.take_events() for token in getattr(event, "token_ids", ())]
     assert told == OPENING[:opening]
-    rig.side.lineages.evict(rig.slots)
+    rig.side.lineages.shadow.evict(rig.slots)
     assert not rig.tree.take_events()
 
 

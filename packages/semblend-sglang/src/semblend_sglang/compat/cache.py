@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
 from semblend_core import TokenIds
 from semblend_core.serving import contain, token_ids_of
@@ -122,10 +122,19 @@ class SemBlendCache:
             row = self._row(req)[:up_to]
             self._set_owned_by_trees(req, side.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned))
 
-    def _evict_approximate_first(self, params: EvictParams) -> tuple[int, EvictParams]:
-        """How much of what is asked for went, and what is left to be asked of the exact tree."""
-        gone = 0 if self.semblend is None else self.semblend.lineages.evict(params.num_tokens)
-        return gone, replace(params, num_tokens=max(0, params.num_tokens - gone))
+    def _evict_both(self, params: EvictParams, evict_exact: Callable[[EvictParams], EvictResult]) -> EvictResult:
+        if self.semblend is None or not params.num_tokens:
+            return evict_exact(params)
+        result = EvictResult()
+
+        def exact(tokens: int) -> int:
+            nonlocal result
+            result = evict_exact(replace(params, num_tokens=tokens))
+            return int(result.num_tokens_evicted)
+
+        pool_tokens = self.token_to_kv_pool_allocator.size
+        gone = self.semblend.lineages.make_room(params.num_tokens, exact, pool_tokens)
+        return replace(result, num_tokens_evicted=gone)
 
     def _evictable_approximate(self) -> int:
         return 0 if self.semblend is None else self.semblend.lineages.shadow.evictable_tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,9 +68,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
             part.released(req)
 
     def evict(self, params: EvictParams) -> EvictResult:
-        gone, left = self._evict_approximate_first(params)
-        result: EvictResult = super().evict(left)
-        return replace(result, num_tokens_evicted=result.num_tokens_evicted + gone)
+        return self._evict_both(params, super().evict)
 
     def reset(self) -> None:
         super().reset()

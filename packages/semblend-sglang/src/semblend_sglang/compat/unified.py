@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -103,9 +102,8 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
                 part.leave_queue(request.rid)
 
     def _evict(self, params: EvictParams, *args: Any, **kwargs: Any) -> EvictResult:
-        gone, left = self._evict_approximate_first(params)
-        result: EvictResult = super()._evict(left, *args, **kwargs)
-        return replace(result, num_tokens_evicted=result.num_tokens_evicted + gone)
+        evict = super()._evict
+        return self._evict_both(params, lambda left: evict(left, *args, **kwargs))
 
     def full_evictable_size(self) -> int:
         return int(super().full_evictable_size()) + self._evictable_approximate()

@@ -6,7 +6,7 @@ again. What the request computes behind it is kept here too, so the next turn of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from semblend_core.serving.lineage import Lineage, LineageBook
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife
 from semblend_core.serving.tree.in_place import InPlace, Stretch
 from semblend_core.serving.tree.shadow import ShadowNode, ShadowTree
+
+AGED_AFTER = 0.25
+"""The part of the pool that is turned over until an unused lineage is older than all that is exact."""
 
 
 class TreeLineages:
@@ -104,8 +107,19 @@ class TreeLineages:
 
     # --- All of it ---------------------------------------------------------------------------------------------------
 
-    def evict(self, tokens: int) -> int:
-        return self.shadow.evict(tokens)
+    def make_room(self, tokens: int, evict_exact: Callable[[int], int], pool_tokens: int) -> int:
+        """Evict so many tokens, of both trees. How many went.
+
+        What lies here ages faster than what is exact: it goes first once a part of the pool was turned over since its
+        last use. Younger, it stays as long as the engine's tree has something to give, or a conversation could never
+        go on in a pool that is full.
+        """
+        gone = self.shadow.evict(tokens, unused_for=int(AGED_AFTER * pool_tokens))
+        gone += evict_exact(max(0, tokens - gone))
+        if gone < tokens:
+            gone += self.shadow.evict(tokens - gone)
+        self.shadow.turnover += gone
+        return gone
 
     def new_weights(self) -> None:
         """Nothing of it is found any more. What running requests hold goes with them."""

@@ -30,7 +30,8 @@ class ShadowNode:
     children: dict[bytes, ShadowNode] = field(default_factory=dict, repr=False)
     """By the tokens of their first page."""
     holders: int = 0
-    last_used: int = 0
+    last_used: tuple[int, int] = (0, 0)
+    """The turnover then, and the how-maniest use of the tree it was."""
 
     def path(self) -> Iterator[ShadowNode]:
         """From here up to the root, which is left out."""
@@ -50,7 +51,9 @@ class ShadowTree:
         self._page, self._free, self._gone = page_size, free, gone
         self._roots: dict[Lineage, ShadowNode] = {}
         self._leaves: set[ShadowNode] = set()
-        self._clock = count(1)
+        self._uses = count(1)
+        self.turnover = 0
+        """Tokens that were evicted so far, here and from the engine's tree: how fast KV grows old."""
         self.evictable_tokens = 0
         self.held_tokens = 0
 
@@ -90,7 +93,7 @@ class ShadowTree:
         if matched < tokens.size:
             # Copies: the caller's are views of rows that change.
             own = slots[matched:].to(torch.int64, copy=True)
-            leaf = ShadowNode(lineage, tokens[matched:].copy(), own, node, last_used=next(self._clock))
+            leaf = ShadowNode(lineage, tokens[matched:].copy(), own, node, last_used=self._now())
             node.children[self._first_page(leaf.tokens)] = leaf
             self._leaves.discard(node)
             self._leaves.add(leaf)
@@ -116,13 +119,18 @@ class ShadowTree:
                 self.evictable_tokens += step.tokens.size
                 self.held_tokens -= step.tokens.size
 
-    def evict(self, tokens: int) -> int:
-        """Free at least so many tokens that nobody holds, if there are. The longest unused go first. How many went."""
+    def evict(self, tokens: int, unused_for: int = 0) -> int:
+        """Free at least so many tokens that nobody holds, if there are. The longest unused go first. How many went.
+
+        ``unused_for``: only what was not used while so many tokens were turned over.
+        """
         idle = [(leaf.last_used, id(leaf), leaf) for leaf in self._leaves if not leaf.holders]
         heapq.heapify(idle)
         freed = 0
         while idle and freed < tokens:
-            *_, leaf = heapq.heappop(idle)
+            (used_at, _), _, leaf = heapq.heappop(idle)
+            if self.turnover - used_at < unused_for:
+                break
             parent = self._remove(leaf)
             freed += leaf.tokens.size
             if parent in self._leaves and not parent.holders:
@@ -150,7 +158,7 @@ class ShadowTree:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _walk(self, root: ShadowNode, tokens: TokenIds) -> tuple[int, ShadowNode]:
-        now, node, at = next(self._clock), root, 0
+        now, node, at = self._now(), root, 0
         while at + self._page <= tokens.size:
             child = node.children.get(self._first_page(tokens[at:]))
             if child is None:
@@ -188,6 +196,9 @@ class ShadowTree:
                 del self._roots[parent.lineage]
                 self._gone(parent.lineage)
         return parent
+
+    def _now(self) -> tuple[int, int]:
+        return self.turnover, next(self._uses)
 
     def _first_page(self, tokens: TokenIds) -> bytes:
         return tokens[: self._page].tobytes()
