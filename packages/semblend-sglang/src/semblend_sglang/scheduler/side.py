@@ -159,9 +159,9 @@ class Side:
         loaded = self._or_decline(self._loading.load, life)
         if loaded is None:
             return None
-        claim = self.requests.load(life)
+        self.requests.load(life)
         self.loads[life] = loaded
-        life.approximate_from = claim.first_approximate if life.in_place is None else life.in_place.start
+        life.approximate_from = life.first_span if life.in_place is None else life.in_place.start
         self.lineages.grow(life)
         return loaded.slots
 
@@ -333,6 +333,7 @@ class Side:
         )
         if isinstance(claim, DeclineReason):
             return claim
+        life.first_span = plan.first_approximate_token
         fitting = claim.within(self.limits.row_tokens, self.limits.sequences - 1, self.tree.page_size)
         return DeclineReason.TOO_FEW_TOKENS_SAVED if fitting is None else fitting.moved_only()
 

@@ -54,6 +54,8 @@ class TreeLife(RequestLife):
     """Under which name the exact tree keeps the request, besides its tokens."""
     fetch: RequestFetch = field(default_factory=RequestFetch)
     """What is fetched from disk for its claim. Nobody else holds it, so it goes when it is not wanted any more."""
+    first_span: int = 0
+    """Where its claim's plan leaves what is exact. Beginnings of spans that are computed afresh count as left too."""
     in_place: InPlace | None = None
     """What it goes on from, behind its exact prefix. A claim begins behind it."""
     sought: tuple[int, int] | None = None

@@ -173,7 +173,7 @@ class TreeLineages:
             if parent is not None:
                 yield parent, None
             return
-        start = self._whole_pages(claim.first_approximate)
+        start = self._whole_pages(life.first_span)
         if parent is not None:
             yield parent, start
         if life.lineage is None:  # Kept: after new weights the same would have another name.
