@@ -83,9 +83,9 @@ def test_what_is_generated_is_found_too(rig: Any) -> None:
 def test_it_is_counted_as_reuse_of_which_no_byte_moved(rig: Any) -> None:
     asked(rig, [*OPENING, *passage(5, 40)], "first")
     before = rig.side.provider.stats()
-    moved, rig.side.pool.move = rig.side.pool.move, None
+    moved, rig.side.pool.move_slots = rig.side.pool.move_slots, None
     again = asked(rig, [*OPENING, *passage(6, 40)], "again")
-    rig.side.pool.move = moved
+    rig.side.pool.move_slots = moved
     after = rig.side.provider.stats()
     opening = len(rig.exact_match(OPENING, TreeKey(None)))
     assert after.confirmed_tokens - before.confirmed_tokens == again.cached_tokens - opening
@@ -270,10 +270,10 @@ def test_who_is_waited_for_in_vain_is_not_waited_for_longer(rig: Any) -> None:
 
 def test_a_failed_load_leaves_nothing_to_be_found(rig: Any) -> None:
     def fails(*arguments: Any) -> None:
-        del rig.side.pool.move
+        del rig.side.pool.move_slots
         raise RuntimeError("a fault that the test asked for")
 
-    rig.side.pool.move = fails
+    rig.side.pool.move_slots = fails
     failed = asked(rig, [*OPENING, *passage(5, 40)], "failed", wish={"capture": False})
     assert failed.cached_tokens == 0
     assert len(rig.side.lineages.book) == 0

@@ -108,14 +108,14 @@ class Operations(RuleBasedStateMachine):
     def evict(self, tokens: int) -> None:
         self.rig.evict(tokens)
 
-    @precondition(lambda self: self.count % 4 == 0 and "move" not in vars(self.rig.side.pool))
+    @precondition(lambda self: self.count % 4 == 0 and "move_slots" not in vars(self.rig.side.pool))
     @rule()
     def fail_the_next_move(self) -> None:
-        def fails(moves: Any) -> None:
-            del self.rig.side.pool.move
+        def fails(*moves: Any) -> None:
+            del self.rig.side.pool.move_slots
             raise RuntimeError("a fault that the test asked for")
 
-        self.rig.side.pool.move = fails
+        self.rig.side.pool.move_slots = fails
 
     @invariant()
     def accounts_close(self) -> None:

@@ -106,7 +106,7 @@ class SemBlendCache:
     # --- What was computed behind approximate KV ---------------------------------------------------------------------
 
     def _keep_approximate(self, req: Any, up_to: int) -> None:
-        """Its exact opening goes into the exact tree, and the rest to its lineage. What was taken is not its own now."""
+        """Its exact opening goes into the exact tree, and the rest to its lineage. What they took is not its own."""
         contain("keeping what is behind approximate KV", self._keep, req, up_to)
 
     def _keep(self, req: Any, up_to: int) -> None:

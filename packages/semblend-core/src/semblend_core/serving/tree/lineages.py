@@ -155,7 +155,8 @@ class TreeLineages:
 
     def _stretch(self, lineage: Lineage, end: int, tokens: TokenIds) -> Stretch:
         matched, node = self.shadow.match(lineage, tokens[lineage.start : end])
-        assert node is not None and lineage.start + matched == end
+        assert node is not None
+        assert lineage.start + matched == end
         return Stretch(lineage, end, node)
 
     def _slots(self, start: int, stretches: list[Stretch]) -> Tensor:

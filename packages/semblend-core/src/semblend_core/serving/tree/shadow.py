@@ -74,9 +74,9 @@ class ShadowTree:
     def holds(self, node: ShadowNode) -> bool:
         """Whether it was not evicted since it was matched."""
         top = node
-        for top in node.path():
-            pass
-        return top.parent is not None and self._roots.get(node.lineage) is top.parent
+        while top.parent is not None:
+            top = top.parent
+        return self._roots.get(node.lineage) is top
 
     def nodes(self) -> Iterator[ShadowNode]:
         for root in self._roots.values():
@@ -172,9 +172,7 @@ class ShadowTree:
     def _split(self, node: ShadowNode, at: int) -> ShadowNode:
         """Put the first ``at`` tokens of ``node`` into a node of their own, in front of it."""
         assert node.parent is not None
-        front = ShadowNode(
-            node.lineage, node.tokens[:at], node.slots[:at].clone(), node.parent, holders=node.holders
-        )
+        front = ShadowNode(node.lineage, node.tokens[:at], node.slots[:at].clone(), node.parent, holders=node.holders)
         node.parent.children[self._first_page(front.tokens)] = front
         node.tokens, node.slots, node.parent = node.tokens[at:], node.slots[at:].clone(), front
         front.children[self._first_page(node.tokens)] = node
