@@ -291,3 +291,44 @@ def test_rows_share_no_batch_with_what_is_found_by_counting_tokens(rig: Any, fir
     assert set.union(*together) >= {"rows", "states"}
     assert rig.side.provider.stats().outcomes[OutcomeKind.MATERIALIZED] == 1
     check(rig, asked["rows"])
+
+
+def in_parts(rig: Any) -> list[int]:
+    """A prompt of six passages in another order than a donor has them: as many rows."""
+    parts = [passage(seed, 300) for seed in range(10, 16)]
+    rig.serve([token for part in parts for token in part], "donor")
+    return [token for at in (3, 0, 5, 1, 4, 2) for token in (*passage(30 + at, 9), *parts[at])] + passage(40, 30)
+
+
+@pytest.mark.parametrize("decoding", [0, 6, 12])
+def test_who_decodes_takes_no_room_from_rows(new_rig: Callable[..., Any], decoding: int) -> None:
+    rig = new_rig(slots=16384, most_sequences=16, lookup_budget_ms=10_000.0)
+    prompt = in_parts(rig)
+    for number in range(decoding):
+        rig.submit(passage(500 + number, 20), f"decoding-{number}", wish="off")
+    rig.step()
+    request = rig.submit(prompt, "asked")
+    rig.step()
+    check(rig, request)
+    assert request.cached_tokens > 1600
+
+
+def test_a_claim_is_cut_to_the_room_of_its_batch(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=10_000.0)
+    prompt = in_parts(rig)
+    others = [rig.submit(passage(500 + number, 20), f"other-{number}", wish="off") for number in range(3)]
+    request = rig.submit(prompt, "asked")
+    assert set(rig.step()) == {*others, request}, "it need not wait for a batch of its own"
+    check(rig, request)
+    assert 800 < request.cached_tokens < 1600
+
+
+def test_where_most_would_be_lost_it_waits_a_round_and_nobody_overtakes_it(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=10_000.0)
+    prompt = in_parts(rig)
+    others = [rig.submit(passage(500 + number, 20), f"other-{number}", wish="off") for number in range(6)]
+    request, behind = rig.submit(prompt, "asked"), rig.submit(passage(600, 20), "behind", wish="off")
+    assert set(rig.step()) == set(others)
+    assert set(rig.step()) == {request, behind}
+    check(rig, request)
+    assert request.cached_tokens > 1600
