@@ -65,13 +65,17 @@ class Operations(RuleBasedStateMachine):
         which=st.integers(0, 100),
         more=st.lists(st.integers(0, len(PASSAGES) - 1), max_size=1),
         salt=st.sampled_from((*SALTS, *["same"] * 6)),
-        wish=st.sampled_from((*["on"] * 6, "off", "discovery")),
+        wish=st.sampled_from((*["on"] * 6, *["off"] * 2, "discovery")),
     )
     def go_on(self, which: int, more: list[int], salt: str | None, wish: str) -> None:
         """The next turn of somebody's conversation, or the same question from another tenant."""
         if len(self.rig.waiting) >= 6:
             return
-        prompt, key = self.approximate[-1 - which % min(3, len(self.approximate))]
+        known = self.approximate if wish == "on" else self.served
+        if wish == "off":
+            self.rig.settle()
+            self.rig.evict(self.rig.slots)  # To host memory, if there is such.
+        prompt, key = known[-1 - which % min(3, len(known))]
         self.count += 1
         prompt = [*prompt[:1200], *passage(1000 + self.count, 24), *(token for i in more for token in PASSAGES[i])]
         prompt += passage(3000 + self.count, 12)
