@@ -318,6 +318,7 @@ class Side:
     def _claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
         if not self.donors.are_of_same_tokens(life, plan):
             return DeclineReason.INTERNAL_ERROR
+        life.first_span = plan.first_approximate_token
         return self.costs.choose(life.request_id, life.namespace, plan, self._fitting)
 
     def _fitting(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
@@ -333,7 +334,6 @@ class Side:
         )
         if isinstance(claim, DeclineReason):
             return claim
-        life.first_span = plan.first_approximate_token
         fitting = claim.within(self.limits.row_tokens, self.limits.sequences - 1, self.tree.page_size)
         return DeclineReason.TOO_FEW_TOKENS_SAVED if fitting is None else fitting.moved_only()
 
