@@ -144,12 +144,14 @@ MODULE_NAMES = {
     ],
     "semblend_core.serving.tree": [
         "ExactTree",
+        "InPlace",
         "KeptDonors",
         "Load",
         "Loading",
         "SlotPool",
         "TreeDonors",
         "TreeLife",
+        "TreeLineages",
         "TreeMatch",
     ],
     "semblend_core.serving.worker": [

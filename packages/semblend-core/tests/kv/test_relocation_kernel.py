@@ -292,3 +292,21 @@ def test_it_compiles_for_every_type(dtype: torch.dtype, ptx_for_hopper: Compile)
     assert ("min.NaN.f32" in ptx) == ("max.NaN.f32" in ptx) == (dtype.itemsize == 1), "fp8 saturates and keeps NaN"
     assert "min.f32" not in ptx
     assert "max.f32" not in ptx
+
+
+def test_slots_whose_numbers_stay_on_the_device_are_moved_alike(interpreted: ModuleType) -> None:
+    shape, rotation = Shape(blocks=200, block=1, dtype=torch.float32), llama(64)
+    pool, reference = (slots(shape) for _ in range(2))
+    for ours, theirs in zip(pool.keys + pool.values, reference.keys + reference.values, strict=True):
+        theirs.copy_(ours)
+    order = torch.randperm(shape.slots)
+    sources = {"a": order[:40], "b": order[40:90]}
+    spans = [Span(12, "b", 5, 30), Span(45, "a", 0, 17), Span(62, "b", 40, 10)]
+    target = order[90:170]
+    moves = SpanMoves.of_slots(spans, sources, target, first_position=10)
+    interpreted.relocate_with_triton(pool, pool, moves, rotation)
+    tables = {donor: SlotTable.of_slots(numbers.numpy()) for donor, numbers in sources.items()}
+    by_numbers = Moves.build(spans, sources=tables, target=SlotTable.of_slots(target.numpy(), first_position=10))
+    relocate_with_torch(reference, reference, by_numbers, rotation)
+    for got, wanted in zip(pool.keys + pool.values, reference.keys + reference.values, strict=True):
+        assert torch.equal(got, wanted)

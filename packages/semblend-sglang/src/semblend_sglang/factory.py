@@ -79,9 +79,14 @@ def _side(
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
-    step_tokens = _most_tokens(resolved(ctx.server_args))
-    # Rows, and at least a page of the request itself, must fit into one batch.
-    limits = BatchLimits(max(0, step_tokens - cache.page_size), int(runner.max_running_requests))
+    arguments = resolved(ctx.server_args)
+    step_tokens = _most_tokens(arguments)
+    limits = BatchLimits(
+        # Rows, and at least a page of the request itself, must fit into one batch.
+        max(0, step_tokens - cache.page_size),
+        int(runner.max_running_requests),
+        with_decoding=bool(arguments.enable_mixed_chunk),
+    )
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
     side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs)
     side.on_change = EngineMetrics(provider).update

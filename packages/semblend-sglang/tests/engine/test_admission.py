@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+from toy_model import exact_numbers
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.kv import StoreOptions
@@ -109,17 +110,20 @@ def test_rows_that_can_never_fit_shorten_the_plan(new_rig: Callable[..., Any]) -
     rig.check_accounts()
 
 
-def test_nothing_approximate_enters_the_tree_and_the_switch_is_put_back(rig: Any) -> None:
+def test_the_exact_opening_enters_the_tree_and_nothing_approximate(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
     request = rig.submit(prompt, "asked")
     rig.step()
-    assert request.skip_radix_cache_insert
-    rig.tree.checkpoint(request, up_to=len(prompt))  # Even if SGLang asked for it.
-    assert rig.exact_match(prompt, TreeKey(None)) == []
-    rig.finish(request)
-    assert not request.skip_radix_cache_insert
-    assert rig.exact_match(prompt, TreeKey(None)) == []
+    opening = 80
+    rig.tree.checkpoint(request, up_to=len(prompt))  # However often SGLang asks for it.
+    for _ in range(2):
+        slots = rig.exact_match(prompt, TreeKey(None))
+        assert len(slots) == opening
+        assert rig.numbers_at(slots) == exact_numbers(prompt[:opening])
+        rig.check_accounts()
+        if request in rig.running:
+            rig.finish(request)
     assert len(rig.side.donors) == 1
 
 
@@ -149,8 +153,6 @@ def test_a_retracted_request_is_computed_exactly_and_may_then_be_cached(rig: Any
     rig.step()
     rig.finish(request)
     slots = rig.exact_match(prompt, TreeKey(None))
-    from toy_model import exact_numbers
-
     assert rig.numbers_at(slots) == exact_numbers(prompt[: len(slots)])
     assert len(slots) > len(prompt) - rig.page_size
     rig.check_accounts()
@@ -289,3 +291,44 @@ def test_rows_share_no_batch_with_what_is_found_by_counting_tokens(rig: Any, fir
     assert set.union(*together) >= {"rows", "states"}
     assert rig.side.provider.stats().outcomes[OutcomeKind.MATERIALIZED] == 1
     check(rig, asked["rows"])
+
+
+def in_parts(rig: Any) -> list[int]:
+    """A prompt of six passages in another order than a donor has them: as many rows."""
+    parts = [passage(seed, 300) for seed in range(10, 16)]
+    rig.serve([token for part in parts for token in part], "donor")
+    return [token for at in (3, 0, 5, 1, 4, 2) for token in (*passage(30 + at, 9), *parts[at])] + passage(40, 30)
+
+
+@pytest.mark.parametrize("decoding", [0, 6, 12])
+def test_who_decodes_takes_no_room_from_rows(new_rig: Callable[..., Any], decoding: int) -> None:
+    rig = new_rig(slots=16384, most_sequences=16, lookup_budget_ms=10_000.0)
+    prompt = in_parts(rig)
+    for number in range(decoding):
+        rig.submit(passage(500 + number, 20), f"decoding-{number}", wish="off")
+    rig.step()
+    request = rig.submit(prompt, "asked")
+    rig.step()
+    check(rig, request)
+    assert request.cached_tokens > 1600
+
+
+def test_a_claim_is_cut_to_the_room_of_its_batch(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=10_000.0)
+    prompt = in_parts(rig)
+    others = [rig.submit(passage(500 + number, 20), f"other-{number}", wish="off") for number in range(3)]
+    request = rig.submit(prompt, "asked")
+    assert set(rig.step()) == {*others, request}, "it need not wait for a batch of its own"
+    check(rig, request)
+    assert 800 < request.cached_tokens < 1600
+
+
+def test_where_most_would_be_lost_it_waits_a_round_and_nobody_overtakes_it(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=10_000.0)
+    prompt = in_parts(rig)
+    others = [rig.submit(passage(500 + number, 20), f"other-{number}", wish="off") for number in range(6)]
+    request, behind = rig.submit(prompt, "asked"), rig.submit(passage(600, 20), "behind", wish="off")
+    assert set(rig.step()) == set(others)
+    assert set(rig.step()) == {request, behind}
+    check(rig, request)
+    assert request.cached_tokens > 1600

@@ -92,7 +92,7 @@ class RigSubject(Subject):
         side, rig = self._rig.side, self._rig
         broken = {
             Fault.LOOKUP_ERROR: (side.provider, "lookup"),
-            Fault.LOAD_ERROR: (side.pool, "move"),
+            Fault.LOAD_ERROR: (side.pool, "move_slots"),
             Fault.CAPTURE_ERROR: (side.provider, "offer_donor"),
         }
         if fault in broken:

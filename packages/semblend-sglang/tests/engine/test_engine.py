@@ -44,7 +44,8 @@ def test_what_was_computed_before_is_reused_and_answers_stay_close(
         confirmed = running.confirmed() - before
         cold = running.ask(prompt, salt=f"{salt}, {question}, another tenant")
         assert confirmed > 0.6 * cold["meta_info"]["prompt_tokens"]
-        assert cached(reused) == confirmed, "what was computed is counted as cached"
+        opening = cached(reused) - confirmed  # Exact, and left by those who asked before.
+        assert 0 <= opening < 0.1 * cold["meta_info"]["prompt_tokens"], "what was computed is counted as cached"
         assert cached(cold) == 0, "another tenant was served from this one's KV"
         far.append(divergence(cold, reused))
     assert sum(far) / len(far) < bound
@@ -59,6 +60,24 @@ def test_several_requests_reuse_in_one_batch(running: RunningEngine) -> None:
     together = running.ask([recipient(name) for name in list(CASES)[:2]], salt="batch")
     assert running.confirmed() - before == sum(map(cached, together))
     assert all(cached(answer) > 300 for answer in together)
+
+
+def test_a_conversation_goes_on_from_what_was_served_approximately(running: RunningEngine) -> None:
+    running.ask(first(), salt="turns", tokens=1)
+    prompt = recipient("new instruction")
+    for turn in range(4):
+        before = running.confirmed()
+        answer = running.ask(prompt, salt="turns", tokens=12)
+        cold = running.ask(prompt, salt=f"turns, {turn}", wish="off", tokens=12)
+        tokens = cold["meta_info"]["prompt_tokens"]
+        if turn:
+            assert tokens - cached(answer) < 40, "the history is computed again"
+            assert running.confirmed() - before > 0.9 * cached(answer)
+        assert divergence(cold, answer) < 0.1
+        prompt = f"{prompt}{answer['text']}\n\nQuestion: {QUESTIONS[turn % 3]}\nAnswer:"
+    assert cached(running.ask(prompt, salt="turns", wish="off", tokens=1)) < 100, (
+        "the exact cache holds more than exact KV"
+    )
 
 
 def test_an_exact_prefix_is_left_to_sglang(running: RunningEngine) -> None:

@@ -76,9 +76,9 @@ def test_while_the_first_of_an_id_is_computed_the_second_is_cold(rig: Any) -> No
     for request in (first, second):
         check(rig, request)
     rig.finish(second)
-    assert first.skip_radix_cache_insert, "the second's end took the first's mark away"
+    assert rig.is_approximate(first), "the second's end took the first's mark away"
     rig.finish(first)
-    assert rig.exact_match(list(first.origin_input_ids), TreeKey(None)) == []
+    assert len(rig.exact_match(list(first.origin_input_ids), TreeKey(None))) == 80
     rig.check_accounts()
     assert len(rig.side.requests) == 0
 

@@ -31,6 +31,8 @@ class Operations(RuleBasedStateMachine):
         super().__init__()
         self.rig = type(self).new_rig(slots=2048, most_sequences=8, **self.SETTINGS, **self.options)
         self.served: list[tuple[list[int], TreeKey]] = []
+        self.approximate: list[tuple[list[int], TreeKey]] = []
+        """Those of them that reused something."""
         self.count = 0
         self.serve_everything()
 
@@ -57,6 +59,30 @@ class Operations(RuleBasedStateMachine):
         prompt = [*fresh[:own], *(token for index in order for token in PASSAGES[index]), *fresh[own:]]
         self.rig.submit(prompt, f"r{self.count}", salt=salt, wish=wish)
         self.served.append((prompt, TreeKey(None, salt)))
+
+    @precondition(lambda self: self.approximate)
+    @rule(
+        which=st.integers(0, 100),
+        more=st.lists(st.integers(0, len(PASSAGES) - 1), max_size=1),
+        salt=st.sampled_from((*SALTS, *["same"] * 6)),
+        wish=st.sampled_from((*["on"] * 6, *["off"] * 2, "discovery")),
+    )
+    def go_on(self, which: int, more: list[int], salt: str | None, wish: str) -> None:
+        """The next turn of somebody's conversation, or the same question from another tenant."""
+        if len(self.rig.waiting) >= 6:
+            return
+        known = self.approximate if wish == "on" else self.served
+        if wish == "off":
+            self.rig.settle()
+            self.rig.evict(self.rig.slots)  # To host memory, if there is such.
+        prompt, key = known[-1 - which % min(3, len(known))]
+        self.count += 1
+        prompt = [*prompt[:1200], *passage(1000 + self.count, 24), *(token for i in more for token in PASSAGES[i])]
+        prompt += passage(3000 + self.count, 12)
+        key = key if salt == "same" else TreeKey(None, salt)
+        self.rig.submit(prompt, f"r{self.count}", salt=key.cache_salt, wish=wish)
+        self.served.append((prompt, key))
+        self.step(rounds=1)
 
     @precondition(lambda self: self.rig.waiting or self.rig.chunked)
     @rule(rounds=st.integers(1, 3))
@@ -86,18 +112,22 @@ class Operations(RuleBasedStateMachine):
     def evict(self, tokens: int) -> None:
         self.rig.evict(tokens)
 
-    @precondition(lambda self: self.count % 4 == 0 and "move" not in vars(self.rig.side.pool))
+    @precondition(lambda self: self.count % 4 == 0 and "move_slots" not in vars(self.rig.side.pool))
     @rule()
     def fail_the_next_move(self) -> None:
-        def fails(moves: Any) -> None:
-            del self.rig.side.pool.move
+        def fails(*moves: Any) -> None:
+            del self.rig.side.pool.move_slots
             raise RuntimeError("a fault that the test asked for")
 
-        self.rig.side.pool.move = fails
+        self.rig.side.pool.move_slots = fails
 
     @invariant()
     def accounts_close(self) -> None:
         self.rig.check_accounts()
+
+    @invariant()
+    def what_is_gone_on_from_is_that_of_its_tokens(self) -> None:
+        self.rig.check_lineages()
 
     @invariant()
     def the_tree_is_exact(self) -> None:
@@ -115,7 +145,11 @@ class Operations(RuleBasedStateMachine):
         assert self.rig.tokens_at(slots) == known[: len(slots)]
         assert self.rig.key_error(slots, list(range(len(slots)))) < 1e-4
         assert 0 <= request.cached_tokens < len(request.origin_input_ids)
-        if not request.skip_radix_cache_insert:
+        life = self.rig.side.requests.of_request(request)
+        if life is not None and life.is_approximate:
+            self.happened["taken in place"] += life.in_place is not None
+            self.approximate.append((list(request.origin_input_ids), life.key))
+        if not self.rig.is_approximate(request):
             from toy_model import exact_numbers
 
             assert self.rig.numbers_at(slots) == exact_numbers(known[: len(slots)])
@@ -151,6 +185,7 @@ def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: d
     happened = what_happens(new_rig, options, examples)
     assert happened["materialized"] > examples
     assert min(happened["load_failed"], happened["discovery_only"]) > 0
+    assert happened["taken in place"] >= examples // 4
 
 
 @pytest.mark.parametrize(

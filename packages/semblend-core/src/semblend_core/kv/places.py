@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from semblend_core.contract.plan import Span
 from semblend_core.kv.donor_kv import InvalidKvError
@@ -71,10 +74,10 @@ class SpanMoves:
     source_starts: npt.NDArray[np.integer]
     """The place of its first token there."""
     shifts: Indices
-    target_blocks: Int32s
-    """The block table of what is written, from place 0 on."""
+    target_blocks: Int32s | Tensor
+    """The block table of what is written, from place 0 on. A tensor is on the device already."""
     target_block_size: int
-    source_blocks: Int32s
+    source_blocks: Int32s | Tensor
     """The same of what is read; unread where ``source_block_size`` is 0, since then a place is a slot."""
     source_block_size: int
 
@@ -93,6 +96,27 @@ class SpanMoves:
         taken, given = (slots.astype(np.int32) for slots in (moves.source_slots, moves.target_slots))
         shifts = moves.shifts[moves.shift_rows[first]]
         return cls(first, lengths, np.zeros_like(first), first, shifts, given, 1, taken, 1)
+
+    @classmethod
+    def of_slots(
+        cls, spans: Sequence[Span], sources: Mapping[str, Tensor], target: Tensor, first_position: int
+    ) -> SpanMoves:
+        """Spans of donors in the pool, by slot numbers that stay on the device: nobody waits for them.
+
+        ``sources``: the slots of each donor's tokens from its first on. ``target``: those of the sequence that is
+        written, from ``first_position`` on.
+        """
+        begins = dict(zip(sources, accumulate((len(slots) for slots in sources.values()), initial=0), strict=False))
+        columns = np.array(
+            [
+                (span.target_start - first_position, span.length, begins[span.donor_id] + span.donor_start, span.shift)
+                for span in spans
+            ],
+            np.int64,
+        )
+        starts, lengths, source_starts, shifts = columns.T
+        given, taken = target.to(torch.int32), torch.cat(list(sources.values())).to(torch.int32)
+        return cls(starts, lengths, np.zeros_like(starts), source_starts, shifts, given, 1, taken, 1)
 
     @property
     def tokens(self) -> int:

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from semblend_core.contract.plan import Span
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
@@ -72,6 +73,33 @@ def relocate_spans(
         np.array([span.shift for span in spans], np.int64),
     )
     _launch([sources[donor_id] for donor_id in indices], target, moves, rotation)
+
+
+def relocate_slots(
+    pool: PagedKv,
+    spans: Sequence[Span],
+    sources: Mapping[str, Tensor],
+    target: Tensor,
+    first_position: int,
+    rotation: Rotation,
+) -> None:
+    """:func:`relocate` within a pool, by slots whose numbers are on the device. Where there is a kernel, none is read.
+
+    ``sources`` are the slots of the donors' tokens by donor, ``target`` those of a sequence from ``first_position`` on.
+    Then only what the host knows is checked: that the spans lie within them.
+    """
+    if not has_kernel(pool.device, pool.dtype):
+        tables = {donor_id: SlotTable.of_slots(slots.cpu().numpy()) for donor_id, slots in sources.items()}
+        table = SlotTable.of_slots(target.cpu().numpy(), first_position)
+        relocate(pool, pool, Moves.build(spans, sources=tables, target=table), rotation)
+        return
+    for span in spans:
+        if span.donor_end > len(sources[span.donor_id]):
+            raise InvalidKvError(f"donor of {span} has {len(sources[span.donor_id])} slots")
+        if span.target_start < first_position or span.target_end > first_position + len(target):
+            raise InvalidKvError(f"target of {span} is outside its {len(target)} slots from {first_position} on")
+    if spans:
+        _launch(pool, pool, SpanMoves.of_slots(spans, sources, target, first_position), rotation)
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:

@@ -195,16 +195,21 @@ def launch_arguments(
     parts: dict[str, npt.NDArray[Any]] = {
         "target_starts": target.layer_starts,
         "target_scales": target.scale_table,
-        "target_blocks": moves.target_blocks,
         "sources": sources.table,
         "source_starts": sources.starts,
         "source_scales": sources.scales,
-        "source_blocks": moves.source_blocks,
         "spans": np.stack(columns, axis=1, dtype=np.int32, casting="same_kind"),
         "tile_spans": tile_spans,
         **dict(zip(("cos_table", "sin_table"), (table.numpy() for table in rotation.cos_sin(shifts)), strict=True)),
     }
+    there: dict[str, Tensor] = {}
+    for name, table in (("target_blocks", moves.target_blocks), ("source_blocks", moves.source_blocks)):
+        if isinstance(table, Tensor):
+            there[name] = table
+        else:
+            parts[name] = table
     arguments = {
+        **there,
         "target_keys": target.keys[0],
         "target_values": target_values[0],
         **dict(zip(parts, upload(tuple(parts.values()), target.device), strict=True)),

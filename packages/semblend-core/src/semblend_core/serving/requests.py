@@ -69,6 +69,11 @@ class RequestBook(Generic[Life]):
             life.go(Stage.WAITING)
             self._drop_claim(life)
 
+    def shorten(self, life: Life, claim: Claim) -> None:
+        """The engine has room for a part of the claim only."""
+        assert life.stage is Stage.CLAIMED
+        life.claim = claim
+
     def load(self, life: Life) -> Claim:
         """The engine took the claim: what it promises is on its way."""
         assert life.claim is not None

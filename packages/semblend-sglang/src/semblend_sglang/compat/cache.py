@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
 from semblend_core import TokenIds
+from semblend_core.serving import contain, token_ids_of
+from semblend_core.serving.tree import InPlace
 from semblend_sglang.compat.support import why_not_for
 from semblend_sglang.scheduler.aliases import AliasPath
-from semblend_sglang.scheduler.requests import Asked, TreeKey
+from semblend_sglang.scheduler.requests import Asked, SglangLife, TreeKey
 from semblend_sglang.scheduler.side import Side
 
 
@@ -46,7 +49,7 @@ class SemBlendCache:
         return slots
 
     def free(self, slots: torch.Tensor) -> None:
-        self.token_to_kv_pool_allocator.free(slots)
+        self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)  # Whole pages, as in a row.
 
     # --- The hooks' calls --------------------------------------------------------------------------------------------
 
@@ -62,13 +65,12 @@ class SemBlendCache:
         req.already_computed = load.claim.row_tokens
         adder.log_hit_tokens -= load.claim.row_tokens
         adder.log_input_tokens += load.claim.row_tokens
-        self.semblend_continued(req, finished=adder.new_chunked_req is not req)
 
-    def semblend_continued(self, req: Any, finished: bool) -> None:
-        """A piece of an approximate prompt, or all of it, is admitted. ``finished``: none follows."""
-        life = self.semblend.requests.of_request(req) if self.semblend is not None else None
-        if life is not None and life.is_approximate and (finished or not self.SWITCH_STOPS_PIECES):
-            life.forbid_insert()
+    def semblend_counts_on(self, req: Any, life: SglangLife) -> bool:
+        """Whether SGLang took what it was told of this request for granted: it may be made to forget all matches."""
+        promised = 0 if life.claim is None else life.claim.length
+        start = life.claim.start if life.claim is not None else life.in_place.end if life.in_place is not None else 0
+        return (self._prefix_len(req), req.host_hit_length) == (start, promised)
 
     def semblend_forget_private(self, req: Any) -> None:
         """SGLang did not take the request: what it was given is gone."""
@@ -78,8 +80,11 @@ class SemBlendCache:
     def _longer(self, asked: Asked, exact: Any) -> Any:
         """``exact``, SGLang's own match, or one that counts on what SemBlend has besides."""
         if self.semblend is not None:
-            claim = self.semblend.match(asked)
-            return exact if claim is None else exact._replace(host_hit_length=claim.length)
+            life = self.semblend.match(asked)
+            if life is None:
+                return exact
+            found = exact if life.in_place is None else self._with_in_place(exact, life.in_place)
+            return found if life.claim is None else found._replace(host_hit_length=life.claim.length)
         if self.semblend_aliases is None:
             return exact
         found = self.semblend_aliases.match(asked, lambda tokens: self._look(tokens, asked.key))
@@ -98,6 +103,58 @@ class SemBlendCache:
         elif self.semblend_aliases is not None:
             self.semblend_aliases.cached(asked)
 
+    # --- What was computed behind approximate KV ---------------------------------------------------------------------
+
+    def _keep_approximate(self, req: Any, up_to: int) -> None:
+        """Its exact opening goes into the exact tree, and the rest to its lineage. What they took is not its own."""
+        contain("keeping what is behind approximate KV", self._keep, req, up_to)
+
+    def _keep(self, req: Any, up_to: int) -> None:
+        side = self.semblend
+        life = side.requests.of_request(req) if side is not None else None
+        if side is None or life is None or not side.may_keep(life):
+            return
+        opening = side.lineages.exact_opening(life)
+        if self._owned_by_trees(req) < opening <= up_to:
+            self._insert_exact(req, opening)
+        owned = self._owned_by_trees(req)
+        if owned >= opening:
+            row = self._row(req)[:up_to]
+            self._set_owned_by_trees(req, side.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned))
+
+    def _evict_both(self, params: EvictParams, evict_exact: Callable[[EvictParams], EvictResult]) -> EvictResult:
+        if self.semblend is None or not params.num_tokens:
+            return evict_exact(params)
+        result = EvictResult()
+
+        def exact(tokens: int) -> int:
+            nonlocal result
+            result = evict_exact(replace(params, num_tokens=tokens))
+            return int(result.num_tokens_evicted)
+
+        pool_tokens = self.token_to_kv_pool_allocator.size
+        gone = self.semblend.lineages.make_room(params.num_tokens, exact, pool_tokens)
+        return replace(result, num_tokens_evicted=gone)
+
+    def _evictable_approximate(self) -> int:
+        return 0 if self.semblend is None else self.semblend.lineages.shadow.evictable_tokens
+
+    def _held_approximate(self) -> int:
+        return 0 if self.semblend is None else self.semblend.lineages.shadow.held_tokens
+
+    def all_values_flatten(self) -> torch.Tensor:
+        exact: torch.Tensor = super().all_values_flatten()  # type: ignore[misc]
+        nodes = self.semblend.lineages.shadow.nodes() if self.semblend is not None else ()
+        return torch.cat([exact, *(node.slots for node in nodes)])
+
+    def evictable_size(self) -> int:
+        return int(super().evictable_size()) + self._evictable_approximate()  # type: ignore[misc]
+
+    def protected_size(self) -> int:
+        return int(super().protected_size()) + self._held_approximate()  # type: ignore[misc]
+
+    # --- What each generation knows by itself ------------------------------------------------------------------------
+
     def _parts(self) -> Iterator[Side | AliasPath]:
         return (part for part in (self.semblend, self.semblend_aliases) if part is not None)
 
@@ -110,6 +167,32 @@ class SemBlendCache:
 
     def _look(self, tokens: Any, key: TreeKey) -> tuple[int, Any]:
         """How many of ``tokens`` the device holds, and SGLang's match of them."""
+        raise NotImplementedError
+
+    def _with_in_place(self, exact: Any, in_place: InPlace) -> Any:
+        """SGLang's match, longer by what lies in place."""
+        raise NotImplementedError
+
+    def _insert_exact(self, req: Any, up_to: int) -> None:
+        """Give the first tokens of a request, whole pages, to the exact tree."""
+        raise NotImplementedError
+
+    def _prefix_len(self, req: Any) -> int:
+        raise NotImplementedError
+
+    def _owned_by_trees(self, req: Any) -> int:
+        """How many of its first tokens are not freed with it."""
+        raise NotImplementedError
+
+    def _set_owned_by_trees(self, req: Any, tokens: int) -> None:
+        raise NotImplementedError
+
+    def _row(self, req: Any) -> torch.Tensor:
+        """Its slots, to be read and written."""
+        raise NotImplementedError
+
+    def _tokens(self, req: Any, up_to: int) -> Any:
+        """Of its prompt and its answer."""
         raise NotImplementedError
 
     def _tree_key(self, req: Any) -> TreeKey:

@@ -32,13 +32,15 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
         return _add_with_alias(original, adder, req, *args, **kwargs)
     if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
         return _leave_in_queue(others_go_on=False)
-    life = side.claimed(req) if req.host_hit_length else None
+    life = side.promised(req)
+    if life is not None and not adder.tree_cache.semblend_counts_on(req, life):
+        life = None
     if life is not None:
-        verdict = _verdict_on_claim(adder, side, life)
+        verdict = _verdict_on_claim(adder, side, life) if life.claim is not None else None
         if verdict is not None:
             return verdict
-        if life.claim is None:
-            req.host_hit_length, life = 0, None
+        req.host_hit_length = life.claim.length if life.claim is not None else 0
+        side.hold(life)
     rows = 0 if life is None or life.claim is None else life.claim.row_tokens
     before = len(adder.can_run_list)
     _take_room(adder, rows)
@@ -62,10 +64,21 @@ def _verdict_on_claim(adder: Any, side: Side, life: SglangLife) -> Any | None:
         if not (adder.can_run_list or adder.running_batch.batch_size()):
             time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
         return _leave_in_queue(others_go_on=True)
-    if life.claim is not None and not (adder.tree_cache.semblend_may_load() and _has_room(adder, side, life.claim)):
-        if adder.can_run_list and side.may_wait(life):
-            return _leave_in_queue(others_go_on=False)
-        side.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
+    if side.waits_for_same(life):
+        return _leave_in_queue(others_go_on=True)
+    claim = life.claim
+    if claim is None:
+        return None
+    fitting = _within_room(adder, side, claim) if adder.tree_cache.semblend_may_load() else None
+    if fitting is claim:
+        return None
+    most_is_lost = fitting is None or 2 * fitting.reused_tokens < claim.reused_tokens
+    if most_is_lost and adder.can_run_list and side.may_wait(life):
+        return _leave_in_queue(others_go_on=False)
+    if fitting is None:
+        side.give_up(life, DeclineReason.ALLOCATION_FAILED)
+    else:
+        side.requests.shorten(life, fitting)
     return None
 
 
@@ -81,15 +94,6 @@ def ask_storage(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -
     """SGLang asks its storage for what lies behind the exact prefix of a request, which a claim would make longer."""
     with getattr(scheduler.tree_cache, "semblend_exact_only", nullcontext)():
         return original(scheduler, *args, **kwargs)
-
-
-def add_chunked_request(original: Original, adder: Any, req: Any) -> Any:
-    """The next piece of a long prompt."""
-    result = original(adder, req)
-    side = side_of(adder.tree_cache)
-    if side is not None:
-        adder.tree_cache.semblend_continued(req, finished=result is None)
-    return result
 
 
 def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -153,15 +157,20 @@ def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) 
         contain("a change of weights", getattr(storage, "semblend_weights_changed", lambda: None))
 
 
-def _has_room(adder: Any, side: Side, claim: Claim) -> bool:
-    """Whether this batch can hold the rows beside at least a page of the request: their tokens, and their number."""
+def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
+    """As much of ``claim`` as this batch can hold, by the tokens and the number of its rows.
+
+    A page of the request itself must fit too.
+    """
     if not claim.rows:
-        return True
+        return claim
     if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
-        return False
-    room = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
-    sequences = side.rows_of_admitted() + len(adder.can_run_list) + adder.running_batch.batch_size() + 1
-    return bool(claim.row_tokens + adder.page_size <= room and sequences + len(claim.rows) <= side.limits.sequences)
+        return None
+    tokens = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
+    sequences = side.rows_of_admitted() + len(adder.can_run_list) + 1
+    if side.limits.with_decoding:
+        sequences += adder.running_batch.batch_size()
+    return claim.within(tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)
 
 
 def _counts_tokens_of_its_batch(req: Any) -> bool:
@@ -186,7 +195,6 @@ def _leave_in_queue(*, others_go_on: bool) -> Any:
 UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": add_one_request,
-    "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req": add_chunked_request,
     "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new": make_forward_batch,
     "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": make_logits_metadata,
     "sglang.srt.model_executor.model_runner.ModelRunner.forward": run_model,

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import (
     CacheRequestOutcome,
+    EvictParams,
+    EvictResult,
     InitLoadBackParams,
     MatchPrefixParams,
     MatchResult,
@@ -17,7 +19,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.registry import create_unified_radix_cache
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from semblend_core.serving.tree import TreeMatch
+from semblend_core.serving.tree import InPlace, TreeMatch
 from semblend_sglang.compat.cache import SemBlendCache
 from semblend_sglang.scheduler.requests import TreeKey
 
@@ -65,17 +67,24 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         return False if self._load_is_private else bool(super().load_back_is_cache_owned())
 
     def prefix_device_indices(self, req: Any) -> torch.Tensor:
-        private = self._private.pop(req.rid, None)
-        if private is None:
+        life = self.semblend.requests.of_request(req) if self.semblend is not None else None
+        if life is None or not life.is_approximate:
             exact: torch.Tensor = super().prefix_device_indices(req)
             return exact
-        whole = torch.cat([self.path_device_indices(req.last_node), private.to(torch.int64)])
+        parts = [self.path_device_indices(req.last_node)]
+        if life.in_place is not None:
+            parts.append(life.in_place.slots)
+        private = self._private.pop(req.rid, None)
+        if private is not None:
+            parts.append(private.to(torch.int64))
+        whole = torch.cat(parts)
         assert len(whole) == req.prefix_len, (req.rid, len(whole), req.prefix_len)
         return whole
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         if self._is_approximate(req):
-            return  # SGLang does not ask for what skips insertion; should it ever, the tree stays exact.
+            self._keep_approximate(req, up_to)
+            return
         super().checkpoint(req, up_to=up_to, **kwargs)
         if up_to >= len(req.origin_input_ids) and not self.disable:
             self._prompt_cached(req, req.kv.req_pool_idx)
@@ -91,6 +100,16 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         if outcome is CacheRequestOutcome.ABORT:
             for part in self._parts():
                 part.leave_queue(request.rid)
+
+    def _evict(self, params: EvictParams, *args: Any, **kwargs: Any) -> EvictResult:
+        evict = super()._evict
+        return self._evict_both(params, lambda left: evict(left, *args, **kwargs))
+
+    def full_evictable_size(self) -> int:
+        return int(super().full_evictable_size()) + self._evictable_approximate()
+
+    def full_protected_size(self) -> int:
+        return int(super().full_protected_size()) + self._held_approximate()
 
     def reset(self) -> None:
         super().reset()
@@ -145,6 +164,28 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
 
     def _tree_key(self, req: Any) -> TreeKey:
         return TreeKey(req.extra_key, req.cache_salt)
+
+    def _with_in_place(self, exact: MatchResult, in_place: InPlace) -> MatchResult:
+        return exact._replace(device_prefix_len=in_place.end, cache_protected_len=in_place.end)
+
+    def _insert_exact(self, req: Any, up_to: int) -> None:
+        super().checkpoint(req, up_to=up_to)
+
+    def _prefix_len(self, req: Any) -> int:
+        return int(req.prefix_len)
+
+    def _owned_by_trees(self, req: Any) -> int:
+        return int(req.kv.cache_protected_len)
+
+    def _set_owned_by_trees(self, req: Any, tokens: int) -> None:
+        req.kv.cache_protected_len = tokens
+
+    def _row(self, req: Any) -> torch.Tensor:
+        row: torch.Tensor = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx]
+        return row
+
+    def _tokens(self, req: Any, up_to: int) -> Any:
+        return req.full_untruncated_fill_ids[:up_to]
 
     def _may_grow(self, req: Any, exact: MatchResult) -> bool:
         """Whether SGLang has exact tokens off the device, fetches some, or looks again as some were evicted."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
+from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings, TokenIds
 from semblend_core.kv import RotationProof
 from semblend_core.serving import (
     Claim,
@@ -26,17 +26,20 @@ from semblend_core.serving import (
     contain,
     tokens_to_keep,
 )
-from semblend_core.serving.tree import ExactTree, KeptDonors, Load, Loading, SlotPool, TreeDonors
+from semblend_core.serving.tree import ExactTree, InPlace, KeptDonors, Load, Loading, SlotPool, TreeDonors, TreeLineages
+from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-MOST_POSTPONEMENTS = 8
-"""Rounds that a request waits for room for its rows before it is served cold: who stands behind it waits too."""
+MOST_POSTPONEMENTS = 2
+"""Rounds that a request waits for more room for its rows, or for another try: who stands behind it waits too."""
+MOST_WAITS_FOR_SAME = 8
+"""Rounds that a request waits for another with the same opening, which is about to leave its KV for both."""
 MOST_REPEATED = 8
-"""Waiting requests that are looked up again because a donor has come: those in front."""
+"""Waiting requests that are looked up again because there is more to be found: those in front."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class BatchLimits:
     """Of one request, beside at least a page of its own."""
     sequences: int
     """Rows included: SGLang's buffers have no room for more."""
+    with_decoding: bool = False
+    """Whether requests that decode share the batch of those that are prefilled."""
 
 
 class Side:
@@ -68,6 +73,7 @@ class Side:
         self.provider, self.settings, self.tree, self.pool, self.limits = provider, settings, tree, pool, limits
         self.donors = TreeDonors(provider, settings, tree, pool, kept)
         self._loading = Loading(tree, pool, self.donors)
+        self.lineages = TreeLineages(tree)
         self.requests = SglangRequests(
             namespaces, lambda outcome: provider.report_outcome(outcome), self._loading.stop_fetching
         )
@@ -84,13 +90,13 @@ class Side:
         self.times_emptied = 0
         """How often the exact tree was emptied."""
         self._old_weights_in_tree = False
-        self._repeated = (0, 0)
-        """For this generation of donors: how many of those who wait in front were looked up again."""
+        self._lookups, self._searches = Repeats(MOST_REPEATED), Repeats(MOST_REPEATED)
+        """For donors, and for lineages."""
 
     # --- A waiting request: asked in every round until it is admitted ------------------------------------------------
 
-    def match(self, asked: Asked) -> Claim | None:
-        """What may be counted on behind the exact prefix, if anything."""
+    def match(self, asked: Asked) -> SglangLife | None:
+        """The request, if it may count on more than its exact prefix: on what lies in place, and on a claim behind."""
         try:
             return self._match(asked)
         except Exception:
@@ -99,6 +105,11 @@ class Side:
             if life is not None:
                 self.requests.decline(life, DeclineReason.INTERNAL_ERROR)
             return None
+
+    def promised(self, request: Any) -> SglangLife | None:
+        """The life of a request that may count on a claim, on what lies in place, or on both."""
+        life = self.requests.of_request(request)
+        return life if life is not None and life.is_open and (life.claim or life.in_place) else None
 
     def claimed(self, request: Any) -> SglangLife | None:
         """The life of a request that may count on a claim."""
@@ -110,11 +121,24 @@ class Side:
         return self._or_decline(self._loading.arrival, life) or "given up"
 
     def may_wait(self, life: SglangLife) -> bool:
-        """Whether a request whose rows find no room in this batch is worth another round; it is served cold if not."""
-        if life.postpone(MOST_POSTPONEMENTS):
-            return True
-        self.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
-        return False
+        """Whether a request that did not get what it claims in this round is worth another."""
+        return life.postpone(MOST_POSTPONEMENTS)
+
+    def waits_for_same(self, life: SglangLife) -> bool:
+        """Whether another request brings most of its claim soon, so that both share it. For a few rounds."""
+        if life.claim is None or not self.lineages.brings_the_same(life, life.claim):
+            return False
+        life.waited_for_same += 1
+        return life.waited_for_same <= MOST_WAITS_FOR_SAME
+
+    def give_up(self, life: SglangLife, reason: DeclineReason) -> None:
+        """Its spans are not to be had. What lies in place is; without that it is served cold."""
+        if life.in_place is None:
+            self.requests.decline(life, reason)
+        elif life.stage is Stage.CLAIMED:
+            asked = life.question
+            self.requests.withdraw(life)
+            life.question = asked  # The same would be found again.
 
     def rows_of_admitted(self) -> int:
         """Sequences that requests of the batch under way have besides their own."""
@@ -126,24 +150,31 @@ class Side:
 
     # --- Admission ---------------------------------------------------------------------------------------------------
 
+    def hold(self, life: SglangLife) -> None:
+        """SGLang is about to take the request: what it counts on in place must not make room for it."""
+        self.lineages.hold(life)
+
     def admit(self, life: SglangLife) -> Tensor | None:
-        """Private slots of the whole claim, filled with what is reused; None: the request is computed."""
+        """Private slots of the whole claim, filled with what is reused; None: the request computes that."""
         loaded = self._or_decline(self._loading.load, life)
         if loaded is None:
             return None
-        claim = self.requests.load(life)
+        self.requests.load(life)
         self.loads[life] = loaded
-        life.approximate_from = claim.first_approximate
+        life.approximate_from = life.first_span if life.in_place is None else life.in_place.start
+        self.lineages.grow(life)
         return loaded.slots
 
     def withdraw(self, life: SglangLife) -> None:
         """SGLang did not take the request after all: it asks again in the next round, but does not copy for ever."""
         life.restore_insert()
+        self.lineages.release(life)
         loaded = self.loads.pop(life, None)
         if loaded is not None:
             self.tree.free(loaded.slots)
             self.requests.take_back(life)
-            self.may_wait(life)
+            if not self.may_wait(life):
+                self.give_up(life, DeclineReason.ALLOCATION_FAILED)
 
     def admitted(self, request: Any) -> None:
         """SGLang took the request, with or without reuse."""
@@ -151,9 +182,13 @@ class Side:
         if life is None:
             return
         self._loading.stop_fetching(life)
-        generation, repeated = self._repeated
-        self._repeated = (generation, max(0, repeated - 1))  # Somebody else has come to the front.
-        if life.is_queued:
+        for repeats in (self._lookups, self._searches):
+            repeats.one_less_in_front()
+        if life.held and life.in_place is not None and life.is_queued:
+            self.give_up(life, DeclineReason.ALLOCATION_FAILED)
+            self.requests.take_in_place(life, life.in_place.length)
+            life.approximate_from = life.in_place.start
+        elif life.is_queued:
             self.requests.withdraw(life)
             self.requests.serve_without(life, Stage.COLD, self.self_test.why_not)
             self.requests.compute(life)
@@ -181,8 +216,9 @@ class Side:
             if loaded.done is not None and not loaded.done.query():
                 waiting.append((life, loaded))
                 continue
-            tokens = loaded.claim.reused_tokens
-            self.requests.confirm(life, tokens, tokens * self.pool.token_bytes)
+            moved = loaded.claim.reused_tokens
+            in_place = 0 if life.in_place is None else life.in_place.length
+            self.requests.confirm(life, in_place + moved, moved * self.pool.token_bytes)
         self._landing = waiting
 
     # --- What SGLang's own cache took --------------------------------------------------------------------------------
@@ -191,11 +227,21 @@ class Side:
         """The exact tree holds the whole prompt now: it may become a donor."""
         contain("taking a prompt for a donor", self._cached, asked, read_slots)
 
+    def may_keep(self, life: SglangLife) -> bool:
+        """Whether what an approximate request has computed is fit to go on from: what it reused has landed."""
+        self.confirm_landed()
+        return life.stage is Stage.REUSING
+
+    def keep(self, life: SglangLife, tokens: TokenIds, row: Tensor, owned: int) -> int:
+        """An approximate request has computed ``tokens``, in these slots. How many of them the trees own now."""
+        return self.lineages.keep(life, tokens, row, owned)
+
     def released(self, request: Any) -> None:
         """The request's memory is given back: it has finished, was aborted, or was retracted and will be computed."""
         self.confirm_landed()
         life = self.requests.of_request(request)
         if life is not None:
+            self.lineages.release(life)
             never_started = self.loads.pop(life, None) is not None  # Its slots go back with its row.
             self.requests.end(life, loading=not never_started)
             if never_started and request.output_ids:
@@ -209,6 +255,7 @@ class Side:
         """The exact tree was emptied, as for new weights: no donor is of use any longer."""
         self.times_emptied += 1
         self._old_weights_in_tree = False
+        self.lineages.emptied()
         self._forget_donors()
 
     def weights_changed(self) -> None:
@@ -216,6 +263,7 @@ class Side:
         if not self._old_weights_in_tree:
             logger.warning("SGLang changed its weights without a flush: until it is flushed no prompt becomes a donor")
         self._old_weights_in_tree = True
+        self.lineages.new_weights()
         self._forget_donors()
 
     def close(self) -> None:
@@ -227,6 +275,7 @@ class Side:
     def check_integrity(self) -> None:
         """Raise AssertionError where the books do not agree. Between requests nothing may be left."""
         self.provider.check_integrity()
+        self.lineages.shadow.check_integrity()
         for life in self.loads:
             assert self.requests.of_request(life.request) is life, "a load is ordered for a request that is gone"
             assert life.stage is Stage.LOADING, f"a load is ordered for a request that is {life.stage}"
@@ -234,7 +283,7 @@ class Side:
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
-    def _match(self, asked: Asked) -> Claim | None:
+    def _match(self, asked: Asked) -> SglangLife | None:
         life = self.requests.follow(asked, lambda life: contain("meeting a request", self.donors.meet, life))
         if life is None:
             return None
@@ -245,14 +294,31 @@ class Side:
             return None
         if asked.unsettled:
             self.requests.withdraw(life)
+            life.in_place = None
             life.finding = Finding(False, DeclineReason.EXACT_PREFIX_ELSEWHERE)
             return None
         with self.costs.apart():
-            return self._seeker.seek(life, asked.exact_tokens, self._may_ask)
+            life.in_place = self._find_in_place(life, asked.exact_tokens)
+            reach = asked.exact_tokens if life.in_place is None else life.in_place.end
+            self._seeker.seek(life, reach, self._may_ask)
+        return self.promised(asked.request)
+
+    def _find_in_place(self, life: SglangLife, exact_tokens: int) -> InPlace | None:
+        if life.wish.mode != "on" or not self.self_test.passed:
+            return None
+        question = (self.lineages.generation, exact_tokens)
+        known = life.in_place
+        if known is not None and (known.start != exact_tokens or not self.lineages.still_there(known)):
+            known, life.sought = None, None
+        if life.sought == question or not self._searches.may_ask(life.sought is None, self.lineages.generation):
+            return known
+        life.sought = question
+        return self.lineages.find(life, exact_tokens)
 
     def _claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
         if not self.donors.are_of_same_tokens(life, plan):
             return DeclineReason.INTERNAL_ERROR
+        life.first_span = plan.first_approximate_token
         return self.costs.choose(life.request_id, life.namespace, plan, self._fitting)
 
     def _fitting(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
@@ -283,18 +349,11 @@ class Side:
             result = DeclineReason.INTERNAL_ERROR
         if not isinstance(result, DeclineReason):
             return result
-        self.requests.decline(life, result)
+        self.give_up(life, result)
         return None
 
     def _may_ask(self, life: SglangLife) -> bool:
-        """The first time always. With a long queue not everybody again for every new donor: those in front first."""
-        if life.question is None:
-            return True
-        now = self.donors.book.generation
-        generation, repeated = self._repeated
-        repeated = repeated if generation == now else 0
-        self._repeated = (now, min(repeated + 1, MOST_REPEATED))
-        return repeated < MOST_REPEATED
+        return self._lookups.may_ask(life.question is None, self.donors.book.generation)
 
     def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         life = self.requests.of_request(asked.request)

@@ -47,6 +47,7 @@ class Rig(ToyModel):
         kept: Any = None,
         proved: bool = True,
         identity: tuple[tuple[str, str], ...] = (),
+        events: bool = False,
         **settings: Any,
     ) -> None:
         self.page_size, self.chunk, self.latent, self.slots = page_size, chunk, latent, slots
@@ -62,6 +63,7 @@ class Rig(ToyModel):
             page_size=page_size,
             tree_components=(ComponentType.FULL,),
             tree_core_backend=core,
+            enable_kv_cache_events=events,
         )
         self.tree = SemBlendUnifiedCache(self.parameters)
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
@@ -119,7 +121,7 @@ class Rig(ToyModel):
             rem_chunk_tokens=self.chunk,
         )
         if self.chunked is not None:
-            self.chunked = hooks.add_chunked_request(PrefillAdder.add_chunked_req, adder, self.chunked)
+            self.chunked = adder.add_chunked_req(self.chunked)
         for request in list(self.waiting):
             if not self._is_asked_about(request):
                 continue
@@ -254,8 +256,20 @@ class Rig(ToyModel):
         slots: list[int] = found.read_slots().tolist() if found.length else []
         return slots
 
+    def is_approximate(self, request: Req) -> bool:
+        life = self.side.requests.of_request(request)
+        return life is not None and life.is_approximate
+
+    def check_lineages(self) -> None:
+        """Whatever others may go on from is the KV of its own tokens, at their own places."""
+        for node in self.side.lineages.shadow.nodes():
+            first = node.lineage.start + sum(step.tokens.size for step in node.path()) - node.tokens.size
+            slots = node.slots.tolist()
+            assert self.tokens_at(slots) == node.tokens.tolist()
+            assert self.key_error(slots, list(range(first, first + len(slots)))) < 1e-4
+
     def check_accounts(self) -> None:
-        """Every slot is free, in the tree, or some request's own; none twice."""
+        """Every slot is free, in a tree, or some request's own; none twice."""
         held = [*self.running, *([self.chunked] if self.chunked else [])]
         own = [slot for request in held for slot in self.slots_of(request)[request.kv.cache_protected_len :]]
         pages = {slot // self.page_size for slot in own}
@@ -264,4 +278,7 @@ class Rig(ToyModel):
         used = len(pages) * self.page_size
         total = self.allocator.available_size() + self.tree.evictable_size() + self.tree.protected_size() + used
         assert total == self.slots, f"{self.slots - total} slots are lost"
+        approximate = [slot for node in self.side.lineages.shadow.nodes() for slot in node.slots.tolist()]
+        assert len(set(approximate)) == len(approximate), "two lineages own one slot"
+        assert not set(approximate) & set(own), "a request would free what a lineage owns"
         self.side.check_integrity()

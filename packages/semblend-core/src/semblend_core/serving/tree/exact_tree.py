@@ -11,6 +11,9 @@ from torch import Tensor
 from semblend_core.contract import TokenIds
 from semblend_core.kv.fetching import RequestFetch
 from semblend_core.serving.life import RequestLife
+from semblend_core.serving.lineage import Lineage
+from semblend_core.serving.tree.in_place import InPlace
+from semblend_core.serving.tree.shadow import ShadowNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +54,15 @@ class TreeLife(RequestLife):
     """Under which name the exact tree keeps the request, besides its tokens."""
     fetch: RequestFetch = field(default_factory=RequestFetch)
     """What is fetched from disk for its claim. Nobody else holds it, so it goes when it is not wanted any more."""
+    first_span: int = 0
+    """Where its claim's plan leaves what is exact. Beginnings of spans that are computed afresh count as left too."""
+    in_place: InPlace | None = None
+    """What it goes on from, behind its exact prefix. A claim begins behind it."""
+    sought: tuple[int, int] | None = None
+    """Generation of lineages and exact prefix when that was last looked for."""
+    held: dict[Lineage, ShadowNode] = field(default_factory=dict)
+    """What is kept from eviction for it."""
+    lineage: Lineage | None = None
+    """What grows from its own relocated KV."""
+    waited_for_same: int = 0
+    """Rounds in which another request was about to leave what it wanted to load."""

@@ -8,12 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from semblend_core.contract import DeclineReason, TokenIds
-from semblend_core.kv import Moves, SlotTable
+from semblend_core.kv import SlotTable
 from semblend_core.kv.fetching import DonorFetch, RequestFetch
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.disk_waits import Arrival, DiskWaits
@@ -133,17 +132,12 @@ class Loading:
             self._tree.let_go(held)
 
     def _move(self, claim: Claim, slots: Tensor, sources: _Sources) -> None:
-        """The host waits for the slots' numbers only."""
-        tables = list(sources.in_tree.values())
-        numbers = torch.cat([slots.to(torch.int64), *tables]).cpu().numpy()
-        ends = np.cumsum([claim.length, *map(len, tables)])
-        own, *theirs = np.split(numbers, ends[:-1])
-        target = SlotTable.of_slots(own, first_position=claim.start)
-        in_tree = dict(zip(sources.in_tree, map(SlotTable.of_slots, theirs), strict=True))
+        """Nobody waits for the slots' numbers, except where KV comes from the donor store."""
         self._pool.come_behind_the_forward()
-        spans = [span for span in claim.spans if span.donor_id in in_tree]
+        spans = [span for span in claim.spans if span.donor_id in sources.in_tree]
         if spans:
-            self._pool.move(Moves.build(spans, sources=in_tree, target=target))
+            self._pool.move_slots(spans, sources.in_tree, slots.to(torch.int64), claim.start)
         parts = [part for fetch in sources.fetches for part in fetch.parts()]
         if parts:
+            target = SlotTable.of_slots(slots.cpu().numpy(), first_position=claim.start)
             self._pool.bring([(donor, span) for donor, inside in parts for span in inside], target)

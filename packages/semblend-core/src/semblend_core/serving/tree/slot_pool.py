@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, Span
-from semblend_core.kv import DonorKv, Moves, PagedKv, Rotation, RotationProof, SlotTable
+from semblend_core.kv import DonorKv, PagedKv, Rotation, RotationProof, SlotTable
 from semblend_core.kv.pool import KvPool
+from semblend_core.kv.relocation import relocate_slots
 
 
 class SlotPool(KvPool):
@@ -20,6 +21,12 @@ class SlotPool(KvPool):
         """``forward_stream``: where forwards run, if not on the stream of those who call this."""
         super().__init__(views, rotation)
         self._forward_stream = forward_stream
+
+    def move_slots(
+        self, spans: Sequence[Span], sources: Mapping[str, Tensor], target: Tensor, first_position: int
+    ) -> None:
+        """Spans of donors that lie in the pool, by slots whose numbers stay on the device. Nobody waits for them."""
+        relocate_slots(self.views, spans, sources, target, first_position, self.rotation)
 
     def take_slots(self, slots: Tensor) -> DonorKv:
         """A copy of the KV in ``slots``, whose numbers stay on the device."""
@@ -66,8 +73,7 @@ class SlotPool(KvPool):
     def warm_up(self) -> None:
         """Compile what a first request would otherwise wait for. Nothing is in use yet, so any slots serve."""
         for tokens in (16, 17):
-            span, slots = Span(1, "warm-up", 0, tokens), np.arange(2 * tokens)
-            source = SlotTable.of_slots(slots[:tokens])
-            target = SlotTable.of_slots(slots[tokens:], first_position=1)
-            self.move(Moves.build([span], sources={"warm-up": source}, target=target))
+            span, slots = Span(1, "warm-up", 0, tokens), torch.arange(2 * tokens, device=self.device)
+            self.move_slots([span], {"warm-up": slots[:tokens]}, slots[tokens:], first_position=1)
+            target = SlotTable.of_slots(np.arange(tokens, 2 * tokens), first_position=1)
             self.bring([(self.take_slots(torch.arange(tokens, device=self.device)), span)], target)
