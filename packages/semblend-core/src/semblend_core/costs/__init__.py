@@ -5,6 +5,17 @@ from semblend_core.costs.judgements import Judgement, Judgements
 from semblend_core.costs.step_clock import Step, StepClock
 from semblend_core.costs.step_times import StepTimes
 from semblend_core.costs.steps import Part, StepShape
-from semblend_core.costs.trials import Trials
+from semblend_core.costs.trials import Lookups, Trials
 
-__all__ = ["CostFile", "Judgement", "Judgements", "Part", "Step", "StepClock", "StepShape", "StepTimes", "Trials"]
+__all__ = [
+    "CostFile",
+    "Judgement",
+    "Judgements",
+    "Lookups",
+    "Part",
+    "Step",
+    "StepClock",
+    "StepShape",
+    "StepTimes",
+    "Trials",
+]

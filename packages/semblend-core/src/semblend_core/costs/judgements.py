@@ -21,6 +21,7 @@ class Judgement:
     request_id: str
     namespace: Namespace
     prompt_tokens: int
+    exact_prefix_tokens: int
     reason: DeclineReason | None
     """Why nothing is reused; None: it is."""
     trial_of: Kind | None

@@ -1,7 +1,8 @@
-"""What does not seem to pay is tried now and then, or it would never be known."""
+"""What does not seem to pay is tried now and then, or it would never be known; and looked up no more often."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -49,3 +50,35 @@ class Trials:
     def went_well(self, kind: Kind) -> None:
         self._well.add(kind)
         self._kinds.pop(kind, None)
+
+
+MOST_IN_VAIN = 8
+"""Lookups in a row, for prompts of about one length, whose plans did not pay."""
+LOOK_ONE_IN = 8
+
+
+class Lookups:
+    """A lookup takes time too. Where plans have not paid lately, few prompts of that length are looked up."""
+
+    def __init__(self) -> None:
+        self._in_vain: dict[int, int] = {}
+        """By length: plans in a row that did not pay."""
+        self._skipped: dict[int, int] = {}
+
+    def are_worth_it(self, tokens: int) -> bool:
+        """``tokens``: what would be computed without reuse."""
+        length = _length(tokens)
+        if self._in_vain.get(length, 0) < MOST_IN_VAIN:
+            return True
+        self._skipped[length] = (self._skipped.get(length, 0) + 1) % LOOK_ONE_IN
+        return self._skipped[length] == 0
+
+    def note(self, tokens: int, paid: bool) -> None:
+        """A plan for a prompt of this length paid, as far as can be told, or did not."""
+        length = _length(tokens)
+        self._in_vain[length] = 0 if paid else self._in_vain.get(length, 0) + 1
+
+
+def _length(tokens: int) -> int:
+    """Lengths that differ by less than a fifth are about one."""
+    return int(4 * math.log2(max(1, tokens)))

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from semblend_core.contract import DeclineReason, Namespace, Plan, Span
-from semblend_core.costs import CostFile, Judgement, Judgements, Part, Step, StepClock, StepShape, StepTimes, Trials
+from semblend_core.costs import (
+    CostFile,
+    Judgement,
+    Judgements,
+    Lookups,
+    Part,
+    Step,
+    StepClock,
+    StepShape,
+    StepTimes,
+    Trials,
+)
 from semblend_core.planning import CostModel
 from semblend_core.recompute import Corrected
 from semblend_core.recompute.tiers import choose_policy_for
@@ -92,7 +103,7 @@ class CostGate:
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
         self._judgements = Judgements(audit or NoAudit(), self._measured)
-        self._trials = Trials()
+        self._trials, self._lookups = Trials(), Lookups()
         self._learned, self._now, self._saved_at = 0, now, now()
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
@@ -132,6 +143,10 @@ class CostGate:
 
     # --- A request ---------------------------------------------------------------------------------------------------
 
+    def may_pay(self, tokens: int) -> bool:
+        """Whether a lookup is worth its time, where ``tokens`` would be computed without reuse."""
+        return not self.is_on or self._lookups.are_worth_it(tokens)
+
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
         """The claim that is predicted to be fastest, of the whole plan or of a part of it; or why there is none."""
         if not self.is_on:
@@ -154,11 +169,14 @@ class CostGate:
             weighed = self._weigh(cold, steps)
         trial = trial and not weighed.pays
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
+        if not trial:
+            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, paid=weighed.pays)
         self._judgements.add(
             Judgement(
                 request_id,
                 namespace,
                 plan.prompt_tokens,
+                plan.exact_prefix_tokens,
                 reason,
                 kind if trial else None,
                 weighed.cold,
@@ -235,6 +253,7 @@ class CostGate:
         gained = judgement.measured < (1 - LEAST_GAIN) * judgement.cold
         if judgement.trial_of is not None and judgement.reused and gained:
             self._trials.went_well(judgement.trial_of)
+            self._lookups.note(judgement.prompt_tokens - judgement.exact_prefix_tokens, paid=True)
 
     def _took(self, step: Step, microseconds: float) -> None:
         if step.shape is None:

@@ -27,14 +27,17 @@ class Seeker(Generic[Life]):
         self_test: SelfTest,
         claim_for: Callable[[Life, Plan], Claim | DeclineReason],
         drop_missing: Callable[[Life, Plan], bool] = lambda life, plan: False,
+        may_pay: Callable[[int], bool] = lambda tokens: True,
     ) -> None:
         """``claim_for``: what this engine makes of a plan, or why nothing.
+
+        ``may_pay``: whether a lookup is worth its time for a request with so many tokens to compute.
 
         ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
         donors go without a word.
         """
         self.provider, self._requests, self._donors, self._self_test = provider, requests, donors, self_test
-        self._claim_for, self._drop_missing = claim_for, drop_missing
+        self._claim_for, self._drop_missing, self._may_pay = claim_for, drop_missing, may_pay
 
     def seek(self, life: Life, exact_tokens: int, may_ask: Callable[[Life], bool] = lambda life: True) -> Claim | None:
         """The claim of a request that is open, behind ``exact_tokens`` of the engine's own; made when there is none.
@@ -55,6 +58,9 @@ class Seeker(Generic[Life]):
         return life.claim
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
+        if life.wish.mode == "on" and not self._may_pay(life.token_ids.size - exact_tokens):
+            life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
+            return None
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):
             result = self.provider.lookup(LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens))

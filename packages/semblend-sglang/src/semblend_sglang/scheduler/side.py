@@ -80,7 +80,13 @@ class Side:
         self.self_test = SelfTest(1, lambda found: contain("noting the self-test", provider.note_self_test, found))
         self._proof = RotationProof(pool.rotation)
         self._seeker = Seeker(
-            provider, self.requests, self.donors.book, self.self_test, self._claim_for, self.donors.drop_missing
+            provider,
+            self.requests,
+            self.donors.book,
+            self.self_test,
+            self._claim_for,
+            self.donors.drop_missing,
+            may_pay=self.costs.may_pay,
         )
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""

@@ -42,7 +42,7 @@ class Admission:
         self._lineages = lineages
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
-        self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for)
+        self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
         self.fetch_orders = FetchOrders(ranks) if settings.store_disk_bytes else None
         """None where no donor can lie on disk."""
         self.room: RowRoom | None = None
