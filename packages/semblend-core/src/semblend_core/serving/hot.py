@@ -82,7 +82,7 @@ class HotOpenings(Generic[Note]):
         for digest, length in sorted(asked.prompts.items(), key=lambda prompt: prompt[1]):
             if length >= token_ids.size:
                 break
-            rolling.update(token_ids[hashed:length])  # Each token is hashed once for all of them.
+            rolling.update(token_ids[hashed:length].data)  # Each token is hashed once for all of them.
             hashed = length
             if rolling.digest() == digest:
                 return False
@@ -90,4 +90,4 @@ class HotOpenings(Generic[Note]):
 
 
 def _digest(token_ids: TokenIds) -> bytes:
-    return hashlib.blake2b(token_ids, digest_size=16).digest()
+    return hashlib.blake2b(token_ids.data, digest_size=16).digest()

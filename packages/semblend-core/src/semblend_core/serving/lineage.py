@@ -89,7 +89,7 @@ class LineageBook:
         for start in sorted(branches):  # Each token is hashed once for all of them.
             if start > reach:
                 break
-            rolling.update(token_ids[hashed:start])
+            rolling.update(token_ids[hashed:start].data)
             hashed = start
             for lineage in branches[start].get(rolling.digest(), ()):
                 if lineage.confirmed:
@@ -135,4 +135,4 @@ class LineageBook:
 
 
 def _digest(token_ids: TokenIds) -> bytes:
-    return hashlib.blake2b(token_ids, digest_size=16).digest()
+    return hashlib.blake2b(token_ids.data, digest_size=16).digest()
