@@ -67,6 +67,17 @@ def test_generated_blocks_are_named_as_those_before_them() -> None:
     assert one.request.block_hashes[-1] == bytes(a ^ 0x40 for a in plain.request.block_hashes[-1])
 
 
+def test_without_a_prefix_cache_nothing_is_named() -> None:
+    one = life(blocks=0)
+    one.request._block_hasher = None
+    one.lineage = lineage(0)
+    one.rename(16)
+    assert one.request._block_hasher is None
+    assert one.request.block_hashes == []
+    one.untaint()
+    assert one.request._block_hasher is None
+
+
 def test_what_was_not_written_can_be_untainted() -> None:
     one = life()
     before, hasher = list(one.request.block_hashes), one.request._block_hasher

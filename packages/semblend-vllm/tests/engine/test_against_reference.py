@@ -38,9 +38,11 @@ def claim_for(engine: Any, tokens: np.ndarray, salt: str) -> Claim:
     """What the adapter is about to claim for this prompt."""
     follower = engine.side._follow
     request = SimpleNamespace(lora_request=None, cache_salt=salt)
-    result = engine.side.provider.lookup(LookupRequest("ask ahead", follower.namespace(request), tokens))
+    namespace = follower.namespace(request)
+    result = engine.side.provider.lookup(LookupRequest("ask ahead", namespace, tokens))
     engine.side.provider.report_outcome(Outcome("ask ahead", OutcomeKind.COLD))
-    claim = engine.side.admission._claim_for(SimpleNamespace(request=request), result.plan)
+    life = SimpleNamespace(request=request, request_id="ask ahead", namespace=namespace)
+    claim = engine.side.admission._claim_for(life, result.plan)
     assert isinstance(claim, Claim)
     return claim
 

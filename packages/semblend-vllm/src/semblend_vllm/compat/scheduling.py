@@ -11,6 +11,7 @@ from typing import Any
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
@@ -106,7 +107,8 @@ def request_like(request: Any, request_id: str, tokens: Sequence[int], make_hash
 
 
 def is_idle(scheduler: Any) -> bool:
-    return not scheduler.has_unfinished_requests()
+    """Whether it has nothing to do. One that is paused shall do nothing."""
+    return not scheduler.has_unfinished_requests() and bool(scheduler.pause_state == PauseState.UNPAUSED)
 
 
 def is_alone(scheduler: Any, request: Any) -> bool:

@@ -85,6 +85,8 @@ class VllmRequest(RequestLife):
             return
         self._true_hashes = true = list(self.request.block_hashes)
         self._make_hashes = make = self.request._block_hasher
+        if make is None:
+            return  # Nothing is published.
 
         def make_named(request: Any) -> list[Any]:
             named = request.block_hashes

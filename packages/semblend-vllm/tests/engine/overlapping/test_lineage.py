@@ -198,3 +198,22 @@ def test_the_background_steps_aside(engine: Any, document: Prompt, source: rando
     assert engine.answers[late.request_id] == answer(late.prompt_token_ids, 2)
     assert engine.side.provider.stats().background_tokens > 0, "it goes on when all are served"
     engine.check_nothing_is_left()
+
+
+def test_a_paused_engine_computes_nothing_in_the_background(
+    engine: Any, document: Prompt, source: random.Random
+) -> None:
+    from vllm.v1.core.sched.interface import PauseState
+
+    opening = some(source, 40) + document
+    for _ in range(2):
+        ask(engine, opening + some(source, 20))
+    engine.add(opening + some(source, 20), ANSWER)
+    while len(engine.scheduler.requests):
+        engine.scheduler.set_pause_state(PauseState.PAUSED_NEW if not engine.scheduler.waiting else PauseState.UNPAUSED)
+        engine.step()
+    assert engine.side.provider.stats().background_tokens == 0
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    ask(engine, some(source, 50))
+    assert engine.side.provider.stats().background_tokens > 0
+    engine.check_nothing_is_left()
