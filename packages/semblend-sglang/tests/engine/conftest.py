@@ -19,6 +19,8 @@ SETTINGS = {
     "SEMBLEND_LOOKUP_BUDGET_MS": "10000",
     "SEMBLEND_COST_GATE": "0",
     "SEMBLEND_COST_DIR": "none",
+    # No test but the one for it asks for an opening so often.
+    "SEMBLEND_EXACT_AFTER": "4",
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
 }
 os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})

@@ -80,6 +80,19 @@ def test_a_conversation_goes_on_from_what_was_served_approximately(running: Runn
     )
 
 
+def test_an_opening_that_many_ask_for_becomes_exact(running: RunningEngine) -> None:
+    running.ask(first(), salt="many", tokens=1)
+    for number in range(4):
+        asked = running.ask(recipient("new instruction", f"Question {number}?"), salt="many", tokens=1)
+    time.sleep(2)  # SGLang hears of nothing new while a piece is computed.
+    plain = running.ask(recipient("new instruction", "And now?"), salt="many", wish="off", tokens=1)
+    assert cached(plain) > 0.9 * asked["meta_info"]["prompt_tokens"]
+    cold = running.ask(recipient("new instruction", "And now?"), salt="few", wish="off", tokens=1)
+    assert divergence(cold, plain) < 1e-3
+    running.engine.flush_cache()
+    assert cached(running.ask(first(), salt="many", wish="off", tokens=1)) == 0, "a piece is in the way of a flush"
+
+
 def test_an_exact_prefix_is_left_to_sglang(running: RunningEngine) -> None:
     prompt = first("Which town?")
     running.ask(prompt, salt="exact", tokens=1)

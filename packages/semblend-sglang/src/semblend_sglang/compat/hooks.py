@@ -12,6 +12,7 @@ from typing import Any
 
 from semblend_core import DeclineReason
 from semblend_core.serving import Claim, contain
+from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
@@ -206,6 +207,7 @@ HOOKS: dict[str, Callable[..., Any]] = {
     f"{UPDATER}.update_weights_from_tensor": update_weights,
     f"{UPDATER}.update_weights_from_ipc": update_weights,
     **TIMING_HOOKS,
+    **BACKGROUND_HOOKS,
 }
 
 

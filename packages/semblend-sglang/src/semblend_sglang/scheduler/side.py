@@ -18,6 +18,8 @@ from semblend_core.serving import (
     Claim,
     CostGate,
     Finding,
+    HotOpenings,
+    Lineage,
     Namespaces,
     Seeker,
     SelfTest,
@@ -27,6 +29,7 @@ from semblend_core.serving import (
     tokens_to_keep,
 )
 from semblend_core.serving.tree import ExactTree, InPlace, KeptDonors, Load, Loading, SlotPool, TreeDonors, TreeLineages
+from semblend_sglang.scheduler.background import Asker, Background
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
 
@@ -74,6 +77,8 @@ class Side:
         self.donors = TreeDonors(provider, settings, tree, pool, kept)
         self._loading = Loading(tree, pool, self.donors)
         self.lineages = TreeLineages(tree)
+        self.hot: HotOpenings[Asker] = HotOpenings(settings.exact_after)
+        self.background = Background(self.hot, tree, lambda tokens: provider.note_background(tokens))
         self.requests = SglangRequests(
             namespaces, lambda outcome: provider.report_outcome(outcome), self._loading.stop_fetching
         )
@@ -190,6 +195,9 @@ class Side:
         self._loading.stop_fetching(life)
         for repeats in (self._lookups, self._searches):
             repeats.one_less_in_front()
+        if life.held and life.in_place is not None:
+            lineages = [stretch.lineage for stretch in life.in_place.stretches]
+            self._asked_for(life, lineages, life.in_place.end)
         if life.held and life.in_place is not None and life.is_queued:
             self.give_up(life, DeclineReason.ALLOCATION_FAILED)
             self.requests.take_in_place(life, life.in_place.length)
@@ -240,7 +248,11 @@ class Side:
 
     def keep(self, life: SglangLife, tokens: TokenIds, row: Tensor, owned: int) -> int:
         """An approximate request has computed ``tokens``, in these slots. How many of them the trees own now."""
-        return self.lineages.keep(life, tokens, row, owned)
+        is_first = life.lineage is None
+        owned = self.lineages.keep(life, tokens, row, owned)
+        if is_first and life.lineage is not None:
+            self._asked_for(life, [life.lineage], 0)
+        return owned
 
     def released(self, request: Any) -> None:
         """The request's memory is given back: it has finished, was aborted, or was retracted and will be computed."""
@@ -379,9 +391,14 @@ class Side:
         if wanted:
             self.donors.add(life, tokens, read_slots)
 
+    def _asked_for(self, life: SglangLife, lineages: list[Lineage], shared_tokens: int) -> None:
+        asker = Asker(life.key, life.request.lora_id, life.request.http_worker_ipc)
+        contain("counting who asks", self.hot.note, lineages, life.token_ids, shared_tokens, asker)
+
     def _forget_donors(self) -> None:
         self.requests.namespaces.new_weights()
         self.donors.clear()
+        self.hot.clear()
         for life in self.requests:
             if life.is_queued:
                 life.namespace = self.requests.namespaces.of(None, life.key.salt)

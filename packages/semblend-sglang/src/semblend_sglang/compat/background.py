@@ -1,0 +1,122 @@
+"""How a piece of an opening is computed by an idle scheduler of SGLang's."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from semblend_core.serving import contain
+from semblend_sglang.compat.support import resolved
+from semblend_sglang.scheduler.background import Asker, Background, Piece
+
+Original = Callable[..., Any]
+
+_numbers = count()
+
+
+def on_idle(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Nothing is to be done: time for a piece of an opening that many ask for.
+
+    A piece is computed to its end before SGLang hears of anything new. So it is never in anyone's way: neither in the
+    queue, nor when SGLang is told to flush its cache or to update its weights, which it refuses while requests run.
+    """
+    side = getattr(scheduler.tree_cache, "semblend", None)
+    background: Background | None = None if side is None else side.background
+    if background is None or not background.has_work or not _may_work(scheduler):
+        return original(scheduler, *args, **kwargs)
+    piece = background.next_piece()
+    if piece is None:
+        return original(scheduler, *args, **kwargs)
+    _compute(scheduler, piece)
+    background.computed(piece)
+    return None
+
+
+def _may_work(scheduler: Any) -> bool:
+    """Not beside other ranks or replicas, which would have to be told; nor where the answer goes to SGLang's server
+    in Rust, which expects none."""
+    arguments = resolved(scheduler.server_args)
+    alone = arguments.tp_size == 1 and arguments.dp_size == 1 and getattr(scheduler, "rust_server", None) is None
+    return alone and bool(scheduler.is_fully_idle())
+
+
+def _compute(scheduler: Any, piece: Piece) -> None:
+    """One request, from the queue to its end, in the steps of SGLang's own loop. What raises in them is SGLang's."""
+    name = contain("ordering a piece of an opening", _order, scheduler, piece)
+    batch = None
+    while name is not None:
+        plan = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=batch)
+        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+        if not batch:
+            break
+        result = scheduler.run_batch(batch)
+        if scheduler.enable_overlap:
+            scheduler._apply_war_barrier()
+            scheduler.launch_batch_sample_if_needed(result, batch)
+        scheduler.process_batch_result(batch.copy() if scheduler.enable_overlap else batch, result)
+    for request in [request for request in scheduler.waiting_queue if request.rid == name]:
+        _withdraw(scheduler, request)
+
+
+def _order(scheduler: Any, piece: Piece) -> str | None:
+    """Put a request into the queue, as if it had come from outside. The id it goes by; None: there is no use in it."""
+    from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
+    from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    asker = piece.asker
+    if not _has_adapter(scheduler, asker):
+        return None
+    # SGLang's tokenizer process drops answers to such ids without a word where nobody waits for them.
+    name = f"{HEALTH_CHECK_RID_PREFIX}_semblend_exact_{next(_numbers)}"
+    sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True, custom_params={"semblend": "off"})
+    sampling.normalize(None)
+    scheduler.handle_generate_request(
+        TokenizedGenerateReqInput(
+            rid=name,
+            http_worker_ipc=asker.tokenizer,
+            input_text="",
+            input_ids=array("q", piece.token_ids.astype(np.int64).tobytes()),
+            input_embeds=None,
+            mm_inputs=None,
+            token_type_ids=None,
+            sampling_params=sampling,
+            return_logprob=False,
+            logprob_start_len=-1,
+            top_logprobs_num=0,
+            token_ids_logprob=None,
+            stream=False,
+            lora_id=asker.adapter,
+            **_namespace(asker),
+        )
+    )
+    return name
+
+
+def _has_adapter(scheduler: Any, asker: Asker) -> bool:
+    """Whether the adapter, if there is one, was not unloaded in the meantime."""
+    return asker.adapter is None or asker.adapter in scheduler.tp_worker.model_runner.lora_manager.lora_refs
+
+
+def _namespace(asker: Asker) -> dict[str, str | None]:
+    extra_key, salt = asker.key.extra_key, asker.key.cache_salt
+    if extra_key is not None and asker.adapter is not None:
+        extra_key = extra_key.removesuffix(asker.adapter)  # SGLang appends it again.
+    # An older SGLang does not know the salt.
+    return {"extra_key": extra_key} if salt is None else {"extra_key": extra_key, "cache_salt": salt}
+
+
+def _withdraw(scheduler: Any, request: Any) -> None:
+    """It was not admitted."""
+    scheduler.waiting_queue.remove(request)
+    release = getattr(scheduler, "_release_aborted_request", None)  # What newer versions have begun to fetch for it.
+    if release is not None:
+        release(request)
+    scheduler.tree_cache.semblend.leave_queue(request.rid)
+
+
+BACKGROUND_HOOKS = {"sglang.srt.managers.scheduler.Scheduler.on_idle": on_idle}
