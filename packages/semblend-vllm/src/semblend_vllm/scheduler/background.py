@@ -25,8 +25,8 @@ class Background:
     def __init__(self, scheduler: Any, side: SchedulerSide) -> None:
         self._scheduler, self._side = scheduler, side
         self._numbers = count()
-        self._piece: tuple[str, int] | None = None
-        """The request under way, and the tokens that were exact before it."""
+        self._piece: tuple[str, int, Opening[Any]] | None = None
+        """The request under way, the tokens that were exact before it, and whose they are."""
         # Replicas step together, and one that works by itself would make the others step too.
         self._may_work = scheduler.vllm_config.parallel_config.data_parallel_size == 1
 
@@ -39,17 +39,18 @@ class Background:
         assert opening is not None
         whole = self._request(opening, len(opening.token_ids))
         exact = compat.published_tokens(self._scheduler, whole.block_hashes)
-        before, self._piece = self._piece, None
+        last, self._piece = self._piece, None
+        before = last[1] if last is not None and last[2] is opening else None
         if before is not None:
-            self._side.provider.note_background(max(0, exact - before[1]))
-        stuck = before is not None and exact <= before[1]
+            self._side.provider.note_background(max(0, exact - before))
+        stuck = before is not None and exact <= before
         if stuck or exact >= len(whole.block_hashes) * int(self._scheduler.block_size):
             self._side.hot.done(opening)
             if not stuck:
                 logger.info("an opening of %d tokens that many asked for is exact now", len(opening.token_ids))
             return
         piece = self._request(opening, min(exact + PIECE_TOKENS, len(opening.token_ids)))
-        self._piece = (piece.request_id, exact)
+        self._piece = (piece.request_id, exact, opening)
         self._scheduler.add_request(piece)
 
     @contained
