@@ -55,6 +55,17 @@ def test_a_switch_is_off_in_any_of_the_usual_words(word: str) -> None:
     assert Settings.from_env({"SEMBLEND_ENABLED": word}).enabled is False
 
 
+@pytest.mark.parametrize(("text", "after"), [("never", None), (" Never ", None), ("2", 2), ("7", 7)])
+def test_what_may_never_happen_is_a_number_or_never(text: str, after: int | None) -> None:
+    assert Settings.from_env({"SEMBLEND_EXACT_AFTER": text}).exact_after == after
+
+
+@pytest.mark.parametrize("text", ["1", "0", "often"])
+def test_nothing_else_will_do_for_it(text: str) -> None:
+    with pytest.raises(SettingError, match="SEMBLEND_EXACT_AFTER"):
+        Settings.from_env({"SEMBLEND_EXACT_AFTER": text})
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
