@@ -94,6 +94,10 @@ class RequestLife:
         """Of the prompt. Made when first needed, which for a request that wants nothing of us is never."""
         return token_ids_of(self.prompt)
 
+    def first_tokens(self, count: int) -> TokenIds:
+        """Of the prompt: without making all of them, which for a long one takes a while."""
+        return self.token_ids[:count] if "token_ids" in self.__dict__ else token_ids_of(self.prompt[:count])
+
     @property
     def is_queued(self) -> bool:
         return self.stage in _QUEUED

@@ -112,7 +112,9 @@ class Lineages:
     ) -> Iterator[tuple[tuple[Lineage, ...], int]]:
         """Every chain of lineages behind the exact tokens, and how far vLLM holds its blocks."""
         parent = parents[-1] if parents else None
-        for lineage in self.book.behind(life.namespace, life.token_ids, reach, parent):
+        if parent is not None and not parent.children:
+            return
+        for lineage in self.book.behind(life.namespace, life.first_tokens(reach), reach, parent):
             first = max(lineage.start, exact)
             named = _Named(life.true_hashes, lineage.name)
             end = self._reach(named, first // self._block_size, life)

@@ -124,8 +124,6 @@ class SchedulerSide:
         if life.stage is Stage.CLAIMED and external_tokens <= 0:
             # The engine found a use for its own cache, or none for ours.
             self.admission.without_claim(life, DeclineReason.ALLOCATION_FAILED)
-        if life.taken is not None and life.is_queued:
-            self.hot.note(life.taken.lineages, life.token_ids, life.taken.end, life.like)
         if life.stage is Stage.WAITING and life.taken is not None:
             self.requests.take_in_place(life, life.taken.tokens)
             return
@@ -136,8 +134,6 @@ class SchedulerSide:
         claim = self.requests.load(life)
         self.admission.ordered(life)
         self.lineages.loading(life)
-        if life.lineage is not None:
-            self.hot.note([life.lineage], life.token_ids, 0, life.like)
         tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come.
         load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
         if life.over_steps:
@@ -188,6 +184,7 @@ class SchedulerSide:
         self.requests.end_refused(request_id)
         life = self.requests.get(request_id)
         if life is not None:
+            self._note_opening(life)
             self.requests.end(life, loading=not never_sent)
             if life.stage is Stage.ENDED:
                 self.lineages.failed(life)
@@ -260,6 +257,15 @@ class SchedulerSide:
             self.keeper.meet(life.namespace)
         # One that was preempted is not: what it has, it finds under its own keys.
         return life if life.is_open else None
+
+    def _note_opening(self, life: VllmRequest) -> None:
+        """When a request is done with, and nobody waits for its first token: many may ask for what it began with."""
+        if life.stage not in (Stage.LOADING, Stage.REUSING):
+            return
+        if life.taken is not None:
+            self.hot.note(life.taken.lineages, life.token_ids, life.taken.end, life.like)
+        if life.lineage is not None:
+            self.hot.note([life.lineage], life.token_ids, 0, life.like)
 
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
         life = self.requests.get(request_id)
