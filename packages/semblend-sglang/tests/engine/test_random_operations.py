@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -16,6 +16,8 @@ from semblend_sglang.scheduler.requests import TreeKey
 
 PASSAGES = [passage(seed, length) for seed, length in enumerate((48, 64, 80, 96, 112, 160))]
 SALTS = (None, None, "tenant")
+MOST_ROUNDS = 6
+"""Of examples."""
 
 
 class Operations(RuleBasedStateMachine):
@@ -182,10 +184,9 @@ class Operations(RuleBasedStateMachine):
 )
 @pytest.mark.parametrize("examples", [8, pytest.param(60, marks=pytest.mark.exhaustive)])
 def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: dict[str, Any], examples: int) -> None:
-    happened = what_happens(new_rig, options, examples)
-    assert happened["materialized"] > examples
-    assert min(happened["load_failed"], happened["discovery_only"]) > 0
-    assert happened["taken in place"] >= examples // 4
+    wanted = {"materialized": examples, "load_failed": 1, "discovery_only": 1, "taken in place": examples // 4}
+    happened = what_happens(new_rig, options, examples, wanted)
+    assert all(happened[what] >= least for what, least in wanted.items()), happened
 
 
 @pytest.mark.parametrize(
@@ -199,25 +200,38 @@ def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: d
 def test_accounts_close_beside_a_hierarchical_cache(
     new_tiered_rig: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    happened = what_happens(new_tiered_rig, options, examples=6)
-    assert happened["materialized"] > 10
-    assert happened["loaded from host memory"] > 0
+    wanted = {"materialized": 10, "loaded from host memory": 1}
+    happened = what_happens(new_tiered_rig, options, 6, wanted)
+    assert all(happened[what] >= least for what, least in wanted.items()), happened
 
 
-def what_happens(new_rig: Callable[..., Any], options: dict[str, Any], examples: int) -> Counter[str]:
+def what_happens(
+    new_rig: Callable[..., Any], options: dict[str, Any], examples: int, wanted: dict[str, int]
+) -> Counter[str]:
+    """Run examples, and more of them while something that is ``wanted`` has not come up: they are drawn by chance."""
     happened: Counter[str] = Counter()
+    for number in range(MOST_ROUNDS):
+        run_examples(new_rig, options, examples, happened, number)
+        if all(happened[what] >= least for what, least in wanted.items()):
+            break
+    return happened
+
+
+def run_examples(
+    new_rig: Callable[..., Any], options: dict[str, Any], examples: int, happened: Counter[str], number: int
+) -> None:
+    """The same ones for each ``number``."""
     machine = type(
         "Configured", (Operations,), {"new_rig": staticmethod(new_rig), "options": options, "happened": happened}
     )
     run_state_machine_as_test(
-        machine,
+        seed(number)(machine),
         settings=settings(
             max_examples=examples,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),
-            derandomize=True,
+            database=None,
             phases=[Phase.generate],
         ),
     )
-    return happened

@@ -69,8 +69,9 @@ def test_a_changed_instruction_is_reused_over_http(server: httpx.Client, files: 
     assert [record["event"] for record in records_of(files)].count("materialized") == 1
 
 
-def test_the_same_prompt_without_reuse_finds_nothing(server: httpx.Client) -> None:
-    assert cached(ask(server, PROMPT, wish="off")) == 0
+def test_the_same_prompt_without_reuse_finds_its_exact_opening_and_nothing_else(server: httpx.Client) -> None:
+    """What stands in front of the first relocated token was computed exactly."""
+    assert cached(ask(server, PROMPT, wish="off")) < 32
 
 
 def test_flushing_the_cache_forgets_the_donors(server: httpx.Client, files: Path) -> None:
