@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from semblend_core.contract import DeclineReason, Outcome, OutcomeKind
@@ -132,6 +133,8 @@ class RequestBook(Generic[Life]):
             life.go(Stage.DECLINED)
         assert life.stage is Stage.DECLINED, life.stage
         life.captured = False
+        if life.finding is not None:
+            life.finding = replace(life.finding, covered_tokens=0)  # What did not come is held by nobody.
         self._drop_claim(life)
 
     # --- The end -----------------------------------------------------------------------------------------------------

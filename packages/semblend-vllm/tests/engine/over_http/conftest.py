@@ -60,13 +60,13 @@ class Server:
     def reused(self, prompt: str, **more: Any) -> Asked:
         """Ask, and what the audit stream says became of it."""
         wish = str(more.get("kv_transfer_params", {}).get("semblend", "on"))
-        counted = {name: len(self.records(name)) for name in ("materialized", "declined")}
+        counted = {name: len(self._of_requests(name)) for name in ("materialized", "declined")}
         ended = self._ended(wish)
         answer = self.ask(prompt, logprobs=20, return_tokens_as_token_ids=True, **more)
         if wish != "off":  # Records are written in the background.
             self._wait_until(lambda: self._ended(wish) > ended, "the request's end is on record")
-        landed = self.records("materialized")[counted["materialized"] :]
-        declined = [str(record["reason"]) for record in self.records("declined")[counted["declined"] :]]
+        landed = self._of_requests("materialized")[counted["materialized"] :]
+        declined = [str(record["reason"]) for record in self._of_requests("declined")[counted["declined"] :]]
         choice, usage = answer["choices"][0], answer["usage"]
         return Asked(
             text=choice["text"],
@@ -102,7 +102,11 @@ class Server:
         """How many requests with this wish have ended. One that vLLM's own cache serves ends with its lookup."""
         served = [record for record in self.records("lookup") if record["reason"] == "exact_prefix_covers"]
         last = "plan" if wish == "discovery" else "materialized"
-        return len(self.records("declined")) + len(self.records(last)) + len(served)
+        return len(self._of_requests("declined")) + len(self._of_requests(last)) + len(served)
+
+    def _of_requests(self, event: str) -> list[dict[str, Any]]:
+        """Donors are declined too."""
+        return [record for record in self.records(event) if record["request_id"] is not None]
 
     def _wait_until(self, happened: Callable[[], bool], what: str) -> None:
         def happened_while_it_runs() -> bool:
