@@ -6,28 +6,20 @@ python benchmarks/self_test.py MODEL --real-weights --text ../../docs --dtype bf
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts, add_prompt_options, proving
+from semblend_core.testing.benchmarks import Prompts, deliver, options_of, proving
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    add_prompt_options(parser)
-    proving.add_options(parser)
-    options = parser.parse_args()
+    options = options_of(__doc__, add_engine_options, proving.add_options)
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")  # After one request nothing is known of costs.
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
     result = {"model": options.model.name, "dtype": options.dtype, **proving.run(engine, prompts, options)}
-    if options.json:
-        options.json.write_text(json.dumps(result) + "\n")
-    print(json.dumps(result))
+    deliver(result, options)
     engine.close()
 
 

@@ -7,26 +7,17 @@ VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/conversation.py MODEL --graphs
 
 from __future__ import annotations
 
-import argparse
-import json
-
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts, add_prompt_options, conversation
+from semblend_core.testing.benchmarks import Prompts, conversation, deliver, options_of
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    add_prompt_options(parser)
-    conversation.add_options(parser)
-    options = parser.parse_args()
+    options = options_of(__doc__, add_engine_options, conversation.add_options)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
-    result = conversation.run(Engine(options), prompts, options)
-    result["options"] = {name: str(value) for name, value in vars(options).items()}
-    if options.json:
-        options.json.write_text(json.dumps(result) + "\n")
-    print(json.dumps(result))
+    engine = Engine(options)
+    result = conversation.run(engine, prompts, options)
+    deliver(result, options)
 
 
 if __name__ == "__main__":

@@ -7,26 +7,18 @@ VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/never_slower.py MODEL --graphs -
 
 from __future__ import annotations
 
-import argparse
-import json
-
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts, add_prompt_options, never_slower
+from semblend_core.testing.benchmarks import Prompts, deliver, never_slower, options_of
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    add_prompt_options(parser)
-    never_slower.add_options(parser)
-    options = parser.parse_args()
+    options = options_of(__doc__, add_engine_options, never_slower.add_options)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
-    result = never_slower.run(Engine(options), prompts, options)
-    result["options"] = {name: str(value) for name, value in vars(options).items()}
-    if options.json:
-        options.json.write_text(json.dumps(result) + "\n")
-    print(json.dumps({"engine": result["engine"], "cells": len(result["cells"]), "failing": result["failing"]}))
+    engine = Engine(options)
+    result = never_slower.run(engine, prompts, options)
+    shown = {"engine": result["engine"], "cells": len(result["cells"]), "failing": result["failing"]}
+    deliver(result, options, shown)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from semblend_core.contract import TokenIds
-from semblend_core.serving.lineage import Lineage
+from semblend_core.serving.lineage import Lineage, digest_of, prefix_digests
 
 Note = TypeVar("Note")
 
@@ -58,7 +57,7 @@ class HotOpenings(Generic[Note]):
                 asked.shared = sorted([*asked.shared, shared_tokens or int(token_ids.size)], reverse=True)
                 if len(asked.shared) == self._exact_after:
                     self._waiting.append(Opening(token_ids[: asked.shared[-1]], note))
-            asked.prompts[_digest(token_ids)] = int(token_ids.size)
+            asked.prompts[digest_of(token_ids)] = int(token_ids.size)
             while len(asked.prompts) > MOST_PROMPTS:
                 asked.prompts.popitem(last=False)
         while len(self._asked) > MOST_LINEAGES:
@@ -78,16 +77,5 @@ class HotOpenings(Generic[Note]):
 
     @staticmethod
     def _begins_anew(asked: _Asked, token_ids: TokenIds) -> bool:
-        rolling, hashed = hashlib.blake2b(digest_size=16), 0
-        for digest, length in sorted(asked.prompts.items(), key=lambda prompt: prompt[1]):
-            if length >= token_ids.size:
-                break
-            rolling.update(token_ids[hashed:length].data)  # Each token is hashed once for all of them.
-            hashed = length
-            if rolling.digest() == digest:
-                return False
-        return True
-
-
-def _digest(token_ids: TokenIds) -> bytes:
-    return hashlib.blake2b(token_ids.data, digest_size=16).digest()
+        earlier = {length for length in asked.prompts.values() if length < token_ids.size}
+        return all(asked.prompts.get(digest) != length for length, digest in prefix_digests(token_ids, earlier))

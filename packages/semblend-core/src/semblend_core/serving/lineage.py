@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from semblend_core.contract import Namespace, TokenIds
@@ -63,7 +63,7 @@ class LineageBook:
         Equal prompts with equal claims have equal lineages, so they share what is computed once. One that nobody has
         confirmed yet is of no use to others.
         """
-        path = _digest(token_ids[:start])
+        path = digest_of(token_ids[:start])
         grown_from = parent.name if parent is not None else namespace.digest.encode()
         content = repr((start, claim.spans, claim.rows, claim.correction, self._spoiled)).encode()
         name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
@@ -85,13 +85,8 @@ class LineageBook:
         branches = self._roots.get(namespace.digest) if parent is None else parent.children
         if not branches:
             return
-        rolling, hashed = hashlib.blake2b(digest_size=16), 0
-        for start in sorted(branches):  # Each token is hashed once for all of them.
-            if start > reach:
-                break
-            rolling.update(token_ids[hashed:start].data)
-            hashed = start
-            for lineage in branches[start].get(rolling.digest(), ()):
+        for start, path in prefix_digests(token_ids, [start for start in branches if start <= reach]):
+            for lineage in branches[start].get(path, ()):
                 if lineage.confirmed:
                     yield lineage
 
@@ -134,5 +129,14 @@ class LineageBook:
         return self._roots.setdefault(lineage.namespace, {})
 
 
-def _digest(token_ids: TokenIds) -> bytes:
+def digest_of(token_ids: TokenIds) -> bytes:
     return hashlib.blake2b(token_ids.data, digest_size=16).digest()
+
+
+def prefix_digests(token_ids: TokenIds, lengths: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+    """``digest_of`` the first so many tokens, for each length, the shortest first. Each token is hashed once."""
+    rolling, hashed = hashlib.blake2b(digest_size=16), 0
+    for length in sorted(lengths):
+        rolling.update(token_ids[hashed:length].data)
+        hashed = length
+        yield length, rolling.digest()

@@ -195,13 +195,13 @@ class Side:
         self._loading.stop_fetching(life)
         for repeats in (self._lookups, self._searches):
             repeats.one_less_in_front()
-        if life.held and life.in_place is not None:
-            lineages = [stretch.lineage for stretch in life.in_place.stretches]
-            self._asked_for(life, lineages, life.in_place.end)
-        if life.held and life.in_place is not None and life.is_queued:
+        in_place = life.in_place if life.held else None
+        if in_place is not None:
+            self._asked_for(life, [stretch.lineage for stretch in in_place.stretches], in_place.end)
+        if in_place is not None and life.is_queued:
             self.give_up(life, DeclineReason.ALLOCATION_FAILED)
-            self.requests.take_in_place(life, life.in_place.length)
-            life.approximate_from = life.in_place.start
+            self.requests.take_in_place(life, in_place.length)
+            life.approximate_from = in_place.start
         elif life.is_queued:
             self.requests.withdraw(life)
             self.requests.serve_without(life, Stage.COLD, self.self_test.why_not)

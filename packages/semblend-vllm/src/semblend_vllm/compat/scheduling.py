@@ -68,23 +68,19 @@ def waiting_requests(scheduler: Any) -> Iterator[Any]:
 
 
 def exact_prefix_tokens(scheduler: Any, request: Any) -> int:
-    """What vLLM's own cache holds of the request, in whole blocks, as it will most likely tell the connector.
+    """What vLLM's own cache holds of the request, in whole blocks, as it will most likely tell the connector."""
+    manager, hashes = scheduler.kv_cache_manager, request.block_hashes
+    if not manager.enable_caching or request.skip_reading_prefix_cache:
+        return 0
+    return published_tokens(scheduler, hashes[: (request.num_tokens - 1) // int(scheduler.block_size)])
+
+
+def published_tokens(scheduler: Any, hashes: Sequence[Any]) -> int:
+    """How many tokens of whole blocks, from the first on, vLLM's own cache holds under these hashes.
 
     Found by halving: a walk over the blocks of a long hit takes milliseconds, and vLLM will do one of its own. Where an
     earlier block is gone and a later one is not, vLLM's answer differs, and the plan is made again.
     """
-    manager, hashes = scheduler.kv_cache_manager, request.block_hashes
-    if not manager.enable_caching or request.skip_reading_prefix_cache:
-        return 0
-    block_size = int(scheduler.block_size)
-    candidates = hashes[: (request.num_tokens - 1) // block_size]
-    get = manager.block_pool.get_cached_block
-    blocks = bisect_left(candidates, True, key=lambda block_hash: get(block_hash, [0]) is None)
-    return blocks * block_size
-
-
-def published_tokens(scheduler: Any, hashes: Sequence[Any]) -> int:
-    """How many tokens of whole blocks, from the first on, vLLM's own cache holds under these hashes."""
     get = scheduler.kv_cache_manager.block_pool.get_cached_block
     return bisect_left(hashes, True, key=lambda block_hash: get(block_hash, [0]) is None) * int(scheduler.block_size)
 

@@ -27,24 +27,25 @@ class Background:
         self._numbers = count()
         self._piece: tuple[str, int, Opening[Any]] | None = None
         """The request under way, the tokens that were exact before it, and whose they are."""
+        self._known: tuple[Opening[Any], list[Any]] | None = None
+        """The hashes of the opening at hand."""
         # Replicas step together, and one that works by itself would make the others step too.
         self._may_work = scheduler.vllm_config.parallel_config.data_parallel_size == 1
 
     @contained
     def go_on(self) -> None:
         """Behind a step: begin the next piece, if there is nothing else to do."""
-        if self._side.hot.next() is None or not self._may_work or not compat.is_idle(self._scheduler):
-            return
         opening = self._side.hot.next()
-        assert opening is not None
-        whole = self._request(opening, len(opening.token_ids))
-        exact = compat.published_tokens(self._scheduler, whole.block_hashes)
+        if opening is None or not self._may_work or not compat.is_idle(self._scheduler):
+            return
+        hashes = self._hashes_of(opening)
+        exact = compat.published_tokens(self._scheduler, hashes)
         last, self._piece = self._piece, None
         before = last[1] if last is not None and last[2] is opening else None
         if before is not None:
             self._side.provider.note_background(max(0, exact - before))
         stuck = before is not None and exact <= before
-        if stuck or exact >= len(whole.block_hashes) * int(self._scheduler.block_size):
+        if stuck or exact >= len(hashes) * int(self._scheduler.block_size):
             self._side.hot.done(opening)
             if not stuck:
                 logger.info("an opening of %d tokens that many asked for is exact now", len(opening.token_ids))
@@ -61,6 +62,12 @@ class Background:
             return
         self._piece = None
         compat.abort(self._scheduler, request)
+
+    def _hashes_of(self, opening: Opening[Any]) -> list[Any]:
+        """Made once for all its pieces: a long opening has thousands."""
+        if self._known is None or self._known[0] is not opening:
+            self._known = opening, self._request(opening, len(opening.token_ids)).block_hashes
+        return self._known[1]
 
     def _request(self, opening: Opening[Any], tokens: int) -> Any:
         name = f"semblend-exact-{next(self._numbers)}"

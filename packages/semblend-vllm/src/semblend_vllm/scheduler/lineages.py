@@ -67,8 +67,6 @@ class Lineages:
         """The claim does not stand any longer. What is taken in place does."""
         life.lineage = None
         life.rename(self._block_size)
-        if life.taken is not None:
-            life.approximate_from = life.taken.exact
 
     def are_under_way(self, life: VllmRequest, claim: Claim) -> bool:
         """Whether another request is loading much of the same: it can be shared when it has landed."""

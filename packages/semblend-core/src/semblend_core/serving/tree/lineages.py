@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from semblend_core.serving.claims import Claim
 from semblend_core.serving.lineage import Lineage, LineageBook
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife
 from semblend_core.serving.tree.in_place import InPlace, Stretch
-from semblend_core.serving.tree.shadow import ShadowNode, ShadowTree
+from semblend_core.serving.tree.shadow import ShadowNode, ShadowTree, shared_tokens
 
 AGED_AFTER = 0.25
 """The part of the pool that is turned over until an unused lineage is older than all that is exact."""
@@ -54,7 +53,7 @@ class TreeLineages:
         return any(
             other.namespace == life.namespace
             and other.claim is not None
-            and 2 * (self._agreed(life, other, other.claim.end) - claim.start) > claim.length
+            and 2 * (shared_tokens(life.token_ids, other.token_ids[: other.claim.end]) - claim.start) > claim.length
             for other in self._growing
         )
 
@@ -187,13 +186,6 @@ class TreeLineages:
         life.held[lineage] = node
         if before is not None:
             self.shadow.let_go(before)
-
-    def _agreed(self, life: TreeLife, other: TreeLife, most: int) -> int:
-        """How many of their first tokens are the same."""
-        ours, theirs = life.token_ids[:most], other.token_ids[:most]
-        length = min(ours.size, theirs.size)
-        differ = np.flatnonzero(ours[:length] != theirs[:length])
-        return int(differ[0]) if differ.size else length
 
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._tree.page_size * self._tree.page_size

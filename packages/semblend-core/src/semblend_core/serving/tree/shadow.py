@@ -203,9 +203,14 @@ class ShadowTree:
 
     def _same_tokens(self, ours: TokenIds, theirs: TokenIds) -> int:
         """How many of the first tokens are the same, in whole pages."""
-        length = min(ours.size, theirs.size)
-        differ = np.flatnonzero(ours[:length] != theirs[:length])
-        return (int(differ[0]) if differ.size else length) // self._page * self._page
+        return shared_tokens(ours, theirs) // self._page * self._page
+
+
+def shared_tokens(ours: TokenIds, theirs: TokenIds) -> int:
+    """How many of the first tokens are the same."""
+    length = min(ours.size, theirs.size)
+    differ = np.flatnonzero(ours[:length] != theirs[:length])
+    return int(differ[0]) if differ.size else length
 
 
 def _below(node: ShadowNode) -> Iterator[ShadowNode]:

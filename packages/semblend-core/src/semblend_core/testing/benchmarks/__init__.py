@@ -7,6 +7,7 @@ from semblend_core.testing.benchmarks import conversation, never_slower, proving
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
 from semblend_core.testing.benchmarks.prompts import Material, Prompts, add_prompt_options
+from semblend_core.testing.benchmarks.script import deliver, options_of
 
 __all__ = [
     "Answer",
@@ -18,7 +19,9 @@ __all__ = [
     "add_prompt_options",
     "bootstrapped",
     "conversation",
+    "deliver",
     "never_slower",
+    "options_of",
     "proving",
     "saturation",
 ]

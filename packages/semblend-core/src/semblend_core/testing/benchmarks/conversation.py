@@ -17,6 +17,7 @@ import numpy as np
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import bootstrapped
 from semblend_core.testing.benchmarks.prompts import INSTRUCTION, Prompts
+from semblend_core.testing.benchmarks.script import as_text
 from semblend_core.testing.for_adapters import divergence
 
 FIRST_TURN, LATER_TURNS, MORE_COMPUTED = 1.3, 1.15, 64
@@ -171,7 +172,7 @@ def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) 
         result["equal"] = equal_requests(engine, prompts, options)
     if options.fidelity:
         result["fidelity"] = fidelity(engine, prompts, options)
-    return result
+    return result | {"options": as_text(options)}
 
 
 def _print_turns(turns: Sequence[Turn]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Pairs
 from semblend_core.testing.benchmarks.prompts import Material, Prompts
+from semblend_core.testing.benchmarks.script import as_text
 
 MOST_MEDIAN, MOST_UPPER_END = 1.03, 1.06
 """Of the time without reuse."""
@@ -152,4 +153,9 @@ def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) 
     failing = [f"{result.tokens} {result.shape} x{result.in_flight}" for result in results if not result.holds]
     print(f"at most {MOST_MEDIAN} of the time without reuse, the interval's end below {MOST_UPPER_END}: ", end="")
     print("holds in every cell" if not failing else f"FAILS in {', '.join(failing)}", flush=True)
-    return {"engine": engine.name, "cells": [asdict(result) for result in results], "failing": failing}
+    return {
+        "engine": engine.name,
+        "cells": [asdict(result) for result in results],
+        "failing": failing,
+        "options": as_text(options),
+    }
