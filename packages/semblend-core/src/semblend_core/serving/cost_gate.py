@@ -105,6 +105,7 @@ class CostGate:
         self._judgements = Judgements(audit or NoAudit(), self._measured)
         self._trials, self._lookups = Trials(), Lookups()
         self._learned, self._now, self._saved_at = 0, now, now()
+        self._saving: threading.Thread | None = None
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
 
@@ -188,6 +189,8 @@ class CostGate:
 
     def close(self) -> None:
         self._judgements.close()
+        if self._saving is not None:  # What it knew is older, and must not come last.
+            self._saving.join()
         if self._file is not None and self.times.is_ready:
             self._file.save(self.times.as_json())
 
@@ -269,5 +272,8 @@ class CostGate:
         if self._file is None or not due or not self.times.is_ready:
             return
         self._saved_at = self._now()
+        if self._saving is not None and self._saving.is_alive():
+            return
         # The scheduler's thread waits for no disk.
-        threading.Thread(target=self._file.save, args=(self.times.as_json(),), daemon=True).start()
+        self._saving = threading.Thread(target=self._file.save, args=(self.times.as_json(),), daemon=True)
+        self._saving.start()
