@@ -138,6 +138,8 @@ MODULE_NAMES = {
         "claim_of",
         "contain",
         "contained",
+        "may_share",
+        "shown_as_cached",
         "take_rows",
         "token_ids_of",
         "tokens_to_keep",

@@ -12,7 +12,14 @@ from semblend_core.serving import Claim, Lineage, RequestBook, Stage
 from semblend_vllm.scheduler.requests import Taken, VllmRequest
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt=None
+    model="m",
+    revision="r",
+    tokenizer="t",
+    dtype="float32",
+    kv_layout="vllm",
+    block_size=16,
+    adapter=None,
+    salt="tenant",
 )
 
 

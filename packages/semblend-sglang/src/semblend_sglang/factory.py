@@ -58,7 +58,7 @@ def build_cache(ctx: Any) -> Any:
         cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
         atexit.register(cache.semblend.close)
     else:
-        cache.semblend_aliases = AliasPath(provider, namespaces, cache.page_size)
+        cache.semblend_aliases = AliasPath(provider, settings, namespaces, cache.page_size)
         atexit.register(cache.semblend_aliases.close)
     return cache
 

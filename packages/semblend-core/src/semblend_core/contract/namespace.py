@@ -66,6 +66,11 @@ class Namespace:
         object.__setattr__(self, "salt_digest", _salt_digest(salt))
         object.__setattr__(self, "digest", self._compute_digest())
 
+    @property
+    def is_salted(self) -> bool:
+        """Whether it is a tenant's. Those without a salt cannot be told apart from each other."""
+        return self.salt_digest != _UNSALTED
+
     def for_rank(self, rank: int) -> Namespace:
         """The same namespace as tensor-parallel rank ``rank`` stores it."""
         sibling = object.__new__(Namespace)
@@ -86,6 +91,9 @@ def _salt_digest(salt: str | None) -> str:
     # Surrogates pass, since an encoding error would carry the raw salt with it.
     encoded = b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(encoded, digest_size=8, person=b"semblend-salt-v1").hexdigest()
+
+
+_UNSALTED = _salt_digest(None)
 
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")

@@ -105,10 +105,12 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     rows, prompts = {}, {}
     for index, req in enumerate(batch.reqs):
         load = side.start(req)
-        if load is not None and load.claim.rows:
+        if load is None:
+            continue
+        # SGLang's split of what was cached took the whole claim for loaded.
+        req.cached_tokens_host = max(0, req.cached_tokens_host - batch.tree_cache.semblend_not_shown(load))
+        if load.claim.rows:
             rows[index], prompts[index] = load.claim.rows, load.token_ids
-            # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
-            req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
     if not rows:
         return original(cls, batch, *args, **kwargs)
     with as_sequences(batch, rows, prompts) as view:

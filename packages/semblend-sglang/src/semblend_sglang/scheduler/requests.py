@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ FORGOTTEN_AFTER_S = 600.0
 """A waiting request that SGLang has not asked about for so long has left the queue in a way nobody told."""
 
 
+ELASTIC_SIZE = re.compile(r"\|?elastic_ep_size=\d+$")
+"""What SGLang appends to ``extra_key`` where its expert parallelism is elastic."""
+
+
 @dataclass(frozen=True, slots=True)
 class TreeKey:
     """Under which name SGLang's exact cache keeps a request, besides its tokens."""
@@ -23,13 +28,25 @@ class TreeKey:
     extra_key: str | None
     """Includes the adapter's id: SGLang appends it."""
     cache_salt: str | None = None
+    lora_id: str | None = field(default=None, compare=False)
 
     @property
     def salt(self) -> str | None:
         """For the namespace. Both parts come from clients and may hold a tenant's salt, so both are hashed there."""
-        if self.extra_key is None and self.cache_salt is None:
+        if not self.cache_salt and not self._of_client:
             return None
         return json.dumps([self.extra_key, self.cache_salt])
+
+    @property
+    def adapter(self) -> str | None:
+        """For the namespace: what SGLang itself tells apart."""
+        return (self.extra_key or "").removeprefix(self._of_client) or None
+
+    @property
+    def _of_client(self) -> str:
+        """The part of ``extra_key`` that came with the request."""
+        without_size = ELASTIC_SIZE.sub("", self.extra_key or "")
+        return without_size.removesuffix(self.lora_id or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +147,7 @@ class SglangRequests(RequestBook[SglangLife]):
         life = SglangLife(
             request,
             request.rid,
-            self.namespaces.of(None, asked.key.salt),
+            self.namespaces.of(asked.key.adapter, asked.key.salt),
             request.origin_input_ids,
             Wish.among(request.sampling_params.custom_params),
             key=asked.key,

@@ -26,6 +26,7 @@ from semblend_core.serving import (
     Stage,
     claim_by_tier,
     contain,
+    may_share,
     tokens_to_keep,
 )
 from semblend_core.serving.tree import ExactTree, InPlace, KeptDonors, Load, Loading, SlotPool, TreeDonors, TreeLineages
@@ -302,12 +303,13 @@ class Side:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _match(self, asked: Asked) -> SglangLife | None:
-        life = self.requests.follow(asked, lambda life: contain("meeting a request", self.donors.meet, life))
+        life = self.requests.follow(asked, lambda life: contain("meeting a request", self._meet, life))
         if life is None:
             return None
-        if asked.unsupported is not None and life.is_queued:
+        why_alone = self._why_alone(life, asked)
+        if why_alone is not None and life.is_queued:
             life.finding = life.finding or Finding(False)  # So that it is counted.
-            self.requests.decline(life, DeclineReason.UNSUPPORTED_REQUEST)
+            self.requests.decline(life, why_alone)
         if not life.is_open:
             return None
         if asked.unsettled:
@@ -320,6 +322,16 @@ class Side:
             reach = asked.exact_tokens if life.in_place is None else life.in_place.end
             self._seeker.seek(life, reach, self._may_ask)
         return self.promised(asked.request)
+
+    def _meet(self, life: SglangLife) -> None:
+        if may_share(self.settings, life.namespace):
+            self.donors.meet(life)
+
+    def _why_alone(self, life: SglangLife, asked: Asked) -> DeclineReason | None:
+        """Why a request neither takes nor gives."""
+        if not may_share(self.settings, life.namespace):
+            return DeclineReason.NO_SALT
+        return None if asked.unsupported is None else DeclineReason.UNSUPPORTED_REQUEST
 
     def _find_in_place(self, life: SglangLife, exact_tokens: int) -> InPlace | None:
         if life.wish.mode != "on" or not self.self_test.passed:
@@ -401,7 +413,7 @@ class Side:
         self.hot.clear()
         for life in self.requests:
             if life.is_queued:
-                life.namespace = self.requests.namespaces.of(None, life.key.salt)
+                life.namespace = self.requests.namespaces.of(life.key.adapter, life.key.salt)
                 self.requests.withdraw(life)
             else:
                 life.captured = True  # A part of its KV may be of the old weights.

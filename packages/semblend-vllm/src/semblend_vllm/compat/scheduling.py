@@ -148,17 +148,18 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
     return ids
 
 
-def count_as_found(scheduler: Any, request: Any, before: int, now: int) -> None:
-    """vLLM counted ``before`` tokens as found outside of its cache, and ``now`` is what was."""
+def count_as_found(scheduler: Any, request: Any, before: int, now: int, shown: int) -> None:
+    """vLLM counted ``before`` tokens as found outside of its cache; ``now`` is what was, ``shown`` what a client reads.
+    """
     statistics = scheduler.connector_prefix_cache_stats
     if statistics is not None and statistics.hits >= before - now:
         statistics.hits -= before - now
     prefill = request.prefill_stats
-    if prefill is not None and prefill.num_external_cached_tokens == before:
+    if prefill is not None and prefill.num_external_cached_tokens:
         prefill.set(
             num_prompt_tokens=prefill.num_prompt_tokens,
             num_local_cached_tokens=prefill.num_local_cached_tokens,
-            num_external_cached_tokens=now,
+            num_external_cached_tokens=shown,
         )
 
 
