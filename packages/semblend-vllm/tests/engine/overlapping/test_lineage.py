@@ -217,3 +217,41 @@ def test_a_paused_engine_computes_nothing_in_the_background(
     ask(engine, some(source, 50))
     assert engine.side.provider.stats().background_tokens > 0
     engine.check_nothing_is_left()
+
+
+def in_the_background(engine: Any, document: Prompt, source: random.Random) -> str:
+    """Let a piece of a hot opening begin; the id it goes by."""
+    opening = some(source, 40) + document
+    for _ in range(3):
+        engine.add(opening + some(source, 20), ANSWER)
+        while not (pieces := [name for name in engine.scheduler.requests if name.startswith("semblend-exact")]):
+            if not engine.scheduler.has_requests() and not engine.in_flight:
+                break
+            engine.step()
+    (piece,) = pieces
+    while not engine.computed[piece]:
+        engine.step()
+    return str(piece)
+
+
+def test_a_piece_that_has_begun_steps_aside_too(engine: Any, document: Prompt, source: random.Random) -> None:
+    """It takes more than a step, and who comes meanwhile would share the next ones with it."""
+    piece = in_the_background(engine, document, source)
+    so_far = engine.computed[piece]
+    late = engine.add(some(source, 50), 2)
+    while not engine.answers[late.request_id]:
+        engine.step()
+    assert engine.computed[piece] == so_far
+    engine.finish()
+    assert engine.side.provider.stats().background_tokens > 0, "it goes on when all are served"
+    engine.check_nothing_is_left()
+
+
+def test_the_background_is_in_no_resets_way(engine: Any, document: Prompt, source: random.Random) -> None:
+    """vLLM does not empty a cache that somebody uses, and nobody does."""
+    in_the_background(engine, document, source)
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
+    assert not engine.cached_blocks()
+    engine.finish()
+    assert not engine.cached_blocks(), "what was under way is not found either"
+    engine.check_nothing_is_left()
