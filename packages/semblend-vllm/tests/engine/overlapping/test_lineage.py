@@ -122,6 +122,32 @@ def test_it_is_evicted_before_what_is_exact(new_overlapping: Callable[..., Any],
     engine.check_nothing_is_left()
 
 
+@pytest.mark.parametrize("wanted", [3, 10, 20])
+def test_no_exact_block_goes_while_there_are_others(
+    new_overlapping: Callable[..., Any], source: random.Random, wanted: int
+) -> None:
+    """In whatever order they became free. vLLM keeps those without a name in front."""
+    engine = new_overlapping(blocks=120)
+    opening = some(source, 40) + brought(engine, source) + some(source, 20)
+    names = engine.names_of_lineages(converse(engine, source, opening, 1)[0])
+    pool = engine.pool
+    free = pool.free_block_queue.get_all_free_blocks()
+    source.shuffle(free)
+    free.sort(key=lambda block: block.block_hash is not None)
+    for block in free:
+        pool.free_block_queue.remove(block)
+    pool.free_block_queue.append_n(free)
+    named = [block for block in free if block.block_hash is not None and block.block_hash[:32] in names]
+    others = len(named) + sum(block.block_hash is None for block in free)
+    exact = [block for block in free if block.block_hash is not None and block not in named]
+    while others >= wanted:
+        taken = pool.get_new_blocks(wanted)
+        assert not set(map(id, taken)) & set(map(id, exact))
+        others -= wanted
+    taken = pool.get_new_blocks(wanted)
+    assert len(set(map(id, taken)) & set(map(id, exact))) == wanted - others
+
+
 def test_equal_prompts_at_once_hold_it_once(engine: Any, document: Prompt, source: random.Random, answer: Any) -> None:
     opening = some(source, 40) + document + some(source, 20)
     free = engine.pool.get_num_free_blocks()
