@@ -81,6 +81,11 @@ class _WithRows:
             self._background.go_on()
         return answer
 
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        if self._side is not None:
+            self._background.stop()
+        return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for life in side.take_failed():
             claim = life.claim
