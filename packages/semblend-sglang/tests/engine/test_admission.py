@@ -293,6 +293,28 @@ def test_rows_share_no_batch_with_what_is_found_by_counting_tokens(rig: Any, fir
     check(rig, asked["rows"])
 
 
+@pytest.mark.parametrize("option", ["return_routed_experts", "return_indexer_topk"])
+def test_what_sglang_keeps_by_slot_is_read_from_slots_that_a_forward_wrote(rig: Any, option: str) -> None:
+    written: dict[int, int] = {}
+    compute = rig._compute
+
+    def and_note(cls: Any, batch: Any) -> Any:
+        written.update(zip(batch.out_cache_loc.tolist(), batch.input_ids.tolist(), strict=True))
+        return compute(cls, batch)
+
+    rig._compute = and_note
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    rig.serve(prompt := [*passage(3, 80), *DOCUMENT, *passage(4, 40)], "first")  # Others may go on from it in place.
+    for name, asked in (("moved", [*passage(5, 80), *DOCUMENT]), ("in place", [*prompt, *passage(6, 20)])):
+        request = rig.submit(asked, name)
+        setattr(request, option, True)
+        rig.step()
+        assert [written[slot] for slot in rig.slots_of(request)] == asked
+        assert declines(rig)[DeclineReason.UNSUPPORTED_REQUEST] >= 1
+        rig.finish(request)
+    rig.check_accounts()
+
+
 def in_parts(rig: Any) -> list[int]:
     """A prompt of six passages in another order than a donor has them: as many rows."""
     parts = [passage(seed, 300) for seed in range(10, 16)]
