@@ -5,18 +5,22 @@ Every hook passes through at once where the tree cache is not SemBlend's, or has
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from semblend_core import DeclineReason
-from semblend_core.serving import Claim, contain
+from semblend_core.serving import Claim, Rows, contain
+from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
-from semblend_sglang.worker.sequences import MARK, as_requests, as_sequences, for_sampling, running
+from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
+
+logger = logging.getLogger(__name__)
 
 Original = Callable[..., Any]
 
@@ -102,20 +106,45 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     side = side_of(getattr(batch, "tree_cache", None))
     if side is None or not side.loads or not batch.forward_mode.is_extend():
         return original(cls, batch, *args, **kwargs)
-    rows, prompts = {}, {}
-    for index, req in enumerate(batch.reqs):
-        load = side.start(req)
-        if load is not None and load.claim.rows:
-            rows[index], prompts[index] = load.claim.rows, load.token_ids
-            # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
-            req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
-    if not rows:
-        return original(cls, batch, *args, **kwargs)
+    loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.load_of(req)) is not None}
+    rows = {index: load.claim.rows for index, load in loads.items() if load.claim.rows}
+    prompts = {index: load.token_ids for index, load in loads.items()}
+    if rows:
+        try:
+            forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
+        except Exception:
+            # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
+            logger.exception("a batch could not be made with rows: its prompts are computed")
+            contain("giving up reuse", side.rows_failed, batch.reqs)
+            with as_computed(batch, _not_cached(batch, loads), prompts):
+                return original(cls, batch, *args, **kwargs)
+    else:
+        forward_batch = original(cls, batch, *args, **kwargs)
+    for index, load in loads.items():
+        req = batch.reqs[index]
+        contain("starting a request", side.start, req)
+        # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
+        req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
+    return forward_batch
+
+
+def _make_with_rows(
+    original: Original, cls: Any, batch: Any, rows: dict[int, Rows], prompts: dict[int, Any], *args: Any, **kwargs: Any
+) -> Any:
     with as_sequences(batch, rows, prompts) as view:
         forward_batch = original(cls, batch, *args, **kwargs)
     for_sampling(forward_batch, batch.reqs, view)
     setattr(forward_batch, MARK, view)
     return forward_batch
+
+
+def _not_cached(batch: Any, loads: dict[int, Load]) -> dict[int, tuple[int, int]]:
+    """The claims of the requests with these loads. SGLang has counted them as cached: they are computed after all."""
+    for index, load in loads.items():
+        req = batch.reqs[index]
+        req.cached_tokens -= load.claim.reused_tokens
+        req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.length)
+    return {index: (load.claim.start, load.claim.end) for index, load in loads.items()}
 
 
 def make_logits_metadata(original: Original, cls: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -176,8 +205,8 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
 
 def _counts_tokens_of_its_batch(req: Any) -> bool:
     """Whether SGLang finds something of this request by counting the batch's tokens, which rows would shift."""
-    overridden = getattr(req, "positional_embed_overrides", None) is not None or req.input_embeds is not None
-    return bool(overridden or req.return_hidden_states)
+    by_token = ("positional_embed_overrides", "input_embeds", "token_type_ids")
+    return bool(req.return_hidden_states) or any(getattr(req, name, None) is not None for name in by_token)
 
 
 def _take_room(adder: Any, tokens: int) -> None:

@@ -60,6 +60,9 @@ def why_unsupported(ctx: Any) -> str | None:
         # SGLang counts what such an adapter gets by sequences, and rows are none behind attention. Which layers have
         # adapters is decided when they are loaded, from what is asked for or from what the first adapters bring.
         "adapters of the output layer (lm_head) are not supported yet": _adapts_output_layer(ctx),
+        "models that embed runs of tokens (n-grams) are not supported yet": bool(
+            getattr(getattr(ctx.tp_worker.model_runner, "ngram_embedding_manager", None), "enabled", False)
+        ),
         # It compares each slot with what a forward left for it, and none wrote what was moved.
         "the KV canary (--kv-canary) is not supported": getattr(arguments, "kv_canary", "none") != "none",
         # Each of these runs one forward batch in several parts, or cuts it by requests: rows belong to neither.
@@ -94,6 +97,8 @@ def why_not_for(req: Any, key: Any) -> str | None:
         return "a part of its prompt is no tokens"
     if getattr(req, "positional_embed_overrides", None) is not None:
         return "its embeddings are overridden"
+    if getattr(req, "token_type_ids", None) is not None:
+        return "its tokens have types"
     if req.return_hidden_states:
         return "it wants the hidden states of its whole prompt"
     if getattr(req, "return_routed_experts", False) or getattr(req, "return_indexer_topk", False):

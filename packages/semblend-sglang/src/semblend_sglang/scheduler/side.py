@@ -6,7 +6,7 @@ Runs on the scheduler's thread. Nothing raises into the engine: what fails is pr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -222,6 +222,18 @@ class Side:
             self._landing.append((life, loaded))
             self.confirm_landed()
         return loaded
+
+    def rows_failed(self, requests: Iterable[Any]) -> None:
+        """No forward could be made with the rows of these: they compute their claims, and nothing is loaded again."""
+        for request in requests:
+            life = self.requests.of_request(request)
+            loaded = None if life is None else self.loads.pop(life, None)
+            if life is not None and loaded is not None:
+                # Its memory stays marked, so that nothing of it is kept: SGLang was told of a longer prefix.
+                self.requests.decline(life, DeclineReason.INTERNAL_ERROR)
+                self.requests.compute(life)
+        self.self_test.refuse("SGLang's batch could not be made with rows")
+        self._changed()
 
     def confirm_landed(self) -> None:
         """Report what has arrived by now."""

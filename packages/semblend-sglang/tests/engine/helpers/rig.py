@@ -89,6 +89,8 @@ class Rig(ToyModel):
         self.waiting: list[Req] = []
         self.running: list[Req] = []
         self.chunked: Req | None = None
+        self.of_batch: dict[str, Any] = {}
+        """Fields that a batch has otherwise."""
         self.before_admission: Callable[[Req], None] = lambda request: None
 
     # --- What clients and the scheduler do ---------------------------------------------------------------------------
@@ -234,6 +236,7 @@ class Rig(ToyModel):
             if not request.retracted_stain:  # SGLang counts what was cached once per request.
                 request.cached_tokens += prefix - request.already_computed
                 request.already_computed = request.extend_end
+        vars(batch).update(self.of_batch)
         hooks.make_forward_batch(self._compute, SimpleNamespace, batch)
 
     def _computed(self, request: Req) -> None:
