@@ -36,7 +36,9 @@ class SemBlendCache:
     # --- ExactTree, where both answer alike --------------------------------------------------------------------------
 
     def tokens_of(self, token_ids: TokenIds) -> array[int]:
-        return array("q", token_ids.astype(np.int64).tobytes())
+        tokens = array("q")
+        tokens.frombytes(token_ids.astype(np.int64).view(np.uint8).data)
+        return tokens
 
     def allocate(self, tokens: int) -> torch.Tensor | None:
         allocator = self.token_to_kv_pool_allocator
