@@ -28,7 +28,8 @@ from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version
 from semblend_sglang.scheduler.aliases import AliasPath
-from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.scheduler.fitting import BatchLimits
+from semblend_sglang.scheduler.side import Side
 from semblend_sglang.settings import SglangSettings
 from semblend_sglang.worker.pool import slot_pool_of
 

@@ -143,11 +143,11 @@ def test_a_provider_that_raises_takes_nothing_down(rig: Any, broken: tuple[str, 
 
 def test_a_forward_that_never_asks_for_rows_ends_reuse(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
-    start, rig.side.start = rig.side.start, lambda request: None
+    start, rig.side.landing.start = rig.side.landing.start, lambda request: None
     broken = rig.submit(prompt_with(DOCUMENT, 3), "asked")
     rig.step()
     rig.finish(broken)
-    rig.side.start = start
+    rig.side.landing.start = start
     words = passage(8, 40)
     rig.serve([words[n * 7 % 40] for n in range(300)], "would pass the self-test")
     assert rig.serve(prompt_with(DOCUMENT, 5), "asked again").cached_tokens == 0

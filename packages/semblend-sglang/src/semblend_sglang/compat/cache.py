@@ -60,7 +60,7 @@ class SemBlendCache:
         return True
 
     def semblend_admitted(self, req: Any, adder: Any) -> None:
-        load = self.semblend.load_of(req) if self.semblend is not None else None
+        load = self.semblend.landing.of(req) if self.semblend is not None else None
         if load is None:
             return
         # SGLang counts the whole prefix as cached, less what it believes computed before: rows are computed.
@@ -101,7 +101,7 @@ class SemBlendCache:
         asked = self._asked(req, None, 0)
         if self.semblend is not None:
             slots = self.req_to_token_pool.req_to_token[pool_index]
-            self.semblend.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
+            self.semblend.capturing.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
         elif self.semblend_aliases is not None:
             self.semblend_aliases.cached(asked)
 
@@ -122,7 +122,9 @@ class SemBlendCache:
         owned = self._owned_by_trees(req)
         if owned >= opening:
             row = self._row(req)[:up_to]
-            self._set_owned_by_trees(req, side.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned))
+            self._set_owned_by_trees(
+                req, side.continuing.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned)
+            )
 
     def _evict_both(self, params: EvictParams, evict_exact: Callable[[EvictParams], EvictResult]) -> EvictResult:
         if self.semblend is None or not params.num_tokens:

@@ -35,7 +35,9 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
     side = side_of(adder.tree_cache)
     if side is None:
         return _add_with_alias(original, adder, req, *args, **kwargs)
-    if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
+    if side.was_not_asked_about(req):
+        return _leave_in_queue(others_go_on=False)  # Nobody overtakes it.
+    if _counts_tokens_of_its_batch(req) and side.landing.rows():
         return _leave_in_queue(others_go_on=False)
     life = side.promised(req)
     if life is not None and not adder.tree_cache.semblend_counts_on(req, life):
@@ -45,13 +47,13 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
         if verdict is not None:
             return verdict
         req.host_hit_length = life.claim.length if life.claim is not None else 0
-        side.hold(life)
+        side.lineages.hold(life)
     rows = 0 if life is None or life.claim is None else life.claim.row_tokens
     before = len(adder.can_run_list)
     _take_room(adder, rows)
     result = original(adder, req, *args, **kwargs)
     admitted = len(adder.can_run_list) > before
-    if not admitted or side.load_of(req) is None:
+    if not admitted or side.landing.of(req) is None:
         _take_room(adder, -rows)
     if life is not None and not admitted:
         side.withdraw(life)
@@ -69,7 +71,7 @@ def _verdict_on_claim(adder: Any, side: Side, life: SglangLife) -> Any | None:
         if not (adder.can_run_list or adder.running_batch.batch_size()):
             time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
         return _leave_in_queue(others_go_on=True)
-    if side.waits_for_same(life):
+    if side.continuing.waits_for_same(life):
         return _leave_in_queue(others_go_on=True)
     claim = life.claim
     if claim is None:
@@ -104,9 +106,9 @@ def ask_storage(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -
 def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Right before a forward: add the rows of the requests that are computed for the first time."""
     side = side_of(getattr(batch, "tree_cache", None))
-    if side is None or not side.loads or not batch.forward_mode.is_extend():
+    if side is None or not side.landing.loads or not batch.forward_mode.is_extend():
         return original(cls, batch, *args, **kwargs)
-    loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.load_of(req)) is not None}
+    loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.landing.of(req)) is not None}
     rows = {index: load.claim.rows for index, load in loads.items() if load.claim.rows}
     prompts = {index: load.token_ids for index, load in loads.items()}
     if rows:
@@ -122,7 +124,7 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
         forward_batch = original(cls, batch, *args, **kwargs)
     for index, load in loads.items():
         req = batch.reqs[index]
-        contain("starting a request", side.start, req)
+        contain("starting a request", side.landing.start, req)
         # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
         req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
     return forward_batch
@@ -197,7 +199,7 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
     if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
         return None
     tokens = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
-    sequences = side.rows_of_admitted() + len(adder.can_run_list) + 1
+    sequences = side.landing.rows() + len(adder.can_run_list) + 1
     if side.limits.with_decoding:
         sequences += adder.running_batch.batch_size()
     return claim.within(tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)

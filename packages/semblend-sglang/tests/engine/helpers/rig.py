@@ -27,7 +27,8 @@ from semblend_core.kv import Rotation
 from semblend_core.serving import Namespaces
 from semblend_sglang.compat import hooks
 from semblend_sglang.compat.unified import SemBlendUnifiedCache
-from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.scheduler.fitting import BatchLimits
+from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.pool import slot_pool_of
 
 
@@ -113,6 +114,8 @@ class Rig(ToyModel):
 
     def step(self) -> list[Req]:
         """One round of the scheduler: admit what fits, compute it, and hand the results on."""
+        if self.side is not None:
+            self.side.round.begin()
         adder = PrefillAdder(
             self.page_size,
             self.tree,
