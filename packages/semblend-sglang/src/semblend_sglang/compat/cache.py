@@ -74,6 +74,11 @@ class SemBlendCache:
         start = life.claim.start if life.claim is not None else life.in_place.end if life.in_place is not None else 0
         return (self._prefix_len(req), req.host_hit_length) == (start, promised)
 
+    def semblend_is_empty(self) -> bool:
+        """Whether it holds no KV at all. What may lie in host memory or storage counts."""
+        holds = self.evictable_size() + self.protected_size()
+        return not holds and getattr(self, "cache_controller", None) is None
+
     def semblend_forget_private(self, req: Any) -> None:
         """SGLang did not take the request: what it was given is gone."""
 

@@ -16,6 +16,7 @@ from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
+from semblend_sglang.compat.weights import weight_hooks
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
@@ -175,20 +176,6 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
     return result
 
 
-def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) -> Any:
-    """SGLang need not empty its cache for it, and what is kept would outlive the process besides."""
-    tree_cache = updater.scheduler.tree_cache
-    side = side_of(tree_cache)
-    before = side.times_emptied if side is not None else 0
-    try:
-        return original(updater, *args, **kwargs)
-    finally:
-        if side is not None and side.times_emptied == before:
-            contain("a change of weights", side.weights_changed)
-        storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
-        contain("a change of weights", getattr(storage, "semblend_weights_changed", lambda: None))
-
-
 def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
     """As much of ``claim`` as this batch can hold, by the tokens and the number of its rows.
 
@@ -224,8 +211,7 @@ def _leave_in_queue(*, others_go_on: bool) -> Any:
     return AddReqResult.CONTINUE if others_go_on else AddReqResult.OTHER
 
 
-UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-HOOKS: dict[str, Callable[..., Any]] = {
+_HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": add_one_request,
     "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new": make_forward_batch,
     "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": make_logits_metadata,
@@ -233,13 +219,14 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
     "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
-    f"{UPDATER}.update_weights_from_disk": update_weights,
-    f"{UPDATER}.update_weights_from_distributed": update_weights,
-    f"{UPDATER}.update_weights_from_tensor": update_weights,
-    f"{UPDATER}.update_weights_from_ipc": update_weights,
     **TIMING_HOOKS,
     **BACKGROUND_HOOKS,
 }
+
+
+def all_hooks() -> dict[str, Callable[..., Any]]:
+    """By the function that each is wrapped around. Needs SGLang."""
+    return {**_HOOKS, **weight_hooks()}
 
 
 def why_not_hooked() -> str | None:
@@ -249,5 +236,5 @@ def why_not_hooked() -> str | None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = sorted(set(HOOKS) - HookRegistry._patched)
+    missing = sorted(set(all_hooks()) - HookRegistry._patched)
     return f"SGLang did not apply the hooks on {', '.join(missing)}" if missing else None

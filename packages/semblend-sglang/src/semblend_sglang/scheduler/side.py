@@ -210,13 +210,18 @@ class Side:
         self.lineages.emptied()
         self._forget_donors()
 
-    def weights_changed(self) -> None:
-        """The exact tree was not emptied: what it holds may be of the old weights, and so may what grows from it."""
+    def weights_changed(self, tree_is_empty: Callable[[], bool]) -> None:
+        """The exact tree was not emptied: what it holds may be of the old weights, and so may what grows from it.
+
+        So may what running requests will give to it.
+        """
+        self.lineages.new_weights()
+        self._forget_donors()
+        if tree_is_empty() and all(life.is_queued for life in self.requests):
+            return
         if not self.capturing.old_weights_in_tree:
             logger.warning("SGLang changed its weights without a flush: until it is flushed no prompt becomes a donor")
         self.capturing.old_weights_in_tree = True
-        self.lineages.new_weights()
-        self._forget_donors()
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)

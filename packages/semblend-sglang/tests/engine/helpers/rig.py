@@ -25,7 +25,7 @@ from toy_model import HEAD, LATENT, ToyModel
 from semblend_core import SelfTestResult, SelfTestState, Settings, create_provider
 from semblend_core.kv import Rotation
 from semblend_core.serving import Namespaces
-from semblend_sglang.compat import hooks
+from semblend_sglang.compat import hooks, weights
 from semblend_sglang.compat.unified import SemBlendUnifiedCache
 from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
@@ -176,8 +176,17 @@ class Rig(ToyModel):
 
     def update_weights(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Without emptying the tree, unless that happens ``meanwhile``."""
-        updater = SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree))
-        hooks.update_weights(lambda _: meanwhile(), updater)
+        weights.update_weights(lambda _: meanwhile(), self.updater())
+
+    def update_over_rdma(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Others write to the weights; SGLang hears of the beginning and of the end."""
+        weights.open_session(lambda _: None, self.updater())
+        meanwhile()
+        weights.update_weights(lambda _: None, self.updater())
+
+    def updater(self) -> Any:
+        """As SGLang's own knows its scheduler."""
+        return SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree, server_args=SimpleNamespace()))
 
     def settle(self) -> None:
         """Nothing runs beside it."""
