@@ -106,6 +106,7 @@ MODULE_NAMES = {
         "choose_policy",
         "most_alike",
     ],
+    "semblend_core.pins": ["Pins", "Relied", "changes_since", "take_pins", "why_changed"],
     "semblend_core.serving": [
         "Arrival",
         "CaptureOrder",

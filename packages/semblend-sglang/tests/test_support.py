@@ -97,7 +97,9 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
         ({"server_args__enable_pdmux": True}, "--enable-pdmux"),
         ({"server_args__enable_two_batch_overlap": True}, "--enable-two-batch-overlap"),
         ({"server_args__enable_mis": True}, "--enable-mis"),
-        ({"server_args__lora_target_modules": {"q_proj", "lm_head"}}, "lm_head"),
+        ({"runner__lora_manager": SimpleNamespace(lm_head_module=object())}, "lm_head"),
+        ({"runner__ngram_embedding_manager": SimpleNamespace(enabled=True)}, "n-grams"),
+        ({"server_args__kv_canary": "log"}, "--kv-canary"),
         ({"server_args__enable_deterministic_inference": True}, "deterministic"),
         ({"enable_hierarchical_cache": True}, "from SGLang 0.5.22 on"),
         (
@@ -145,7 +147,10 @@ def request(**changes: Any) -> Any:
         ({"session_id": "s"}, range(99), "session"),
         ({"multimodal_inputs": object()}, range(99), "no tokens"),
         ({"positional_embed_overrides": object()}, range(99), "overridden"),
+        ({"token_type_ids": [0] * 100}, range(99), "types"),
         ({"return_hidden_states": True}, range(99), "hidden states"),
+        ({"return_routed_experts": True}, range(99), "at each of its tokens"),
+        ({"return_indexer_topk": True}, range(99), "at each of its tokens"),
         ({}, range(10), "log-probabilities"),
     ],
 )

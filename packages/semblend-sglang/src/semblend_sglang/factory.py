@@ -11,6 +11,7 @@ from semblend_core import (
     AuditSink,
     SemanticLookupProvider,
     SemanticPrefixProvider,
+    SettingError,
     Settings,
     create_provider,
     identity_of_weights,
@@ -19,7 +20,7 @@ from semblend_core import (
 )
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
-from semblend_core.serving.tree import KeptDonors
+from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.hooks import why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
@@ -27,7 +28,8 @@ from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version
 from semblend_sglang.scheduler.aliases import AliasPath
-from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.scheduler.fitting import BatchLimits
+from semblend_sglang.scheduler.side import Side
 from semblend_sglang.settings import SglangSettings
 from semblend_sglang.worker.pool import slot_pool_of
 
@@ -49,7 +51,20 @@ def build_cache(ctx: Any) -> Any:
     if unsupported is not None:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
         return stock_cache(ctx)
+    if SglangSettings.from_env().keep_donors:
+        StoreOptions.from_settings(settings)  # Budgets that cannot be are said now.
     cache = cache_class().build(ctx)
+    try:
+        _switch_on(ctx, cache, settings)
+    except (SettingError, ProviderError):
+        raise  # Somebody asked for what cannot be, and wants to know.
+    except Exception:
+        cache.semblend = cache.semblend_aliases = None
+        logger.exception("SemBlend is off, SGLang runs as if it were absent: it could not start")
+    return cache
+
+
+def _switch_on(ctx: Any, cache: Any, settings: Settings) -> None:
     namespaces = Namespaces(**shared_fields(ctx))
     # One stream for the provider and the cost gate. A provider of somebody else's may have its own.
     audit = None if SglangSettings.from_env().provider else open_audit(settings, "sglang")
@@ -60,7 +75,6 @@ def build_cache(ctx: Any) -> Any:
     else:
         cache.semblend_aliases = AliasPath(provider, settings, namespaces, cache.page_size)
         atexit.register(cache.semblend_aliases.close)
-    return cache
 
 
 def _side(
@@ -75,7 +89,6 @@ def _side(
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
     pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
-    pool.warm_up()
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
@@ -90,9 +103,20 @@ def _side(
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
     side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs)
     side.on_change = EngineMetrics(provider).update
+    _warm_up(pool, side)
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
     return side
+
+
+def _warm_up(pool: SlotPool, side: Side) -> None:
+    """Where KV cannot be moved at all, as without a compiler for the kernels, nothing is loaded: prompts are computed
+    as ever, and what could have been reused is counted."""
+    try:
+        pool.warm_up()
+    except Exception as error:
+        logger.exception("SemBlend's kernels do not run")
+        side.self_test.refuse(f"the kernels that move KV do not run here: {type(error).__name__}")
 
 
 def _kept(settings: Settings) -> KeptDonors | None:

@@ -26,7 +26,7 @@ from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
 from semblend_vllm.compat.support import configure, why_unsupported
 from semblend_vllm.compat.timing import cost_identity
-from semblend_vllm.compat.versions import check_version, installed_version
+from semblend_vllm.compat.versions import installed_version, why_refused
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
 from semblend_vllm.scheduler.requests import Follower
 from semblend_vllm.scheduler.side import SchedulerSide
@@ -53,14 +53,13 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self._config, self._manager = vllm_config, None
         join_engines_log()
         self.settings, forced = configure(vllm_config)
-        check_version(forced)
         self.scheduler_side: SchedulerSide | None = None
         self.worker_side: WorkerSide | None = None
         self._layers: dict[str, int] = {}
         self._refusal: WorkerNews | None = None
         """What is told where there is no worker side: why, and that nothing is captured."""
         self._told = ProviderStats()
-        self.unsupported = why_unsupported(vllm_config, kv_cache_config)
+        self.unsupported = why_refused(forced) or why_unsupported(vllm_config, kv_cache_config)
         if self.unsupported:
             if role == KVConnectorRole.SCHEDULER:
                 logger.error("SemBlend is off: %s", self.unsupported)

@@ -155,6 +155,11 @@ class SemanticLookupProvider(ABC):
         self.forget_donor(namespace, donor_id)
         return True
 
+    def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
+        """The tokens of a donor that can be found. None: it is not known, or this provider does not give them back,
+        and adapters that need them keep a copy of their own."""
+        return None
+
     def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:  # noqa: B027
         """A prompt that could have become a donor was not kept, for ``reason``. To be counted."""
 

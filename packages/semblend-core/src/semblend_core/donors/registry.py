@@ -124,6 +124,11 @@ class DonorRegistry:
     def record_of(self, namespace: str, donor_id: str) -> DonorRecord | None:
         return self._by_id.get((namespace, donor_id))
 
+    def tokens_of(self, namespace: str, donor_id: str) -> TokenIds | None:
+        """A copy of a donor's tokens; None where it is not known."""
+        record = self.record_of(namespace, donor_id)
+        return None if record is None else self._index.tokens_of(record.serial)
+
     def has_donors(self, namespace: str) -> bool:
         return namespace in self._scopes
 

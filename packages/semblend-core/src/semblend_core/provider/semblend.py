@@ -24,6 +24,7 @@ from semblend_core.contract import (
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SemanticPrefixResult,
+    TokenIds,
     as_token_ids,
 )
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
@@ -131,6 +132,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return False
         self.forget_donor(namespace, donor_id)
         return True
+
+    def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
+        return self.registry.tokens_of(namespace.digest, donor_id)
 
     def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:
         self._counters.count_offer(OfferResult(0, reason))

@@ -36,7 +36,9 @@ class SemBlendCache:
     # --- ExactTree, where both answer alike --------------------------------------------------------------------------
 
     def tokens_of(self, token_ids: TokenIds) -> array[int]:
-        return array("q", token_ids.astype(np.int64).tobytes())
+        tokens = array("q")
+        tokens.frombytes(token_ids.astype(np.int64).view(np.uint8).data)
+        return tokens
 
     def allocate(self, tokens: int) -> torch.Tensor | None:
         allocator = self.token_to_kv_pool_allocator
@@ -58,7 +60,7 @@ class SemBlendCache:
         return True
 
     def semblend_admitted(self, req: Any, adder: Any) -> None:
-        load = self.semblend.load_of(req) if self.semblend is not None else None
+        load = self.semblend.landing.of(req) if self.semblend is not None else None
         if load is None:
             return
         # SGLang shows the whole prefix as cached, less what it believes computed before.
@@ -76,6 +78,11 @@ class SemBlendCache:
         promised = 0 if life.claim is None else life.claim.length
         start = life.claim.start if life.claim is not None else life.in_place.end if life.in_place is not None else 0
         return (self._prefix_len(req), req.host_hit_length) == (start, promised)
+
+    def semblend_is_empty(self) -> bool:
+        """Whether it holds no KV at all. What may lie in host memory or storage counts."""
+        holds = self.evictable_size() + self.protected_size()
+        return not holds and getattr(self, "cache_controller", None) is None
 
     def semblend_forget_private(self, req: Any) -> None:
         """SGLang did not take the request: what it was given is gone."""
@@ -104,7 +111,7 @@ class SemBlendCache:
         asked = self._asked(req, None, 0)
         if self.semblend is not None:
             slots = self.req_to_token_pool.req_to_token[pool_index]
-            self.semblend.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
+            self.semblend.capturing.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
         elif self.semblend_aliases is not None:
             self.semblend_aliases.cached(asked)
 
@@ -125,7 +132,9 @@ class SemBlendCache:
         owned = self._owned_by_trees(req)
         if owned >= opening:
             row = self._row(req)[:up_to]
-            self._set_owned_by_trees(req, side.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned))
+            self._set_owned_by_trees(
+                req, side.continuing.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned)
+            )
 
     def _evict_both(self, params: EvictParams, evict_exact: Callable[[EvictParams], EvictResult]) -> EvictResult:
         if self.semblend is None or not params.num_tokens:

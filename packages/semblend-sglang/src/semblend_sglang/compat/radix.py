@@ -79,7 +79,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
 
     def semblend_admitted(self, req: Any, adder: Any) -> None:
         super().semblend_admitted(req, adder)
-        load = self.semblend.load_of(req) if self.semblend is not None else None
+        load = self.semblend.landing.of(req) if self.semblend is not None else None
         if load is not None:
             # SGLang takes what was loaded for the tree's own; it is the request's, and is freed with it.
             req.cache_protected_len = load.claim.start

@@ -69,6 +69,8 @@ class SglangLife(TreeLife):
     key: TreeKey = field(kw_only=True)
     alias: SemanticPrefixResult | None = None
     """Tokens under which the exact cache is asked instead."""
+    unasked: bool = False
+    """The last round had no time left to look it up for the first time."""
     saved_skip_insert: bool | None = None
     """SGLang's own do-not-publish switch, as it was before SemBlend set it."""
 

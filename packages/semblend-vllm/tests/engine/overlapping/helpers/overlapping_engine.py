@@ -104,7 +104,7 @@ class Overlapping:
 
     def schedule(self) -> Any:
         output = self.scheduler.schedule()
-        lives = map(self.side.requests.get, output.num_scheduled_tokens)
+        lives = map(self.side.requests.get, output.num_scheduled_tokens) if self.side is not None else ()
         self.worker.may_be_approximate |= {life.request_id for life in lives if life is not None and life.taken}
         for request_id, tokens in output.num_scheduled_tokens.items():
             self.computed[request_id.split("#")[0]] += tokens
