@@ -25,7 +25,7 @@ from semblend_core.kv.store.donor_file import (
 )
 from semblend_core.kv.store.kv_spec import LayerTensors
 from semblend_core.kv.store.options import StoreDirectoryError
-from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine
+from semblend_core.kv.store.vocabulary import CorruptDonorError, FormerDonorError, Quarantine
 
 Result = TypeVar("Result")
 
@@ -96,7 +96,8 @@ class StoreDirectory:
         return status.f_bavail * status.f_frsize
 
     def scan(self) -> Iterator[DonorMetadata | CorruptDonorError]:
-        """Every whole donor, and what is wrong with the others, which are set aside. Removes unfinished writes.
+        """Every whole donor, and what is wrong with the others, which are set aside. Removes unfinished writes, and
+        donors of earlier formats.
 
         Files that are not named as the store names them are left alone.
         """
@@ -108,6 +109,9 @@ class StoreDirectory:
         for stem in stems:
             try:
                 yield self._check(stem)
+            except FormerDonorError as error:
+                self.delete(stem)
+                yield error
             except CorruptDonorError as error:
                 self.set_aside(stem, error.reason)
                 yield error

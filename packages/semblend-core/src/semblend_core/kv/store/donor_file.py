@@ -22,7 +22,7 @@ from torch import Tensor
 
 from semblend_core.contract import TokenIds, as_token_ids
 from semblend_core.kv.store.kv_spec import DTYPE_NAMES, DTYPES, KvSpec, LayerTensors
-from semblend_core.kv.store.vocabulary import CorruptDonorError, DonorKey, Quarantine
+from semblend_core.kv.store.vocabulary import CorruptDonorError, DonorKey, FormerDonorError, Quarantine
 
 CHUNK_BYTES = 1024**2
 TENSOR_NAMES = ("keys", "values")
@@ -142,7 +142,9 @@ def _header(spec: KvSpec) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+FORMER_VERSIONS = (1,)
+"""1: weights were told by the times of their files."""
 _FIXED_BYTES = 1024
 _BYTES_PER_TOKEN_ID = 11  # Ten digits and a comma.
 _BYTES_PER_CHECKSUM = 8
@@ -201,6 +203,8 @@ def decode_metadata(content: bytes) -> DonorMetadata:
         version, digest, donor = whole["format"], whole["digest"], whole["donor"]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDonorError(Quarantine.BAD_METADATA, f"not a donor's metadata: {error}") from error
+    if version in FORMER_VERSIONS:
+        raise FormerDonorError(Quarantine.WRONG_VERSION, f"format {version}, this is format {FORMAT_VERSION}")
     if version != FORMAT_VERSION:
         raise CorruptDonorError(Quarantine.WRONG_VERSION, f"format {version!r}, this is format {FORMAT_VERSION}")
     if digest != _digest(donor):
