@@ -20,19 +20,10 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 BESIDE_WEIGHTS = (".json", ".model", ".tiktoken", ".txt", ".py")
 """Configuration, tokenizer, and code that a checkpoint brings along."""
 LOADED_FROM_FILES = frozenset(
-    [
-        "auto",
-        "hf",
-        "safetensors",
-        "pt",
-        "npcache",
-        "mistral",
-        "gguf",
-        "bitsandbytes",
-        "fastsafetensors",
-        "instanttensor",
-        "sharded_state",
-    ]
+    (
+        *("auto", "hf", "safetensors", "pt", "npcache", "mistral", "gguf", "bitsandbytes"),
+        *("fastsafetensors", "instanttensor", "sharded_state"),
+    )
 )
 """What engines call ways to load weights that lie where the model lies. By another way they may be anything."""
 SAYS_NOTHING = ("generation_config.json", "trainer_state.json")
@@ -61,10 +52,10 @@ Region = tuple[int, int]
 def identity_of_weights(place: str | os.PathLike[str], commit: str | None = None, load_format: str = "auto") -> str:
     """A word for the weights at ``place``: another one as soon as a checkpoint there is replaced.
 
-    ``place`` is a file or folder, told by its content: all of small files, and of large ones some of every tensor. A copy
-    elsewhere has the same word. Or it is the name under which a hub keeps the weights, told by ``commit``, the
-    revision which that name stood for. ``load_format`` is the engine's. What nothing tells, such as random weights, gets
-    a random word: its KV serves the process that computed it, and is never found by another.
+    ``place`` is a file or folder, told by its content: all of small files, and of large ones some of every tensor. A
+    copy elsewhere has the same word. Or it is the name under which a hub keeps the weights, told by ``commit``, the
+    revision which that name stood for. ``load_format`` is the engine's. What nothing tells, such as random weights,
+    gets a random word: its KV serves the process that computed it, and is never found by another.
     """
     if load_format not in LOADED_FROM_FILES:
         return _unknown(f"load_format={load_format} need not read them from {place}")
