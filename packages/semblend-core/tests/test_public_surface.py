@@ -217,6 +217,7 @@ MODULE_NAMES = {
         "Subject",
         "TokenEngine",
         "divergence",
+        "held_by",
         "listen_to",
         "passage",
         "shallow_model_folder",

@@ -13,7 +13,7 @@ from semblend_core.contract.lookup import (
     SemanticLookupProvider,
 )
 from semblend_core.contract.namespace import Namespace
-from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
+from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, short_id
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
 from semblend_core.contract.self_test import SelfTestResult, SelfTestState
@@ -47,4 +47,5 @@ __all__ = [
     "donor_id_of",
     "identity_of_weights",
     "joined_runs",
+    "short_id",
 ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FEW, MANY = 50, 10_000
+FEW, MANY = 100, 10_000
 
 few_or_many = pytest.mark.parametrize("cases", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)])
 """Gives a test its ``cases``: few in the plain run, and the same ones each time; many with ``test --all``."""
@@ -26,6 +26,18 @@ def fuzz(cases: int, check: Callable[..., None], *inputs: st.SearchStrategy[Any]
         suppress_health_check=list(HealthCheck),
     )
     chosen(given(*inputs)(check))()
+
+
+Refusal = TypeVar("Refusal", bound=Exception)
+
+
+def refusal(kind: type[Refusal], call: Callable[[], object]) -> Refusal | None:
+    """What ``call`` refuses its input with. Any other exception is a fault."""
+    try:
+        call()
+    except kind as error:
+        return error
+    return None
 
 
 DEPTH = 5_000
