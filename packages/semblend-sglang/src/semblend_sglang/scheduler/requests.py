@@ -13,6 +13,8 @@ from semblend_core import Outcome, SemanticPrefixResult
 from semblend_core.serving import Namespaces, RequestBook, Wish
 from semblend_core.serving.tree import TreeLife
 
+LONGEST_KEY = 4096
+"""Characters. Donors are found in SGLang's tree by their key, so it is kept with each; clients choose its length."""
 FORGOTTEN_AFTER_S = 600.0
 """A waiting request that SGLang has not asked about for so long has left the queue in a way nobody told."""
 
@@ -29,6 +31,10 @@ class TreeKey:
     """Includes the adapter's id: SGLang appends it."""
     cache_salt: str | None = None
     lora_id: str | None = field(default=None, compare=False)
+
+    @property
+    def is_short(self) -> bool:
+        return len(self.extra_key or "") + len(self.cache_salt or "") <= LONGEST_KEY
 
     @property
     def salt(self) -> str | None:
@@ -151,7 +157,7 @@ class SglangRequests(RequestBook[SglangLife]):
             request.rid,
             self.namespaces.of(asked.key.adapter, asked.key.salt),
             request.origin_input_ids,
-            Wish.among(request.sampling_params.custom_params),
+            Wish.among(request.sampling_params.custom_params) if asked.key.is_short else Wish("off", capture=False),
             key=asked.key,
         )
         self.add(life)

@@ -11,6 +11,9 @@ import numpy as np
 from semblend_core import DeclineReason, Namespace, Settings, identity_of_weights
 from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish, may_share
 
+MOST_ADAPTERS = 1024
+"""Whose weights are remembered. Those of others are looked at again."""
+
 
 @dataclass(frozen=True, eq=False)
 class Taken:
@@ -122,7 +125,7 @@ class Follower:
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self._settings = settings
         self._adapters: dict[tuple[int, str], str] = {}
-        """What is known of adapters' weights."""
+        """What is known of adapters' weights. Names and numbers are vLLM's, another with every start."""
         model, cache = vllm_config.model_config, vllm_config.cache_config
         dtype = cache.cache_dtype if cache.cache_dtype != "auto" else model.dtype
         commit = getattr(model.hf_config, "_commit_hash", None)
@@ -138,7 +141,7 @@ class Follower:
                 ("quantization", str(model.quantization)),
                 ("overrides", str(model.hf_overrides)),
                 ("load_format", str(vllm_config.load_config.load_format)),
-                ("weights", identity_of_weights(model.model, commit)),
+                ("weights", identity_of_weights(model.model, commit, vllm_config.load_config.load_format)),
             ),
         )
 
@@ -166,8 +169,10 @@ class Follower:
             return None
         known = (lora.lora_int_id, lora.lora_path)
         if known not in self._adapters or getattr(lora, "load_inplace", False):
+            while len(self._adapters) >= MOST_ADAPTERS:
+                del self._adapters[next(iter(self._adapters))]
             self._adapters[known] = identity_of_weights(lora.lora_path)
-        return f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}:{self._adapters[known]}"
+        return self._adapters[known]
 
 
 def is_all_tokens(request: Any) -> bool:
