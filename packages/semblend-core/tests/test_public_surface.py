@@ -40,6 +40,7 @@ PUBLIC_NAMES = [
     "SettingError",
     "Settings",
     "Span",
+    "TenantReport",
     "TokenIds",
     "__version__",
     "as_token_ids",
@@ -50,6 +51,7 @@ PUBLIC_NAMES = [
     "open_audit",
     "read_audit",
     "require_extra",
+    "tenant_of_salt",
     "what_is_on",
 ]
 
@@ -132,6 +134,7 @@ MODULE_NAMES = {
         "SelfTest",
         "Stage",
         "StepWork",
+        "Tenants",
         "Wish",
         "WorkerNews",
         "claim_by_tier",
@@ -211,11 +214,14 @@ MODULE_NAMES = {
     ],
     "semblend_core.testing": [
         "Fault",
+        "Marker",
         "ReferenceProvider",
         "Served",
         "Subject",
         "TokenEngine",
         "divergence",
+        "found_in_files",
+        "found_in_memory",
         "listen_to",
         "passage",
         "shallow_model_folder",

@@ -21,7 +21,7 @@ from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
 from semblend_core.serving.tree import KeptDonors
 from semblend_sglang.compat import cache_class, stock_cache
-from semblend_sglang.compat.hooks import why_not_hooked
+from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
@@ -88,7 +88,8 @@ def _side(
         with_decoding=bool(arguments.enable_mixed_chunk),
     )
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
+    side.purge_storage = lambda: purge_storage(cache)
     side.on_change = EngineMetrics(provider).update
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))

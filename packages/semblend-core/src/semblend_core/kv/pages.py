@@ -102,7 +102,7 @@ class PageFolder:
     def clear(self) -> None:
         """Also of what other processes wrote."""
         for entry in os.scandir(self._folder):
-            if entry.name.endswith(_PAGE):
+            if entry.name.endswith((_PAGE, _PART)):
                 self._remove(entry.name)
 
     # --- Books -----------------------------------------------------------------------------------------------------

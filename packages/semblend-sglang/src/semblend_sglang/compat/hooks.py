@@ -154,8 +154,17 @@ def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) 
     finally:
         if side is not None and side.times_emptied == before:
             contain("a change of weights", side.weights_changed)
-        storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
-        contain("a change of weights", getattr(storage, "semblend_weights_changed", lambda: None))
+        contain("a change of weights", getattr(_storage_of(tree_cache), "semblend_weights_changed", lambda: None))
+
+
+def purge_storage(tree_cache: Any) -> None:
+    """Pages on disk do not say whose they are: all of them go."""
+    contain("a purge of durable pages", getattr(_storage_of(tree_cache), "semblend_purge", lambda: None))
+
+
+def _storage_of(tree_cache: Any) -> Any:
+    """Of SGLang's hierarchical cache; None where there is none."""
+    return getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
 
 
 def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:

@@ -12,7 +12,16 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings, TokenIds
+from semblend_core import (
+    AuditSink,
+    DeclineReason,
+    Plan,
+    SemanticLookupProvider,
+    Settings,
+    TenantReport,
+    TokenIds,
+    tenant_of_salt,
+)
 from semblend_core.kv import RotationProof
 from semblend_core.serving import (
     Claim,
@@ -24,6 +33,7 @@ from semblend_core.serving import (
     Seeker,
     SelfTest,
     Stage,
+    Tenants,
     claim_by_tier,
     contain,
     tokens_to_keep,
@@ -70,6 +80,7 @@ class Side:
         namespaces: Namespaces,
         kept: KeptDonors | None = None,
         costs: CostGate | None = None,
+        audit: AuditSink | None = None,
     ) -> None:
         """``costs``: judges plans by the batches it is told of; without it every plan is taken."""
         self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
@@ -93,6 +104,9 @@ class Side:
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
+        self.tenants = Tenants(provider, lambda: self.requests, (self.donors, self.lineages, self.hot), audit)
+        self.purge_storage: Callable[[], None] = lambda: None
+        """Drops what SGLang keeps on disk by way of SemBlend."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""
         self.loads: dict[SglangLife, Load] = {}
@@ -244,7 +258,7 @@ class Side:
     def may_keep(self, life: SglangLife) -> bool:
         """Whether what an approximate request has computed is fit to go on from: what it reused has landed."""
         self.confirm_landed()
-        return life.stage is Stage.REUSING
+        return life.stage is Stage.REUSING and not life.purged
 
     def keep(self, life: SglangLife, tokens: TokenIds, row: Tensor, owned: int) -> int:
         """An approximate request has computed ``tokens``, in these slots. How many of them the trees own now."""
@@ -283,6 +297,37 @@ class Side:
         self._old_weights_in_tree = True
         self.lineages.new_weights()
         self._forget_donors()
+
+    # --- What an operator asks ---------------------------------------------------------------------------------------
+
+    def purge(self, salt: str | None) -> TenantReport:
+        """Drop all that came with this salt, and wait until it is gone: what there was.
+
+        Requests under way are served to their end and leave nothing but what SGLang's own cache takes of them.
+        """
+        tenant = tenant_of_salt(salt)
+        return self.begin_purge(tenant) + self.finish_purge(tenant)
+
+    def begin_purge(self, tenant: str) -> TenantReport:
+        """From now on nothing that came before can be found. Quick, and on the scheduler's thread."""
+        found = self.tenants.begin_purge(tenant)
+        for life in self.requests:
+            if life.purged and life.is_queued:
+                self.requests.withdraw(life)
+                life.in_place, life.sought = None, None
+        self._changed()
+        return found
+
+    def finish_purge(self, tenant: str) -> TenantReport:
+        """Wait until it is gone from memory and disk. Any thread, and better not the scheduler's."""
+        self.tenants.finish_purge()
+        self.purge_storage()
+        kept = self.donors.kept
+        return TenantReport() if kept is None else kept.store.purge(tenant)
+
+    def held_by(self, salt: str | None) -> TenantReport:
+        """What is held of all that came with this salt, SGLang's own cache left out."""
+        return self.tenants.held_by(tenant_of_salt(salt))
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
@@ -375,7 +420,7 @@ class Side:
 
     def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         life = self.requests.of_request(asked.request)
-        if life is None or life.captured or life.is_approximate:
+        if life is None or life.captured or life.purged or life.is_approximate:
             return
         if asked.unsupported is not None or self._old_weights_in_tree:
             return  # Its KV may be of more than its tokens, or of other weights.
@@ -392,6 +437,8 @@ class Side:
             self.donors.add(life, tokens, read_slots)
 
     def _asked_for(self, life: SglangLife, lineages: list[Lineage], shared_tokens: int) -> None:
+        if life.purged:
+            return
         asker = Asker(life.key, life.request.lora_id, life.request.http_worker_ipc)
         contain("counting who asks", self.hot.note, lineages, life.token_ids, shared_tokens, asker)
 

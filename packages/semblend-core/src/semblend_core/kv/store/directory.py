@@ -126,6 +126,12 @@ class StoreDirectory:
                     total -= path.stat().st_size
                     path.unlink()
 
+    def empty_quarantine(self) -> None:
+        """Damaged files do not always say whose they were."""
+        with contextlib.suppress(OSError):
+            for path in self.quarantine.iterdir():
+                path.unlink(missing_ok=True)
+
     def _check(self, stem: str) -> DonorMetadata:
         try:
             metadata = decode_metadata((self.donors / (stem + METADATA)).read_bytes())
