@@ -17,6 +17,7 @@ from semblend_core import (
     open_audit,
     what_is_on,
 )
+from semblend_core.control import TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
 from semblend_core.serving.tree import KeptDonors
@@ -90,6 +91,9 @@ def _side(
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
     side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
     side.purge_storage = lambda: purge_storage(cache)
+    control = open_control(settings, "scheduler", TenantCommands(side.purge_between_rounds, side.show_between_rounds))
+    if control is not None:
+        atexit.register(control.close)
     side.on_change = EngineMetrics(provider).update
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))

@@ -24,9 +24,12 @@ class InSameProcess(Protocol):
 _workers: WeakValueDictionary[str, InSameProcess] = WeakValueDictionary()
 
 
-def announce(vllm_config: Any, worker: InSameProcess) -> None:
-    if vllm_config.parallel_config.world_size == 1:
+def announce(vllm_config: Any, worker: InSameProcess) -> bool:
+    """Whether the scheduler's half is in this process."""
+    is_here = bool(vllm_config.parallel_config.world_size == 1)
+    if is_here:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
+    return is_here
 
 
 class Neighbour:

@@ -17,9 +17,11 @@ Original = Callable[..., Any]
 
 
 def next_batch(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Scheduling begins."""
-    side = _timing_side(scheduler)
+    """Scheduling begins, also where there is nothing to schedule."""
+    side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
     if side is not None:
+        side.turns.take()
+    if side is not None and side.costs.is_on:
         side.costs.begin_step()
     return original(scheduler, *args, **kwargs)
 

@@ -22,6 +22,7 @@ from semblend_core import (
     TokenIds,
     tenant_of_salt,
 )
+from semblend_core.control import Turns
 from semblend_core.kv import RotationProof
 from semblend_core.serving import (
     Claim,
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+TURN_TIMEOUT_S = 30.0
+"""What an operator's command waits for SGLang to come to the end of a round."""
 MOST_POSTPONEMENTS = 2
 """Rounds that a request waits for more room for its rows, or for another try: who stands behind it waits too."""
 MOST_WAITS_FOR_SAME = 8
@@ -105,6 +108,8 @@ class Side:
             may_pay=self.costs.may_pay,
         )
         self.tenants = Tenants(provider, lambda: self.requests, (self.donors, self.lineages, self.hot), audit)
+        self.turns = Turns()
+        """What an operator's commands wait for."""
         self.purge_storage: Callable[[], None] = lambda: None
         """Drops what SGLang keeps on disk by way of SemBlend."""
         self.on_change: Callable[[], None] = lambda: None
@@ -324,6 +329,13 @@ class Side:
         self.purge_storage()
         kept = self.donors.kept
         return TenantReport() if kept is None else kept.store.purge(tenant)
+
+    def purge_between_rounds(self, tenant: str) -> TenantReport:
+        """The same from another thread."""
+        return self.turns.call(lambda: self.begin_purge(tenant), TURN_TIMEOUT_S) + self.finish_purge(tenant)
+
+    def show_between_rounds(self, tenant: str) -> TenantReport:
+        return self.turns.call(lambda: self.tenants.held_by(tenant), TURN_TIMEOUT_S)
 
     def held_by(self, salt: str | None) -> TenantReport:
         """What is held of all that came with this salt, SGLang's own cache left out."""

@@ -234,7 +234,9 @@ class SchedulerSide:
         Requests under way are served to their end and leave nothing. Workers in other processes drop their part at
         the beginning of the next step.
         """
-        tenant = tenant_of_salt(salt)
+        return self.purge_tenant(tenant_of_salt(salt))
+
+    def purge_tenant(self, tenant: str) -> TenantReport:
         with self.turn:
             found = self.tenants.begin_purge(tenant)
             self._to_purge.append(tenant)  # Also for what a step under way is about to capture.
@@ -243,7 +245,9 @@ class SchedulerSide:
 
     def held_by(self, salt: str | None) -> TenantReport:
         """What is held of all that came with this salt, here and by a worker in this process. Any thread."""
-        tenant = tenant_of_salt(salt)
+        return self.show_tenant(tenant_of_salt(salt))
+
+    def show_tenant(self, tenant: str) -> TenantReport:
         with self.turn:
             found = self.tenants.held_by(tenant)
         return found if self._neighbour is None else found + self._neighbour.held_by(tenant)
