@@ -9,19 +9,27 @@ from __future__ import annotations
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from semblend_core import TenantReport
 from semblend_core.serving import WorkerNews
 
 
-class TellsNews(Protocol):
+class InSameProcess(Protocol):
+    """A worker's half, as the scheduler's half sees it. Any thread."""
+
     def take_news(self) -> WorkerNews | None: ...
+    def purge(self, tenant: str) -> TenantReport: ...
+    def held_by(self, tenant: str) -> TenantReport: ...
 
 
-_workers: WeakValueDictionary[str, TellsNews] = WeakValueDictionary()
+_workers: WeakValueDictionary[str, InSameProcess] = WeakValueDictionary()
 
 
-def announce(vllm_config: Any, worker: TellsNews) -> None:
-    if vllm_config.parallel_config.world_size == 1:
+def announce(vllm_config: Any, worker: InSameProcess) -> bool:
+    """Whether the scheduler's half is in this process."""
+    is_here = bool(vllm_config.parallel_config.world_size == 1)
+    if is_here:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
+    return is_here
 
 
 class Neighbour:
@@ -37,3 +45,12 @@ class Neighbour:
     def take_news(self) -> WorkerNews | None:
         worker = _workers.get(self._engine_id)
         return None if worker is None else worker.take_news()
+
+    def purge(self, tenant: str) -> TenantReport:
+        """Waits until the worker's store has dropped all of the tenant's. Nothing where it is in another process."""
+        worker = _workers.get(self._engine_id)
+        return TenantReport() if worker is None else worker.purge(tenant)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        worker = _workers.get(self._engine_id)
+        return TenantReport() if worker is None else worker.held_by(tenant)

@@ -52,7 +52,11 @@ class _WithRows:
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side = self._side
         if side is None:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)  # type: ignore[misc, no-any-return]
+        with side.turn:
+            return self._schedule(side, *args, **kwargs)
+
+    def _schedule(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side.costs.begin_step()
         side.catch_up()
         self._background.step_aside()
@@ -68,17 +72,22 @@ class _WithRows:
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
-        side, told = self._side, model_runner_output.kv_connector_output
-        if side is not None:
-            side.costs.step_finished(scheduler_output)
-        if side is not None and told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
+        side = self._side
+        if side is None:
+            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        with side.turn:
+            return self._update(side, scheduler_output, model_runner_output)
+
+    def _update(self, side: SchedulerSide, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        told = model_runner_output.kv_connector_output
+        side.costs.step_finished(scheduler_output)
+        if told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
             # Before vLLM takes the results for good: those of a request whose load failed are not.
             side.hear(told.kv_connector_worker_meta)
             told.kv_connector_worker_meta = None
             self._start_failed_over(side, model_runner_output)
         answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if side is not None:
-            self._background.go_on()
+        self._background.go_on()
         return answer
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
