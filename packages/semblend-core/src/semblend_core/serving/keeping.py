@@ -105,6 +105,10 @@ class DonorKeeper:
             self.donors.prefixes.discard(donor.name)
             self._donor_gone(donor)
 
+    @property
+    def any_forgotten(self) -> bool:
+        return bool(self._to_forget)
+
     def take_forgotten(self) -> list[tuple[Namespace, str]]:
         """What the workers need not keep any longer."""
         forgotten, self._to_forget = self._to_forget, []

@@ -47,6 +47,7 @@ class _WithRows:
                 chunked=compat.is_chunked(self),
                 held_sequences=lambda: compat.held_sequences(self),
                 hold_place=lambda: compat.hold_place(self),
+                is_paused=lambda: compat.is_paused(self),
             )
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -81,14 +82,29 @@ class _WithRows:
             self._background.go_on()
         return answer
 
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        """The connector hears of it from the KV cache manager. Requests that wait for rows would hold blocks of it."""
+        side = self._side
+        if side is None:
+            return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+        for life in side.reusing():
+            if compat.waits_with_blocks(life.request):
+                side.give_up(life)
+        self._start_failed_over(side, None)
+        compat.end_waiting(self, side.long_claims.take_ended())
+        with compat.blocks_freed_at_once(self):
+            return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for life in side.take_failed():
             claim = life.claim
-            side.long_claims.drop(life.request_id)
+            rows_left = side.long_claims.drop(life.request_id)
             compat.start_over(self, life.request, output)
             side.requests.start_over(life)
             if claim is not None:
-                compat.count_as_found(self, life.request, claim.reused_tokens, 0)
+                # Rows count as computed once they all are.
+                found = claim.end - claim.start if rows_left else claim.reused_tokens
+                compat.count_as_found(self, life.request, found, 0)
 
     @contextmanager
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
@@ -138,7 +154,7 @@ class _WithRows:
             compat.count_as_found(
                 self, ready.life.request, ready.claim.end - ready.claim.start, ready.claim.reused_tokens
             )
-        compat.end_waiting(self, side.long_claims.take_dropped())
+        compat.end_waiting(self, side.long_claims.take_ended())
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
         """Whether a request was admitted with rows."""
