@@ -144,7 +144,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
 
     def has_pending_push_work(self) -> bool:
         """vLLM goes on stepping while this holds. What halves in two processes tell each other goes with a step."""
-        return self.scheduler_side is not None and self.scheduler_side.wants_a_step
+        return self.scheduler_side is not None and self.scheduler_side.expects_news
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         if self.scheduler_side is not None:

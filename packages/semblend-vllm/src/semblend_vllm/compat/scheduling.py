@@ -109,7 +109,9 @@ def is_idle(scheduler: Any) -> bool:
 
 
 def is_paused(scheduler: Any) -> bool:
-    """Whether nothing is computed, not even for requests that hold blocks."""
+    """Whether nothing is computed for requests that wait, not even if they hold blocks."""
+    if scheduler.pause_state == PauseState.PAUSED_NEW:
+        return not hasattr(scheduler, "kv_holding_waiting")  # vLLM 0.26 lets them wait.
     return bool(scheduler.pause_state == PauseState.PAUSED_ALL)
 
 

@@ -6,6 +6,7 @@ Then vLLM schedules as always; whoever it admitted with a claim gets its rows in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -23,6 +24,9 @@ from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import InVain, RowRoom
 from semblend_vllm.scheduler.side import SchedulerSide
 
+logger = logging.getLogger(__name__)
+
+_NO_HALF = object()
 LOOK_AHEAD = 8
 """Waiting requests that are planned before a step; more are rarely admitted in one."""
 
@@ -33,7 +37,9 @@ class _WithRows:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Another connector, or one around ours, has no such half.
-        side = getattr(self.connector, "scheduler_side", None)  # type: ignore[attr-defined]
+        side = getattr(self.connector, "scheduler_side", _NO_HALF)  # type: ignore[attr-defined]
+        if side is _NO_HALF:
+            logger.warning("SemBlendScheduler runs without SemBlendConnectorV1, so it is vLLM's own: nothing is reused")
         self._side: SchedulerSide | None = side if isinstance(side, SchedulerSide) else None
         self._in_vain = InVain()
         # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.

@@ -238,8 +238,8 @@ class SchedulerSide:
         self.provider.close()
 
     @property
-    def wants_a_step(self) -> bool:
-        """Whether a worker in another process will soon have something to tell, or is to forget donors."""
+    def expects_news(self) -> bool:
+        """Whether a worker in another process must hear something, or will soon have something to tell."""
         return not self._neighbour.is_here and (self.keeper.captures.any_coming or self.keeper.any_forgotten)
 
     def check_integrity(self) -> None:
