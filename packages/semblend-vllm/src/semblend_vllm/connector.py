@@ -23,9 +23,10 @@ from semblend_vllm.compat import kv_memory
 from semblend_vllm.compat.announcements import ExactAnnouncements
 from semblend_vllm.compat.log import join_engines_log
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
+from semblend_vllm.compat.resets import on_reset
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
-from semblend_vllm.compat.support import configure, why_unsupported
+from semblend_vllm.compat.support import configure, why_not_inside_another, why_unsupported
 from semblend_vllm.compat.timing import cost_identity
 from semblend_vllm.compat.versions import installed_version, why_refused
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
@@ -61,7 +62,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         """What is told where there is no worker side: why, and that nothing is captured."""
         self._told = ProviderStats()
         self._control: ControlServer | None = None
-        self.unsupported = why_refused(forced) or why_unsupported(vllm_config, kv_cache_config)
+        self.unsupported = (
+            why_refused(forced) or why_not_inside_another(self) or why_unsupported(vllm_config, kv_cache_config)
+        )
         if self.unsupported:
             if role == KVConnectorRole.SCHEDULER:
                 logger.error("SemBlend is off: %s", self.unsupported)
@@ -96,6 +99,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self._manager = kv_cache_manager
         if side is None or known:
             return
+        on_reset(kv_cache_manager, side.reset)
         if kv_cache_manager.block_pool.enable_kv_cache_events:
             ExactAnnouncements(kv_cache_manager.block_pool, side.first_approximate)
         if kv_cache_manager.enable_caching:
@@ -143,7 +147,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         return ReusePrometheus(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def has_pending_push_work(self) -> bool:
-        """vLLM goes on stepping while this holds. News of a donor come with a step, and it should be found by then."""
+        """vLLM goes on stepping while this holds. What halves in two processes tell each other goes with a step."""
         return self.scheduler_side is not None and self.scheduler_side.expects_news
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:

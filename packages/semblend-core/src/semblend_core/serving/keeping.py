@@ -125,6 +125,10 @@ class DonorKeeper:
     def held_by(self, tenant: str) -> TenantReport:
         return self.donors.held_by(tenant) + self._earlier.held_by(tenant) + self.captures.held_by(tenant)
 
+    @property
+    def any_forgotten(self) -> bool:
+        return bool(self._to_forget)
+
     def take_forgotten(self) -> list[tuple[Namespace, str]]:
         """What the workers need not keep any longer."""
         forgotten, self._to_forget = self._to_forget, []

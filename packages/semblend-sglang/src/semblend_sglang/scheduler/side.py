@@ -81,7 +81,9 @@ class Side:
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
-        self.tenants = Tenants(provider, lambda: self.requests, (self.donors, self.lineages, self.continuing.hot), audit)
+        self.tenants = Tenants(
+            provider, lambda: self.requests, (self.donors, self.lineages, self.continuing.hot), audit
+        )
         self.turns = Turns()
         """What an operator's commands wait for."""
         self.purge_storage: Callable[[], None] = lambda: None

@@ -57,8 +57,8 @@ class SchedulerSide:
         block_size: int,
         follow: Follower,
         costs: CostGate,
+        neighbour: Neighbour,
         ranks: int = 1,
-        neighbour: Neighbour | None = None,
         correcting: bool = True,
         audit: AuditSink | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class SchedulerSide:
     @in_turn
     def catch_up(self) -> None:
         """Before a step: hear what a worker in this process has not told yet."""
-        news = None if self._neighbour is None else self._neighbour.take_news()
+        news = self._neighbour.take_news()
         if news is not None:
             self.hear(news)
         self.keeper.offer_some()
@@ -206,7 +206,7 @@ class SchedulerSide:
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
         never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
-        self.long_claims.drop(request_id)
+        self.long_claims.end(request_id)
         self.requests.end_refused(request_id)
         life = self.requests.get(request_id)
         if life is not None:
@@ -225,6 +225,16 @@ class SchedulerSide:
         self.lineages.clear()
         self.hot.clear()
         self.keeper.forget_all()
+        if self._neighbour.is_here:  # Others forget them with the next step.
+            self._neighbour.forget(self.keeper.take_forgotten())
+
+    def reusing(self) -> list[VllmRequest]:
+        """Requests that hold relocated KV, or are about to."""
+        return [life for life in self.requests if life.stage in (Stage.LOADING, Stage.REUSING)]
+
+    def give_up(self, life: VllmRequest) -> None:
+        """What it counts on is of no use any longer: as if its load had failed."""
+        self._load_failed(life.request_id, DeclineReason.DONOR_EVICTED)
 
     # --- What an operator asks ---------------------------------------------------------------------------------------
 
@@ -241,7 +251,7 @@ class SchedulerSide:
             found = self.tenants.begin_purge(tenant)
             self._to_purge.append(tenant)  # Also for what a step under way is about to capture.
         self.tenants.finish_purge()
-        return found if self._neighbour is None else found + self._neighbour.purge(tenant)
+        return found + self._neighbour.purge(tenant)
 
     def held_by(self, salt: str | None) -> TenantReport:
         """What is held of all that came with this salt, here and by a worker in this process. Any thread."""
@@ -250,7 +260,7 @@ class SchedulerSide:
     def show_tenant(self, tenant: str) -> TenantReport:
         with self.turn:
             found = self.tenants.held_by(tenant)
-        return found if self._neighbour is None else found + self._neighbour.held_by(tenant)
+        return found + self._neighbour.held_by(tenant)
 
     # --- What the workers say ----------------------------------------------------------------------------------------
 
@@ -284,8 +294,8 @@ class SchedulerSide:
     @property
     def expects_news(self) -> bool:
         """Whether workers must hear something, or will soon have something to tell, that no request waits for."""
-        is_here = self._neighbour is not None and self._neighbour.is_here
-        return bool(self._to_purge) or (self.keeper.captures.any_coming and not is_here)
+        elsewhere = not self._neighbour.is_here and (self.keeper.captures.any_coming or self.keeper.any_forgotten)
+        return bool(self._to_purge) or elsewhere
 
     def check_integrity(self) -> None:
         self.provider.check_integrity()
@@ -333,9 +343,9 @@ class SchedulerSide:
         self.requests.decline(life, reason)
 
     def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
-        """Their next rows take what this step has left."""
+        """Their next rows take what this step has left. While vLLM pauses it has nothing."""
         room = self.admission.room
-        if room is not None and self.long_claims:
+        if room is not None and self.long_claims and not room.is_paused():
             rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
             tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
             places = room.most_sequences - room.held_sequences() - len(rows)

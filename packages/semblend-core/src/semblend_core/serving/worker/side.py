@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -94,6 +95,10 @@ class WorkerSide:
                 logger.exception("the KV of %s could not be captured", capture.donor_id)
                 self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
+    def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
+        for namespace, donor_id in donors:
+            self._store.forget(namespace.for_rank(self._rank), donor_id)
+
     def take_news(self) -> WorkerNews | None:
         with self._lock:
             news, self._news = self._news, WorkerNews()
@@ -158,8 +163,7 @@ class WorkerSide:
         try:
             for tenant in work.purge:
                 self._store.forget_tenant(tenant)
-            for namespace, donor_id in work.forget:
-                self._store.forget(namespace.for_rank(self._rank), donor_id)
+            self.forget(work.forget)
             for request_id in work.unwanted:
                 self._fetched.cancel(request_id)
             for fetch in work.fetches:
