@@ -5,6 +5,7 @@ The names here are the public surface for adapters; everything else is an inside
 
 from semblend_core.__about__ import __version__
 from semblend_core.contract import (
+    LOADED_FROM_FILES,
     DeclineReason,
     DonorOffer,
     InvalidPlanError,
@@ -51,6 +52,7 @@ __all__ = [
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
     "ENGINE_STATES",
+    "LOADED_FROM_FILES",
     "AuditSink",
     "CostModel",
     "DeclineReason",

@@ -21,7 +21,7 @@ from sglang.srt.mem_cache import utils as sglang_hashing
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig, PoolName
 from sglang.srt.runtime_context import get_context
 
-from semblend_core import identity_of_weights
+from semblend_core import LOADED_FROM_FILES, identity_of_weights
 from semblend_core.kv import PageFolder
 from semblend_sglang.compat.versions import UnsupportedSglangError
 
@@ -116,6 +116,9 @@ def _bytes_of(page: torch.Tensor) -> memoryview:
 def _model() -> dict[str, Any]:
     """Whose KV it is. A name alone does not say so: other weights may lie in the same place later."""
     arguments = get_context().resolved_server_args_dict()
+    if arguments.get("load_format") not in LOADED_FROM_FILES:
+        said = f"load_format={arguments.get('load_format')}"
+        raise UnsupportedSglangError(f"durable pages are of weights that are read from files, which {said} need not do")
     known = (arguments.get("lora_paths") or ()) if arguments.get("enable_lora") else ()
     adapters = {str(adapter["lora_path"] if isinstance(adapter, dict) else adapter.lora_path) for adapter in known}
     return {

@@ -73,7 +73,7 @@ def _switch_on(ctx: Any, cache: Any, settings: Settings) -> None:
         cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
         atexit.register(cache.semblend.close)
     else:
-        cache.semblend_aliases = AliasPath(provider, namespaces, cache.page_size)
+        cache.semblend_aliases = AliasPath(provider, settings, namespaces, cache.page_size)
         atexit.register(cache.semblend_aliases.close)
 
 
@@ -144,7 +144,7 @@ def shared_fields(ctx: Any) -> dict[str, Any]:
         "kv_layout": "sglang",
         "block_size": int(ctx.params.page_size),
         "extras": (
-            ("weights", identity_of_weights(arguments.model_path, commit)),
+            ("weights", identity_of_weights(arguments.model_path, commit, arguments.load_format)),
             ("adapters", str(_adapters(arguments))),
             *((name, str(getattr(arguments, name, None))) for name in HOW_WEIGHTS_ARE_USED),
         ),

@@ -115,7 +115,7 @@ def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> Non
 
 def claim_for(donor: Any, asked: Any) -> Claim:
     """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
-    settings = Settings(lookup_budget_ms=10_000.0)
+    settings = Settings(lookup_budget_ms=10_000.0, sharing="all")
     namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
     namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")

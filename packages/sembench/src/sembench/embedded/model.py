@@ -34,7 +34,7 @@ class EmbeddedModel:
             kv_layout="tokens-heads-dim",
             block_size=config.block_size,
             adapter=None,
-            salt=None,
+            salt="embedded",  # One client, who shares with itself.
         )
 
     @classmethod

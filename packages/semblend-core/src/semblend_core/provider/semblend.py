@@ -31,6 +31,7 @@ from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning import CostModel, Planner
 from semblend_core.provider.open_requests import OpenRequests
+from semblend_core.provider.sharing import may_share
 from semblend_core.settings import Settings
 from semblend_core.telemetry import (
     AuditSink,
@@ -255,6 +256,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return DeclineReason.SHUT_DOWN
         if not self.settings.enabled:
             return DeclineReason.DISABLED
+        if not may_share(self.settings, request.namespace):
+            return DeclineReason.NO_SALT
         uncovered = request.token_ids.size - request.exact_prefix_tokens
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         if uncovered < shortest:
@@ -279,6 +282,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return OfferResult(0, DeclineReason.SHUT_DOWN)
         if not self.settings.enabled:
             return OfferResult(0, DeclineReason.DISABLED)
+        if not may_share(self.settings, offer.namespace):
+            return OfferResult(0, DeclineReason.NO_SALT)
         if tokens.size < self.settings.min_span_tokens:
             too_short = offer.approximate_from is None
             return OfferResult(0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE)

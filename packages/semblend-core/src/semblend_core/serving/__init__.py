@@ -8,6 +8,7 @@ stays in that engine's adapter.
 """
 
 from semblend_core.costs import Part
+from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, take_rows
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
@@ -65,6 +66,8 @@ __all__ = [
     "claim_of",
     "contain",
     "contained",
+    "may_share",
+    "shown_as_cached",
     "take_rows",
     "token_ids_of",
     "tokens_to_keep",

@@ -16,6 +16,7 @@ from semblend_core.contract import (
     TokenIds,
     donor_id_of,
 )
+from semblend_core.provider.sharing import may_share
 from semblend_core.serving.containment import contain
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
@@ -225,6 +226,8 @@ class CaptureRule:
 
 def tokens_to_keep(life: RequestLife, settings: Settings, page_size: int = 1) -> TokenIds | None:
     """What of a computed prompt may become a donor: whole pages of its untouched exact part, if they are enough."""
+    if not may_share(settings, life.namespace):
+        return None
     exact = life.token_ids.size if life.approximate_from is None else life.approximate_from
     whole_pages = exact // page_size * page_size
     return None if whole_pages < settings.min_span_tokens else life.token_ids[:whole_pages]

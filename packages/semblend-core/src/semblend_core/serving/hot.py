@@ -23,12 +23,18 @@ MOST_WAITING = 16
 class _Asked:
     prompts: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
     """Digest of each prompt that was served of the lineage, and its length."""
-    shared: list[int] = field(default_factory=list)
-    """How far the prompts that began anew agreed with what the lineage held, the longest first."""
+    anew: int = 0
+    """Prompts that began anew, since the opening last became hot."""
+    shared: int = 0
+    """How far these agreed with what the lineage held, at least."""
+    wanted: int = 0
+    """How often the opening became hot. With each time it takes twice as many prompts: it may not be to be had."""
 
 
 @dataclass(frozen=True, eq=False)
 class Opening(Generic[Note]):
+    lineage: bytes
+    """Name of the one that holds it."""
     token_ids: TokenIds
     note: Note
     """What the engine needs besides the tokens to compute them, such as a salt."""
@@ -46,7 +52,9 @@ class HotOpenings(Generic[Note]):
     def note(self, lineages: Iterable[Lineage], token_ids: TokenIds, shared_tokens: int, note: Note) -> None:
         """A request is served of ``lineages``, and shares so many tokens with what they held; 0: it is the first.
 
-        Whoever has an earlier prompt as its beginning goes on in the same conversation, and asks for nothing new.
+        Whoever has an earlier prompt as its beginning goes on in the same conversation, and asks for nothing new. An
+        opening that is exact is not served of lineages: who asks again for one tells that it did not become exact, or
+        was evicted since.
         """
         if self._exact_after is None:
             return
@@ -54,9 +62,10 @@ class HotOpenings(Generic[Note]):
             asked = self._asked.setdefault(lineage.name, _Asked())
             self._asked.move_to_end(lineage.name)
             if self._begins_anew(asked, token_ids):
-                asked.shared = sorted([*asked.shared, shared_tokens or int(token_ids.size)], reverse=True)
-                if len(asked.shared) == self._exact_after:
-                    self._waiting.append(Opening(token_ids[: asked.shared[-1]], note))
+                self._count(asked, shared_tokens or int(token_ids.size))
+                if asked.anew >= self._exact_after << asked.wanted:
+                    self._want(Opening(lineage.name, token_ids[: asked.shared], note))
+                    asked.anew, asked.wanted = 0, asked.wanted + 1
             asked.prompts[digest_of(token_ids)] = int(token_ids.size)
             while len(asked.prompts) > MOST_PROMPTS:
                 asked.prompts.popitem(last=False)
@@ -74,6 +83,16 @@ class HotOpenings(Generic[Note]):
     def clear(self) -> None:
         self._asked.clear()
         self._waiting.clear()
+
+    @staticmethod
+    def _count(asked: _Asked, shared_tokens: int) -> None:
+        asked.shared = min(asked.shared, shared_tokens) if asked.anew else shared_tokens
+        asked.anew += 1
+
+    def _want(self, opening: Opening[Note]) -> None:
+        """Once: who asks for it while it waits for a quiet moment pushes no other away."""
+        if all(other.lineage != opening.lineage for other in self._waiting):
+            self._waiting.append(opening)
 
     @staticmethod
     def _begins_anew(asked: _Asked, token_ids: TokenIds) -> bool:

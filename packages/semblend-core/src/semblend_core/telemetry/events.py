@@ -20,6 +20,7 @@ from semblend_core.contract import (
     Outcome,
     OutcomeKind,
     Plan,
+    short_id,
 )
 
 AUDIT_SCHEMA = "semblend.audit.v1"
@@ -40,11 +41,13 @@ class AuditEvent:
     """The record's ``event``."""
 
     request_id: str | None
-    """The request it belongs to; None for what belongs to no request, such as an eviction."""
+    """The request it belongs to, as ``short_id`` has it; None for what belongs to no request, such as an eviction."""
     namespace: Namespace | str | None = None
     """Given as a namespace or its digest, kept as the digest."""
 
     def __post_init__(self) -> None:
+        if self.request_id is not None:
+            object.__setattr__(self, "request_id", short_id(self.request_id))
         if isinstance(self.namespace, Namespace):
             object.__setattr__(self, "namespace", self.namespace.digest)
         elif self.namespace is not None and not _DIGEST.fullmatch(self.namespace):

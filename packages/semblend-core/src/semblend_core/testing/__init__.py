@@ -5,6 +5,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.for_adapters import divergence, passage
+from semblend_core.testing.growth import held_by
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
@@ -19,6 +20,7 @@ __all__ = [
     "Subject",
     "TokenEngine",
     "divergence",
+    "held_by",
     "listen_to",
     "passage",
     "shallow_model_folder",

@@ -12,8 +12,8 @@ import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
 from semblend_core import TokenIds
-from semblend_core.serving import contain, token_ids_of
-from semblend_core.serving.tree import InPlace
+from semblend_core.serving import contain, shown_as_cached, token_ids_of
+from semblend_core.serving.tree import InPlace, Load
 from semblend_sglang.compat.support import why_not_for
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.requests import Asked, SglangLife, TreeKey
@@ -63,10 +63,15 @@ class SemBlendCache:
         load = self.semblend.landing.of(req) if self.semblend is not None else None
         if load is None:
             return
-        # SGLang counts the whole prefix as cached, less what it believes computed before: rows are computed.
-        req.already_computed = load.claim.row_tokens
+        # SGLang shows the whole prefix as cached, less what it believes computed before.
+        req.already_computed = self.semblend_not_shown(load)
         adder.log_hit_tokens -= load.claim.row_tokens
         adder.log_input_tokens += load.claim.row_tokens
+
+    def semblend_not_shown(self, load: Load) -> int:
+        """Tokens of a claim that its client does not see as cached. Rows are computed, at any rate."""
+        assert self.semblend is not None
+        return load.claim.length - shown_as_cached(self.semblend.settings, load.claim.reused_tokens)
 
     def semblend_counts_on(self, req: Any, life: SglangLife) -> bool:
         """Whether SGLang took what it was told of this request for granted: it may be made to forget all matches."""

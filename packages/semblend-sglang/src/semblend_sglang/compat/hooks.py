@@ -126,8 +126,8 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     for index, load in loads.items():
         req = batch.reqs[index]
         contain("starting a request", side.landing.start, req)
-        # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
-        req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
+        # SGLang's split of what was cached took the whole claim for loaded.
+        req.cached_tokens_host = max(0, req.cached_tokens_host - batch.tree_cache.semblend_not_shown(load))
     return forward_batch
 
 

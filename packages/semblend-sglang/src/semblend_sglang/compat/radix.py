@@ -104,7 +104,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
         return len(found.device_indices), found
 
     def _tree_key(self, req: Any) -> TreeKey:
-        return TreeKey(req.extra_key)
+        return TreeKey(req.extra_key, lora_id=req.lora_id)
 
     def _with_in_place(self, exact: MatchResult, in_place: InPlace) -> MatchResult:
         return exact._replace(device_indices=torch.cat([exact.device_indices, in_place.slots]))

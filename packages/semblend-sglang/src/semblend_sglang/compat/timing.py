@@ -83,6 +83,7 @@ def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tok
         "engine": "sglang",
         "version": str(installed_version()),
         "model": str(arguments.model_path),
+        "config": str(ctx.model_config.hf_config),
         "dtype": str(dtype),
         "quantization": str(arguments.quantization),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,

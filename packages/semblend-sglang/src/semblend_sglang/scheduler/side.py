@@ -21,6 +21,7 @@ from semblend_core.serving import (
     SelfTest,
     Stage,
     contain,
+    may_share,
 )
 from semblend_core.serving.tree import ExactTree, KeptDonors, Loading, SlotPool, TreeDonors
 from semblend_sglang.scheduler.capturing import Capturing
@@ -238,12 +239,13 @@ class Side:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _match(self, asked: Asked) -> SglangLife | None:
-        life = self.requests.follow(asked, lambda life: contain("meeting a request", self.donors.meet, life))
+        life = self.requests.follow(asked, lambda life: contain("meeting a request", self._meet, life))
         if life is None:
             return None
-        if asked.unsupported is not None and life.is_queued:
+        why_alone = self._why_alone(life, asked)
+        if why_alone is not None and life.is_queued:
             life.finding = life.finding or Finding(False)  # So that it is counted.
-            self.requests.decline(life, DeclineReason.UNSUPPORTED_REQUEST)
+            self.requests.decline(life, why_alone)
         if not life.is_open:
             return None
         if asked.unsettled:
@@ -260,6 +262,16 @@ class Side:
             reach = asked.exact_tokens if life.in_place is None else life.in_place.end
             self._seeker.seek(life, reach, self._may_ask)
         return self.promised(asked.request)
+
+    def _meet(self, life: SglangLife) -> None:
+        if may_share(self.settings, life.namespace):
+            self.donors.meet(life)
+
+    def _why_alone(self, life: SglangLife, asked: Asked) -> DeclineReason | None:
+        """Why a request neither takes nor gives."""
+        if not may_share(self.settings, life.namespace):
+            return DeclineReason.NO_SALT
+        return None if asked.unsupported is None else DeclineReason.UNSUPPORTED_REQUEST
 
     def _or_decline(
         self, attempt: Callable[[SglangLife, Claim], Result | DeclineReason], life: SglangLife
@@ -286,7 +298,7 @@ class Side:
         self.continuing.hot.clear()
         for life in self.requests:
             if life.is_queued:
-                life.namespace = self.requests.namespaces.of(None, life.key.salt)
+                life.namespace = self.requests.namespaces.of(life.key.adapter, life.key.salt)
                 self.requests.withdraw(life)
             else:
                 life.captured = True  # A part of its KV may be of the old weights.

@@ -31,6 +31,8 @@ from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.pool import slot_pool_of
 
+TRUSTING = {"sharing": "all", "cached_tokens": "exact"}
+
 
 class Rig(ToyModel):
     """One scheduler, stepped by hand. No thread, no process, no weights."""
@@ -70,7 +72,7 @@ class Rig(ToyModel):
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
-        self.settings = Settings(min_span_tokens=32, quality_tier="fast", **settings)
+        self.settings = Settings(**{**TRUSTING, "min_span_tokens": 32, "quality_tier": "fast", **settings})
         provider = create_provider(self.settings, engine="sglang")
         self.namespaces = Namespaces(
             model="rig",

@@ -15,7 +15,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from semblend_core.serving import Claim, WorkerNews
+from semblend_core.serving import Claim, WorkerNews, shown_as_cached
 from semblend_vllm.compat import scheduling as compat
 from semblend_vllm.compat.timing import tell_scheduled
 from semblend_vllm.scheduler.background import Background
@@ -81,6 +81,11 @@ class _WithRows:
             self._background.go_on()
         return answer
 
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        if self._side is not None:
+            self._background.stop()
+        return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for life in side.take_failed():
             claim = life.claim
@@ -88,7 +93,7 @@ class _WithRows:
             compat.start_over(self, life.request, output)
             side.requests.start_over(life)
             if claim is not None:
-                compat.count_as_found(self, life.request, claim.reused_tokens, 0)
+                compat.count_as_found(self, life.request, before=claim.reused_tokens, now=0, shown=0)
 
     @contextmanager
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
@@ -135,9 +140,7 @@ class _WithRows:
     def _end_long_claims(self, side: SchedulerSide) -> None:
         for ready in side.long_claims.take_ready():
             compat.end_waiting(self, [ready.life.request_id])
-            compat.count_as_found(
-                self, ready.life.request, ready.claim.end - ready.claim.start, ready.claim.reused_tokens
-            )
+            self._count_as_found(side, ready.life, ready.claim)
         compat.end_waiting(self, side.long_claims.take_dropped())
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
@@ -150,15 +153,21 @@ class _WithRows:
             return False
         claims = side.claims_in(work)
         for life, claim in claims:
-            self._add_rows_of(output, life, claim)
+            self._add_rows_of(output, side, life, claim)
         return any(claim.rows for _, claim in claims)
 
-    def _add_rows_of(self, output: SchedulerOutput, life: VllmRequest, claim: Claim) -> None:
+    def _add_rows_of(self, output: SchedulerOutput, side: SchedulerSide, life: VllmRequest, claim: Claim) -> None:
         row_ids = compat.add_rows(self, output, life.request, claim.rows)
         # Workers drop finished requests at the beginning of the step that names them, which is the next one.
         self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
-        # Rows are computed, not found.
-        compat.count_as_found(self, life.request, claim.end - claim.start, claim.reused_tokens)
+        self._count_as_found(side, life, claim)
+
+    def _count_as_found(self, side: SchedulerSide, life: VllmRequest, claim: Claim) -> None:
+        """Rows are computed, not found."""
+        reused = claim.reused_tokens
+        compat.count_as_found(
+            self, life.request, before=claim.length, now=reused, shown=shown_as_cached(side.settings, reused)
+        )
 
 
 class SyncScheduler(_WithRows, Scheduler):  # type: ignore[misc]

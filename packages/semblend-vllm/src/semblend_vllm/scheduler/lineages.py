@@ -112,7 +112,8 @@ class Lineages:
         parent = parents[-1] if parents else None
         if parent is not None and not parent.children:
             return
-        for lineage in self.book.behind(life.namespace, life.first_tokens(reach), reach, parent):
+        tokens = life.first_tokens(reach + self.book.TOLD_APART_BY)
+        for lineage in self.book.behind(life.namespace, tokens, reach, parent):
             first = max(lineage.start, exact)
             named = _Named(life.true_hashes, lineage.name)
             end = self._reach(named, first // self._block_size, life)
@@ -126,6 +127,8 @@ class Lineages:
         assert self.holds is not None
         holds, last = self.holds, (life.request.num_tokens - 1) // self._block_size
         blocks = range(first_block, min(last, len(hashes)))
+        if not blocks or not holds(hashes[first_block]):
+            return first_block * self._block_size  # As with most lineages that are looked at.
         found = bisect_left(blocks, True, key=lambda block: not holds(hashes[block]))
         return (first_block + found) * self._block_size
 

@@ -49,7 +49,7 @@ class SchedulerSide:
         audit: AuditSink | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
-        self.costs = costs
+        self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
         self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit)

@@ -21,6 +21,7 @@ from semblend_core.kv.store.donor_file import (
     Piece,
     chunk_checksums,
     largest_metadata,
+    open_file,
     raw_bytes,
     read_all,
 )
@@ -127,7 +128,7 @@ class DiskReader:
             with side.open():
                 self._prepare(layout.largest_chunk())
             try:
-                descriptor = os.open(self._directory.data_path(storage.stem), os.O_RDONLY)
+                descriptor = open_file(self._directory.data_path(storage.stem))
             except FileNotFoundError as error:
                 raise CorruptDonorError(Quarantine.MISSING_DATA, str(error)) from error
             try:
