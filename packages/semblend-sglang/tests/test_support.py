@@ -117,15 +117,19 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], says: str) -> N
     assert says in str(why_unsupported(context(**changes)))
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"), [(None, "flashinfer"), ("ScheduleBatch has other fields", "ScheduleBatch")]
+)
 def test_an_engine_that_is_declined_gets_sglangs_own_cache_and_one_error_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    changed: str | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock = object()
     monkeypatch.setattr(factory, "why_not_hooked", lambda: None)
+    monkeypatch.setattr(factory, "why_changed", lambda: changed)
     monkeypatch.setattr(factory, "stock_cache", lambda ctx: stock)
     assert factory.build_cache(context(runner__prefill_attention_backend_str="flashinfer")) is stock
     (said,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert "flashinfer" in said
+    assert says in said
 
 
 def request(**changes: Any) -> Any:

@@ -27,7 +27,7 @@ from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
-from semblend_sglang.compat.versions import installed_version
+from semblend_sglang.compat.versions import installed_version, why_changed
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
@@ -48,7 +48,7 @@ class ProviderError(ValueError):
 def build_cache(ctx: Any) -> Any:
     """The factory of the backend ``semblend``. An engine that is not supported gets SGLang's own cache."""
     settings = Settings.from_env()
-    unsupported = why_not_hooked() or why_unsupported(ctx)
+    unsupported = why_not_hooked() or why_changed() or why_unsupported(ctx)
     if unsupported is not None:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
         return stock_cache(ctx)
