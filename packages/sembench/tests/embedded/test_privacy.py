@@ -57,7 +57,7 @@ def read_all(bench: EmbeddedBench, question: Question, arm: str) -> list[Reading
 
 
 @pytest.mark.parametrize(
-    ("arm", "outcome"), [("reuse_off", "off"), ("no_salts", "no_salt"), ("separate_salts", "unknown_namespace")]
+    ("arm", "outcome"), [("reuse_off", "off"), ("no_salts", "no_salt"), ("separate_salts", "no_donors")]
 )
 def test_nothing_of_the_donor_reaches_another_client(
     bench: EmbeddedBench, secret: Question, arm: str, outcome: str
