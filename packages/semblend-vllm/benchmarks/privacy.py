@@ -72,7 +72,7 @@ class VllmBench:
         second = self._new_salt() if arm.salts == "separate" else first
         if first is None:
             self.llm.reset_prefix_cache(reset_connector=True)
-        self._serve(trial.donor if arm.donors == "as_sent" else trial.document, first)
+        self._serve(trial.donor_of(arm), first)
         return self._ask(question, second, reuse=arm.reuse)
 
     def _serve(self, text: str, salt: str | None) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sembench.cli.options import FILE, Words, serve_command_option
+
+if TYPE_CHECKING:
+    from sembench.privacy.arms import PrivacyArm
+    from sembench.privacy.run import PrivacyRun
+    from sembench.privacy.trials import Question
 
 
 @click.command(name="run-privacy")
@@ -73,7 +79,7 @@ def run_privacy(manifest: Path, output: Path, max_questions: int | None, url: st
     print_figures(run.figures(), output)
 
 
-def _on_embedded(manifest: Path, questions: Any, options: dict[str, Any]) -> Any:
+def _on_embedded(manifest: Path, questions: Sequence[Question], options: dict[str, Any]) -> PrivacyRun:
     from sembench.embedded.config import EmbeddedConfig, require_embedded_extra
 
     require_embedded_extra()
@@ -87,11 +93,10 @@ def _on_embedded(manifest: Path, questions: Any, options: dict[str, Any]) -> Any
     config = EmbeddedConfig(model=options["model"], template="none", max_output_tokens=options["answer_tokens"])
     model = EmbeddedModel.open(config)
     identity = identify("privacy", manifest, _count(questions), engine=model.describe(), device=model.device)
-    kept = {"model": model.name, "answer_tokens": config.max_output_tokens, "arms": [arm.as_json() for arm in arms]}
-    return PrivacyRun(EmbeddedBench(model, config), arms, questions, identity, kept)
+    return PrivacyRun(EmbeddedBench(model, config), arms, questions, identity, _kept(options, model.name, arms))
 
 
-def _on_server(manifest: Path, questions: Any, url: str, options: dict[str, Any]) -> Any:
+def _on_server(manifest: Path, questions: Sequence[Question], url: str, options: dict[str, Any]) -> PrivacyRun:
     import httpx
 
     from sembench.identity import identify
@@ -102,21 +107,27 @@ def _on_server(manifest: Path, questions: Any, url: str, options: dict[str, Any]
 
     if not options["model"]:
         raise click.UsageError("--url needs --model: the model's name as the server lists it")
-    engine: Literal["vllm", "sglang"] = options["engine"]
     arms = choose_arms(options["arms"], LIVE_ARMS)
     base, key = clean_url("--url", url), os.environ.get(API_KEY_VARIABLE)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    client = httpx.Client(base_url=base, headers=headers, timeout=options["timeout_s"])
     bench = ServerBench(
-        client, engine, options["model"], options["post_donor_delay_ms"] / 1e3, options["answer_tokens"]
+        httpx.Client(base_url=base, headers=headers, timeout=options["timeout_s"]),
+        options["engine"],
+        options["model"],
+        settle_s=options["post_donor_delay_ms"] / 1e3,
+        answer_tokens=options["answer_tokens"],
     )
-    told = {"name": engine, "model": options["model"], "url": base}
+    told = {"name": bench.kind, "model": bench.model, "url": base}
     identity = identify(
         "privacy", manifest, _count(questions), engine=told, serve_command=options["serve_command"], device="server"
     )
-    kept = {"model": options["model"], "answer_tokens": bench.answer_tokens, "arms": [arm.as_json() for arm in arms]}
-    return PrivacyRun(bench, arms, questions, identity, kept)
+    return PrivacyRun(bench, arms, questions, identity, _kept(options, bench.model, arms))
 
 
-def _count(questions: Any) -> int:
+def _kept(options: dict[str, Any], model: str, arms: Sequence[PrivacyArm]) -> dict[str, Any]:
+    """What decides the figures, for the result."""
+    return {"model": model, "answer_tokens": options["answer_tokens"], "arms": [arm.as_json() for arm in arms]}
+
+
+def _count(questions: Sequence[Question]) -> int:
     return sum(len(question.trials) for question in questions)

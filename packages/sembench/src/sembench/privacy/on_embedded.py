@@ -35,7 +35,7 @@ class EmbeddedBench:
 
     def read(self, question: Question, trial: Trial, arm: PrivacyArm) -> Reading:
         tokens = self._model.encode(question.prompt)
-        donor = self._model.encode(trial.donor if arm.donors == "as_sent" else trial.document)
+        donor = self._model.encode(trial.donor_of(arm))
         served = self._served(arm, donor, tokens)
         return Reading(
             self._log_probs(question, served.prefill),

@@ -1,4 +1,4 @@
-"""Trials on a running server: vLLM's ``/v1/completions`` or SGLang's ``/generate``, with log-probabilities.
+"""Trials on a running server, with log-probabilities of chosen tokens: vLLM or SGLang.
 
 Trials are kept apart by salts of their own. Where the arm has none, the server is told to forget all KV before each.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,8 +21,74 @@ from sembench.schema import InputError
 
 REFUSED = 3
 ServerKind = Literal["vllm", "sglang"]
-_RESETS: Mapping[ServerKind, str] = {"vllm": "/reset_prefix_cache?reset_external=true", "sglang": "/flush_cache"}
-_SGLANG_REUSE_OFF = {"sampling_params": {"custom_params": REUSE_OFF["kv_transfer_params"]}}
+Body = dict[str, Any]
+
+
+class _Dialect(ABC):
+    """How one engine is asked, and how it answers."""
+
+    path: str
+    reset_path: str
+    salt_field: str
+
+    @abstractmethod
+    def prompt(self, model: str, text: str, max_tokens: int) -> Body: ...
+
+    @abstractmethod
+    def asking(self, tokens: Sequence[int]) -> Body:
+        """Fields that ask for the log-probabilities of ``tokens`` as the first of the answer."""
+
+    @abstractmethod
+    def switch_off(self, body: Body) -> None:
+        """No reuse for this request."""
+
+    @abstractmethod
+    def reading(self, answer: Body, tokens: Sequence[int]) -> Reading: ...
+
+
+class _Vllm(_Dialect):
+    path = "/v1/completions"
+    reset_path = "/reset_prefix_cache?reset_external=true"
+    salt_field = "cache_salt"
+
+    def prompt(self, model: str, text: str, max_tokens: int) -> Body:
+        return {"model": model, "prompt": text, "max_tokens": max_tokens, "temperature": 0}
+
+    def asking(self, tokens: Sequence[int]) -> Body:
+        return {"logprobs": len(tokens), "logprob_token_ids": list(tokens), "return_tokens_as_token_ids": True}
+
+    def switch_off(self, body: Body) -> None:
+        body.update(REUSE_OFF)
+
+    def reading(self, answer: Body, tokens: Sequence[int]) -> Reading:
+        choice = answer["choices"][0]
+        told = choice["logprobs"]["top_logprobs"][0]
+        details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
+        log_probs = tuple(float(told[f"token_id:{token}"]) for token in tokens)
+        return Reading(log_probs, choice["text"], details.get("cached_tokens"))
+
+
+class _Sglang(_Dialect):
+    path = "/generate"
+    reset_path = "/flush_cache"
+    salt_field = "extra_key"
+
+    def prompt(self, model: str, text: str, max_tokens: int) -> Body:
+        return {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": max_tokens}}
+
+    def asking(self, tokens: Sequence[int]) -> Body:
+        return {"return_logprob": True, "token_ids_logprob": list(tokens)}
+
+    def switch_off(self, body: Body) -> None:
+        body["sampling_params"]["custom_params"] = REUSE_OFF["kv_transfer_params"]
+
+    def reading(self, answer: Body, tokens: Sequence[int]) -> Reading:
+        meta = answer["meta_info"]
+        told = {token: log_prob for log_prob, token, *_ in meta["output_token_ids_logprobs"][0]}
+        return Reading(tuple(float(told[token]) for token in tokens), answer["text"], meta.get("cached_tokens"))
+
+
+_DIALECTS: Mapping[ServerKind, _Dialect] = {"vllm": _Vllm(), "sglang": _Sglang()}
 
 
 @dataclass
@@ -42,38 +109,30 @@ class ServerBench:
         first = None if arm.salts == "none" else secrets.token_hex(8)
         second = secrets.token_hex(8) if arm.salts == "separate" else first
         if first is None:
-            self._post(_RESETS[self.kind], {}, hint=" (vLLM needs VLLM_SERVER_DEV_MODE=1 for it)")
-        self._serve(trial.donor if arm.donors == "as_sent" else trial.document, first)
+            self._post(self._dialect.reset_path, {}, hint=" (vLLM needs VLLM_SERVER_DEV_MODE=1 for it)")
+        self._post(self._dialect.path, self._body(trial.donor_of(arm), first, 1))
         time.sleep(self.settle_s)
         return self._ask(question, second, reuse=arm.reuse)
 
-    def _serve(self, text: str, salt: str | None) -> None:
-        if self.kind == "vllm":
-            self._post("/v1/completions", self._vllm_body(text, salt, 1))
-        else:
-            self._post("/generate", self._sglang_body(text, salt, 1))
+    @property
+    def _dialect(self) -> _Dialect:
+        return _DIALECTS[self.kind]
 
     def _ask(self, question: Question, salt: str | None, *, reuse: bool) -> Reading:
         tokens = self._tokens_of(question)
-        if self.kind == "vllm":
-            wanted = {"logprobs": len(tokens), "logprob_token_ids": tokens, "return_tokens_as_token_ids": True}
-            body = (
-                self._vllm_body(question.prompt, salt, self.answer_tokens) | wanted | ({} if reuse else dict(REUSE_OFF))
-            )
-            return _read_vllm(self._post("/v1/completions", body), tokens)
-        body = self._sglang_body(question.prompt, salt, self.answer_tokens)
-        body |= {"return_logprob": True, "token_ids_logprob": tokens}
+        body = self._body(question.prompt, salt, self.answer_tokens) | self._dialect.asking(tokens)
         if not reuse:
-            body["sampling_params"] |= _SGLANG_REUSE_OFF["sampling_params"]
-        return _read_sglang(self._post("/generate", body), tokens)
+            self._dialect.switch_off(body)
+        answer = self._post(self._dialect.path, body)
+        try:
+            return self._dialect.reading(answer, tokens)
+        except (KeyError, IndexError, TypeError):
+            told = f"{self._dialect.path}: the answer has no log-probabilities of the tokens asked for"
+            raise InputError(f"{told}: {str(answer)[:300]}", REFUSED) from None
 
-    def _vllm_body(self, text: str, salt: str | None, tokens: int) -> dict[str, Any]:
-        body = {"model": self.model, "prompt": text, "max_tokens": tokens, "temperature": 0}
-        return body if salt is None else body | {"cache_salt": salt}
-
-    def _sglang_body(self, text: str, salt: str | None, tokens: int) -> dict[str, Any]:
-        body: dict[str, Any] = {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": tokens}}
-        return body if salt is None else body | {"extra_key": salt}
+    def _body(self, text: str, salt: str | None, max_tokens: int) -> Body:
+        body = self._dialect.prompt(self.model, text, max_tokens)
+        return body if salt is None else body | {self._dialect.salt_field: salt}
 
     def _tokens_of(self, question: Question) -> list[int]:
         if question.candidates not in self._first_tokens:
@@ -85,30 +144,15 @@ class ServerBench:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         return int(self._post("/tokenize", body)["tokens"][0])
 
-    def _post(self, path: str, body: Mapping[str, Any], hint: str = "") -> dict[str, Any]:
+    def _post(self, path: str, body: Body, hint: str = "") -> Body:
         try:
-            response = self.client.post(path, json=dict(body))
+            response = self.client.post(path, json=body)
         except httpx.HTTPError as error:
             raise InputError(f"{self.client.base_url}{path}: {error}", REFUSED) from None
         if response.status_code != 200:
             raise InputError(f"{path}: {response.status_code}{hint}: {response.text[:300]}", REFUSED)
         try:
             answer = response.json()
-        except ValueError:
+        except ValueError:  # A reset answers with nothing, or with words.
             return {}
         return answer if isinstance(answer, dict) else {}
-
-
-def _read_vllm(answer: dict[str, Any], tokens: Sequence[int]) -> Reading:
-    choice = answer["choices"][0]
-    told = choice["logprobs"]["top_logprobs"][0]
-    details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-    return Reading(
-        tuple(float(told[f"token_id:{token}"]) for token in tokens), choice["text"], details.get("cached_tokens")
-    )
-
-
-def _read_sglang(answer: dict[str, Any], tokens: Sequence[int]) -> Reading:
-    meta = answer["meta_info"]
-    told = {token: log_prob for log_prob, token, *_ in meta["output_token_ids_logprobs"][0]}
-    return Reading(tuple(float(told[token]) for token in tokens), answer["text"], meta.get("cached_tokens"))

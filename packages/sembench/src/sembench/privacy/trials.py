@@ -21,6 +21,9 @@ class Trial:
     document: str
     """What the donor shares with the question's prompt: served by itself, it says nothing of the opening."""
 
+    def donor_of(self, arm: PrivacyArm) -> str:
+        return self.donor if arm.donors == "as_sent" else self.document
+
 
 @dataclass(frozen=True)
 class Question:
