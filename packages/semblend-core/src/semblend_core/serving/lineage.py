@@ -108,6 +108,8 @@ class LineageBook:
             del at_start[lineage.path]
         if not at_start:
             del branches[lineage.start]
+        if not branches and lineage.parent is None:
+            del self._roots[lineage.namespace]
         for paths in list(lineage.children.values()):
             for grown in [each for branch in paths.values() for each in branch]:
                 self.forget(grown)
