@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from semblend_tools import (
     bench_command,
@@ -10,6 +11,7 @@ from semblend_tools import (
     changed_command,
     lint_command,
     minimum_core,
+    pins_command,
     release_command,
     test_command,
     workflow_command,
@@ -70,6 +72,7 @@ class _Parser:
         self._commands.add_parser("sembench", help="the sembench command line (arguments go to it)")
         self._build()
         self._minimum_core()
+        self._pins()
         self._release()
         self._changed()
         self._ci_workflow()
@@ -154,6 +157,17 @@ class _Parser:
             lambda clone, given: minimum_core.minimum_core(clone, given.package),
         )
         command.add_argument("package", nargs="*", help="packages to check; default all that depend on semblend-core")
+
+    def _pins(self) -> None:
+        command = self._add(
+            "pins",
+            "note what adapters rely upon inside each supported release of their engines",
+            lambda clone, given: pins_command.pins(clone, given.package, given.sources),
+        )
+        command.add_argument("package", nargs="*", help="adapters to write pins of; default all")
+        command.add_argument(
+            "--sources", type=Path, metavar="FOLDER", help="read this unpacked wheel instead of the installed releases"
+        )
 
     def _release(self) -> None:
         command = self._add(

