@@ -29,7 +29,7 @@ def read_jsonl(path: Path, model: type[Model]) -> Iterator[Model]:
             if not line.strip():
                 continue
             try:
-                yield _validated(json.loads(line), model, f"{path}:{number}")
+                yield _validated(_parsed(line), model, f"{path}:{number}")
             except (ValueError, RecursionError) as error:
                 hint = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
                 raise InputError(f"{path}:{number}: not JSON: {error}{hint}") from None
@@ -39,7 +39,7 @@ def read_json(path: Path, model: type[Model]) -> Model:
     with _opened(path) as file:
         data = file.read()
     try:
-        document = json.loads(data)
+        document = _parsed(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     return _validated(document, model, str(path))
@@ -72,6 +72,14 @@ def write_atomically(path: Path, text: str) -> None:
 def _opened(path: Path) -> Any:
     with naming(path):
         return path.open("rb")
+
+
+def _parsed(data: bytes) -> Any:
+    """Raises ValueError too for half a character, which no file could be written with."""
+    document = json.loads(data.decode("utf-8"))
+    if rb"\ud" in data.lower():
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    return document
 
 
 def _validated(document: Any, model: type[Model], where: str) -> Model:
