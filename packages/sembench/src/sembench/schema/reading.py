@@ -12,6 +12,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
+_NAMED = 20
+"""Problems of one document that are named; the others are counted."""
+_LONGEST = 300
+"""Characters of what an error quotes of a file."""
 
 
 class InputError(Exception):
@@ -89,7 +93,9 @@ def _validated(document: Any, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise InputError("\n".join(_describe(where, problem) for problem in error.errors())) from None
+        problems = error.errors()
+        more = [f"{where}: and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
+        raise InputError("\n".join([*(_describe(where, each) for each in problems[:_NAMED]), *more])) from None
 
 
 def _check_version(document: dict[str, Any], model: type[Model], where: str) -> None:
@@ -97,10 +103,10 @@ def _check_version(document: dict[str, Any], model: type[Model], where: str) -> 
     for name in ("schema_version", "benchmark_version"):
         field = model.model_fields.get(name)
         if field is not None and document.get(name) != field.default:
-            found = f"{document[name]!r}" if name in document else "missing"
+            found = f"{document[name]!r:.80}" if name in document else "missing"
             raise InputError(f"{where}: {name}: expected {field.default!r}, found {found}")
 
 
 def _describe(where: str, problem: Any) -> str:
     field = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {field + ': ' if field else ''}{problem['msg']}"
+    return f"{where}: {field[:_LONGEST] + ': ' if field else ''}{problem['msg'][:_LONGEST]}"
