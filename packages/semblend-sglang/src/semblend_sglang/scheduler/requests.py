@@ -121,9 +121,12 @@ class SglangRequests(RequestBook[SglangLife]):
     def follow(self, asked: Asked, meet: Callable[[SglangLife], None] = lambda life: None) -> SglangLife | None:
         """The life of the request that is asked about. One that was not seen before is given to ``meet``.
 
-        None while another request with the same id is computed: its KV must not be taken for this one's.
+        None while another request with the same id is computed: its KV must not be taken for this one's. None for one
+        whose client gave it an empty id: nothing could be told of it.
         """
         request_id = asked.request.rid
+        if not request_id:
+            return None
         life = self._lives.get(request_id)
         if life is not None and life.request is not asked.request:
             if not life.is_queued:

@@ -105,7 +105,7 @@ class Side:
             logger.exception("no reuse for %s", asked.request.rid)
             life = self.requests.of_request(asked.request)
             if life is not None:
-                self.requests.decline(life, DeclineReason.INTERNAL_ERROR)
+                contain("declining a request", self.requests.decline, life, DeclineReason.INTERNAL_ERROR)
             return None
 
     def was_not_asked_about(self, request: Any) -> bool:
