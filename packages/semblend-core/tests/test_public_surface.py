@@ -41,6 +41,7 @@ PUBLIC_NAMES = [
     "SettingError",
     "Settings",
     "Span",
+    "TenantReport",
     "TokenIds",
     "__version__",
     "as_token_ids",
@@ -51,6 +52,7 @@ PUBLIC_NAMES = [
     "open_audit",
     "read_audit",
     "require_extra",
+    "tenant_of_salt",
     "what_is_on",
 ]
 
@@ -134,6 +136,7 @@ MODULE_NAMES = {
         "SelfTest",
         "Stage",
         "StepWork",
+        "Tenants",
         "Wish",
         "WorkerNews",
         "claim_by_tier",
@@ -215,11 +218,14 @@ MODULE_NAMES = {
     ],
     "semblend_core.testing": [
         "Fault",
+        "Marker",
         "ReferenceProvider",
         "Served",
         "Subject",
         "TokenEngine",
         "divergence",
+        "found_in_files",
+        "found_in_memory",
         "held_by",
         "listen_to",
         "passage",

@@ -26,10 +26,12 @@ from semblend_core.contract import (
     SemanticPrefixProvider,
     SemanticPrefixResult,
     Span,
+    TenantReport,
     TokenIds,
     as_token_ids,
     donor_id_of,
     identity_of_weights,
+    tenant_of_salt,
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
@@ -80,6 +82,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Span",
+    "TenantReport",
     "TokenIds",
     "__version__",
     "as_token_ids",
@@ -90,5 +93,6 @@ __all__ = [
     "open_audit",
     "read_audit",
     "require_extra",
+    "tenant_of_salt",
     "what_is_on",
 ]

@@ -99,6 +99,10 @@ class DurablePages(HiCacheStorage):  # type: ignore[misc]
         if self._pages is not None:
             self._pages.clear()
 
+    def semblend_purge(self) -> None:
+        """A page is named by a hash of its tokens and salt, and does not say whose it is: all of them go."""
+        self.clear()
+
     def semblend_weights_changed(self) -> None:
         """What is on disk stays, for a process that starts with the weights it is of. This one has others now."""
         if self._pages is not None:

@@ -18,11 +18,12 @@ from semblend_core import (
     open_audit,
     what_is_on,
 )
+from semblend_core.control import TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
-from semblend_sglang.compat.hooks import why_not_hooked
+from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
@@ -101,7 +102,11 @@ def _side(
         with_decoding=bool(arguments.enable_mixed_chunk),
     )
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
+    side.purge_storage = lambda: purge_storage(cache)
+    control = open_control(settings, "scheduler", TenantCommands(side.purge_between_rounds, side.show_between_rounds))
+    if control is not None:
+        atexit.register(control.close)
     side.on_change = EngineMetrics(provider).update
     _warm_up(pool, side)
     engine = f"SGLang {installed_version()}"

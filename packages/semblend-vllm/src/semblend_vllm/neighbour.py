@@ -1,27 +1,39 @@
-"""The short way from a worker to the scheduler where both live in one process.
+"""The short way between a worker and the scheduler where both live in one process.
 
 Workers' news travel with a step's output. A donor that becomes durable between two requests would then be found one
-step late; in one process the scheduler's half can ask at any time.
+step late; in one process the scheduler's half can ask at any time. Orders travel with a step too. Donors that are
+forgotten while vLLM pauses or sleeps would keep their memory until the next one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from semblend_core import Namespace, TenantReport
 from semblend_core.serving import WorkerNews
 
 
-class TellsNews(Protocol):
+class NearWorker(Protocol):
+    """A worker's half, as the scheduler's half sees it. Any thread."""
+
     def take_news(self) -> WorkerNews | None: ...
+    def purge(self, tenant: str) -> TenantReport: ...
+    def held_by(self, tenant: str) -> TenantReport: ...
+
+    def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None: ...
 
 
-_workers: WeakValueDictionary[str, TellsNews] = WeakValueDictionary()
+_workers: WeakValueDictionary[str, NearWorker] = WeakValueDictionary()
 
 
-def announce(vllm_config: Any, worker: TellsNews) -> None:
-    if vllm_config.parallel_config.world_size == 1:
+def announce(vllm_config: Any, worker: NearWorker) -> bool:
+    """Whether the scheduler's half is in this process."""
+    is_here = bool(vllm_config.parallel_config.world_size == 1)
+    if is_here:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
+    return is_here
 
 
 class Neighbour:
@@ -37,3 +49,17 @@ class Neighbour:
     def take_news(self) -> WorkerNews | None:
         worker = _workers.get(self._engine_id)
         return None if worker is None else worker.take_news()
+
+    def purge(self, tenant: str) -> TenantReport:
+        """Waits until the worker's store has dropped all of the tenant's. Nothing where it is in another process."""
+        worker = _workers.get(self._engine_id)
+        return TenantReport() if worker is None else worker.purge(tenant)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        worker = _workers.get(self._engine_id)
+        return TenantReport() if worker is None else worker.held_by(tenant)
+
+    def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
+        worker = _workers.get(self._engine_id)
+        if worker is not None:
+            worker.forget(donors)

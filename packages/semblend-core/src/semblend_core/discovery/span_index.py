@@ -154,6 +154,7 @@ class SpanIndex:
             donor = self.prepare(self._arena[start : start + length], int(self._scope[number]))
             with self._readers:
                 self._chains.remove(donor.tags, self._pages.pop(number))
+                self._arena[start : start + length] = 0  # Prompts are not left lying around.
                 self._extents.free(start, length)
                 self._length[number], self._scope[number] = 0, -1
                 self._free_numbers.append(number)

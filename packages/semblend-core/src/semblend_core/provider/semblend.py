@@ -125,6 +125,12 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
         return known
 
+    def forget_tenant(self, tenant: str) -> None:
+        self.registry.forget_tenant(tenant)
+
+    def sweep(self) -> None:
+        self.registry.sweep()
+
     def retire_donor(self, namespace: Namespace, donor_id: str) -> bool:
         self._open.release_expired()
         record = self.registry.record_of(namespace.digest, donor_id)

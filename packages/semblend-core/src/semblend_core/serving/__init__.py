@@ -32,6 +32,7 @@ from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.seeking import Seeker
 from semblend_core.serving.self_test import SelfTest
+from semblend_core.serving.tenants import Tenants
 from semblend_core.serving.wishes import Wish
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "SelfTest",
     "Stage",
     "StepWork",
+    "Tenants",
     "Wish",
     "WorkerNews",
     "claim_by_tier",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from semblend_core.contract import TokenIds
+from semblend_core.contract import TenantReport, TokenIds, tenant_of
 from semblend_core.serving.lineage import Lineage, digest_of, prefix_digests
 
 Note = TypeVar("Note")
@@ -23,6 +23,8 @@ MOST_WAITING = 16
 class _Asked:
     prompts: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
     """Digest of each prompt that was served of the lineage, and its length."""
+    namespace: str = ""
+    """Digest."""
     anew: int = 0
     """Prompts that began anew, since the opening last became hot."""
     shared: int = 0
@@ -35,6 +37,8 @@ class _Asked:
 class Opening(Generic[Note]):
     lineage: bytes
     """Name of the one that holds it."""
+    namespace: str
+    """Digest."""
     token_ids: TokenIds
     note: Note
     """What the engine needs besides the tokens to compute them, such as a salt."""
@@ -59,12 +63,12 @@ class HotOpenings(Generic[Note]):
         if self._exact_after is None:
             return
         for lineage in lineages:
-            asked = self._asked.setdefault(lineage.name, _Asked())
+            asked = self._asked.setdefault(lineage.name, _Asked(namespace=lineage.namespace))
             self._asked.move_to_end(lineage.name)
             if self._begins_anew(asked, token_ids):
                 self._count(asked, shared_tokens or int(token_ids.size))
                 if asked.anew >= self._exact_after << asked.wanted:
-                    self._want(Opening(lineage.name, token_ids[: asked.shared], note))
+                    self._want(Opening(lineage.name, lineage.namespace, token_ids[: asked.shared], note))
                     asked.anew, asked.wanted = 0, asked.wanted + 1
             asked.prompts[digest_of(token_ids)] = int(token_ids.size)
             while len(asked.prompts) > MOST_PROMPTS:
@@ -79,6 +83,18 @@ class HotOpenings(Generic[Note]):
     def done(self, opening: Opening[Note]) -> None:
         if self._waiting and self._waiting[0] is opening:
             self._waiting.popleft()
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Nothing of the tenant is counted or computed any more: what waited."""
+        found = self.held_by(tenant)
+        for name in [name for name, asked in self._asked.items() if tenant_of(asked.namespace) == tenant]:
+            del self._asked[name]
+        others = [opening for opening in self._waiting if tenant_of(opening.namespace) != tenant]
+        self._waiting = deque(others, maxlen=MOST_WAITING)
+        return found
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return TenantReport(openings=sum(tenant_of(each.namespace) == tenant for each in self._waiting))
 
     def clear(self) -> None:
         self._asked.clear()

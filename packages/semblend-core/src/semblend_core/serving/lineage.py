@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from semblend_core.contract import Namespace, TokenIds
+from semblend_core.contract import Namespace, TenantReport, TokenIds, tenant_of
 from semblend_core.serving.claims import Claim
 
 MOST_LINEAGES = 4096
@@ -127,6 +127,21 @@ class LineageBook:
         """What it grew from never came, and the engine may still keep something under its name."""
         self._spoiled += 1
         self.forget(lineage)
+
+    def forget_tenant(self, tenant: str) -> list[Lineage]:
+        """Nobody finds a lineage of the tenant any more: those there were.
+
+        Whoever is under way may still hold some of them, and grows nothing that can be found.
+        """
+        gone = [lineage for lineage in self._known.values() if tenant_of(lineage.namespace) == tenant]
+        for lineage in gone:
+            self.forget(lineage)
+        for digest in [digest for digest in self._roots if tenant_of(digest) == tenant]:
+            del self._roots[digest]
+        return gone
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return TenantReport(lineages=sum(tenant_of(each.namespace) == tenant for each in self._known.values()))
 
     def clear(self) -> None:
         """What they were computed with has changed."""

@@ -34,6 +34,11 @@ class Settings(DeclaredSettings):
         "planning": ("Planning", "When a finding becomes a plan, and how much of it is computed afresh."),
         "donors": ("Donors", "How many finished requests are remembered, and who goes first."),
         "store": ("Donor store", "Where donors' KV is kept, and how much of it. See [donor store](donor-store.md)."),
+        "tenants": (
+            "Tenants",
+            "What one tenant may hold, where and for how long, and how an operator purges it. "
+            "See [tenants](tenants.md).",
+        ),
         "cost": (
             "Cost gate",
             "When reuse pays. The engine's own steps tell; both times per token, where set, overrule them. "
@@ -162,6 +167,13 @@ class Settings(DeclaredSettings):
     )
     store_promote: bool = setting(
         "store", False, Flag(), "Copy a donor into the next faster tier after its use, in the background."
+    )
+
+    control_dir: str = setting(
+        "tenants",
+        "",
+        Text("folder"),
+        "Folder of the sockets by which an operator shows or purges a tenant; empty: none.",
     )
 
     cost_gate: bool = setting(

@@ -20,6 +20,7 @@ from semblend_core.contract import (
     Outcome,
     OutcomeKind,
     Plan,
+    TenantReport,
     short_id,
 )
 
@@ -243,6 +244,27 @@ class Evicted(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPurged(AuditEvent):
+    """All that was held of a tenant is dropped. Its files are deleted soon after."""
+
+    event: ClassVar[str] = "tenant_purged"
+    request_id: str | None = None
+    tenant: str
+    """16 hex digits that stand for its salt: its namespaces begin with them."""
+    donors: int
+    tokens: int
+    lineages: int
+    captures: int
+    """Copies under way that were stopped."""
+
+    @classmethod
+    def of(cls, tenant: str, found: TenantReport) -> TenantPurged:
+        return cls(
+            tenant=tenant, donors=found.donors, tokens=found.tokens, lineages=found.lineages, captures=found.captures
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSeen(AuditEvent):
     """Something failed inside SemBlend; the request went on without it."""
 
@@ -290,6 +312,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             Declined,
             CostsCompared,
             Evicted,
+            TenantPurged,
             ErrorSeen,
         )
     }

@@ -16,7 +16,7 @@ from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
-from semblend_sglang.compat.weights import weight_hooks
+from semblend_sglang.compat.weights import storage_of, weight_hooks
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
@@ -174,6 +174,11 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
         for request_id in part.requests.waiting - waiting:
             part.leave_queue(request_id)
     return result
+
+
+def purge_storage(tree_cache: Any) -> None:
+    """Pages on disk do not say whose they are: all of them go."""
+    contain("a purge of durable pages", getattr(storage_of(tree_cache), "semblend_purge", lambda: None))
 
 
 def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:

@@ -77,5 +77,9 @@ def weight_hooks() -> dict[str, Callable[..., Any]]:
 
 
 def _leave_durable_pages(tree_cache: Any) -> None:
-    storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
-    contain("a change of weights", getattr(storage, "semblend_weights_changed", lambda: None))
+    contain("a change of weights", getattr(storage_of(tree_cache), "semblend_weights_changed", lambda: None))
+
+
+def storage_of(tree_cache: Any) -> Any:
+    """Of SGLang's hierarchical cache; None where there is none."""
+    return getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)

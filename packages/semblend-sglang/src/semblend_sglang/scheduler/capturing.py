@@ -35,7 +35,7 @@ class Capturing:
 
     def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         life = self._requests.of_request(asked.request)
-        if life is None or life.captured or life.is_approximate:
+        if life is None or life.captured or life.purged or life.is_approximate:
             return
         if asked.unsupported is not None or self.old_weights_in_tree:
             return  # Its KV may be of more than its tokens, or of other weights.

@@ -68,5 +68,7 @@ class Continuing:
         return owned
 
     def _asked_for(self, life: SglangLife, lineages: list[Lineage], shared_tokens: int) -> None:
+        if life.purged:
+            return
         asker = Asker(life.key, life.request.lora_id, life.request.http_worker_ipc)
         contain("counting who asks", self.hot.note, lineages, life.token_ids, shared_tokens, asker)

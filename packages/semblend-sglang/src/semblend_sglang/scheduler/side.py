@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import DeclineReason, SemanticLookupProvider, Settings
+from semblend_core import AuditSink, DeclineReason, SemanticLookupProvider, Settings, TenantReport, tenant_of_salt
+from semblend_core.control import Turns
 from semblend_core.serving import (
     Claim,
     CostGate,
@@ -20,6 +21,7 @@ from semblend_core.serving import (
     Seeker,
     SelfTest,
     Stage,
+    Tenants,
     contain,
     may_share,
 )
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+TURN_TIMEOUT_S = 30.0
+"""What an operator's command waits for SGLang to come to the end of a round."""
 MOST_POSTPONEMENTS = 2
 """Rounds that a request waits for more room for its rows, or for another try: who stands behind it waits too."""
 
@@ -53,6 +57,7 @@ class Side:
         namespaces: Namespaces,
         kept: KeptDonors | None = None,
         costs: CostGate | None = None,
+        audit: AuditSink | None = None,
     ) -> None:
         """``costs``: judges plans by the batches it is told of; without it every plan is taken."""
         self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
@@ -76,6 +81,13 @@ class Side:
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
+        self.tenants = Tenants(
+            provider, lambda: self.requests, (self.donors, self.lineages, self.continuing.hot), audit
+        )
+        self.turns = Turns()
+        """What an operator's commands wait for."""
+        self.purge_storage: Callable[[], None] = lambda: None
+        """Drops what SGLang keeps on disk by way of SemBlend."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""
         self.times_emptied = 0
@@ -187,7 +199,7 @@ class Side:
     def may_keep(self, life: SglangLife) -> bool:
         """Whether what an approximate request has computed is fit to go on from: what it reused has landed."""
         self.landing.confirm()
-        return life.stage is Stage.REUSING
+        return life.stage is Stage.REUSING and not life.purged
 
     def released(self, request: Any) -> None:
         """The request's memory is given back: it has finished, was aborted, or was retracted and will be computed."""
@@ -223,6 +235,44 @@ class Side:
         if not self.capturing.old_weights_in_tree:
             logger.warning("SGLang changed its weights without a flush: until it is flushed no prompt becomes a donor")
         self.capturing.old_weights_in_tree = True
+
+    # --- What an operator asks ---------------------------------------------------------------------------------------
+
+    def purge(self, salt: str | None) -> TenantReport:
+        """Drop all that came with this salt, and wait until it is gone: what there was.
+
+        Requests under way are served to their end and leave nothing but what SGLang's own cache takes of them.
+        """
+        tenant = tenant_of_salt(salt)
+        return self.begin_purge(tenant) + self.finish_purge(tenant)
+
+    def begin_purge(self, tenant: str) -> TenantReport:
+        """From now on nothing that came before can be found. Quick, and on the scheduler's thread."""
+        found = self.tenants.begin_purge(tenant)
+        for life in self.requests:
+            if life.purged and life.is_queued:
+                self.requests.withdraw(life)
+                life.in_place, life.sought = None, None
+        self._changed()
+        return found
+
+    def finish_purge(self, tenant: str) -> TenantReport:
+        """Wait until it is gone from memory and disk. Any thread, and better not the scheduler's."""
+        self.tenants.finish_purge()
+        self.purge_storage()
+        kept = self.donors.kept
+        return TenantReport() if kept is None else kept.store.purge(tenant)
+
+    def purge_between_rounds(self, tenant: str) -> TenantReport:
+        """The same from another thread."""
+        return self.turns.call(lambda: self.begin_purge(tenant), TURN_TIMEOUT_S) + self.finish_purge(tenant)
+
+    def show_between_rounds(self, tenant: str) -> TenantReport:
+        return self.turns.call(lambda: self.tenants.held_by(tenant), TURN_TIMEOUT_S)
+
+    def held_by(self, salt: str | None) -> TenantReport:
+        """What is held of all that came with this salt, SGLang's own cache left out."""
+        return self.tenants.held_by(tenant_of_salt(salt))
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -107,6 +108,13 @@ def is_idle(scheduler: Any) -> bool:
     return not scheduler.has_unfinished_requests() and bool(scheduler.pause_state == PauseState.UNPAUSED)
 
 
+def is_paused(scheduler: Any) -> bool:
+    """Whether nothing is computed for requests that wait, not even if they hold blocks."""
+    if scheduler.pause_state == PauseState.PAUSED_NEW:
+        return not hasattr(scheduler, "kv_holding_waiting")  # vLLM 0.26 lets them wait.
+    return bool(scheduler.pause_state == PauseState.PAUSED_ALL)
+
+
 def is_alone(scheduler: Any, request: Any) -> bool:
     return all(other is request for other in scheduler.requests.values())
 
@@ -159,8 +167,7 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
 
 
 def count_as_found(scheduler: Any, request: Any, before: int, now: int, shown: int) -> None:
-    """vLLM counted ``before`` tokens as found outside of its cache; ``now`` is what was, ``shown`` what a client reads.
-    """
+    """vLLM counted ``before`` tokens as found outside of its cache; ``now`` is what was, ``shown`` what a client reads."""
     statistics = scheduler.connector_prefix_cache_stats
     if statistics is not None and statistics.hits >= before - now:
         statistics.hits -= before - now
@@ -190,29 +197,53 @@ def end_waiting(scheduler: Any, request_ids: Iterable[str]) -> None:
         scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving=known))
 
 
+def waits_with_blocks(request: Any) -> bool:
+    return bool(request.status != RequestStatus.RUNNING and request.num_computed_tokens and not request.is_finished())
+
+
 def start_over(scheduler: Any, request: Any, output: Any) -> None:
     """Give a request's blocks back and let it wait for its turn again; what it has in flight is dropped.
 
     ``output``: the results that are about to be processed, if any.
     """
-    if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
-        # With nothing computed vLLM gives its blocks back when it is told that the load has ended.
-        request.num_computed_tokens = 0
-        scheduler.failed_recving_kv_req_ids.add(request.request_id)
-        end_waiting(scheduler, [request.request_id])
-    elif request.status == RequestStatus.RUNNING:
+    if request.status == RequestStatus.RUNNING:
         scheduler.running.remove(request)
         scheduler._preempt_request(request, time.monotonic())
-    elif request.num_computed_tokens:
-        # Its load was said to have ended, and no step has had room for it yet: it waits with its blocks in hand.
-        scheduler._inflight_prefills.discard(request)
-        scheduler._free_request_blocks(request)
-        request.num_computed_tokens = 0
+    elif waits_with_blocks(request):
+        _give_blocks_back(scheduler, request)
     if request.status != RequestStatus.PREEMPTED:
         return
     _drop_in_flight(scheduler, request, output)
     # It may be in the very next step: workers must take it for one that comes back, not for one that goes on.
     scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+
+def _give_blocks_back(scheduler: Any, request: Any) -> None:
+    """Of one that waits: for its load, or for room in a step after its load was said to have ended."""
+    scheduler._inflight_prefills.discard(request)
+    scheduler._free_request_blocks(request)
+    request.num_computed_tokens = 0
+    if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+        scheduler.finished_recving_kv_req_ids.discard(request.request_id)
+        request.status = RequestStatus.PREEMPTED if request.num_preemptions else RequestStatus.WAITING
+    holding = getattr(scheduler, "kv_holding_waiting", None)
+    if holding is not None and request in holding:  # vLLM 0.26 has one queue for all that it skipped.
+        holding.remove_request(request)
+        scheduler.deferred_waiting.discard(request)
+        scheduler.waiting.prepend_request(request)
+
+
+@contextmanager
+def blocks_freed_at_once(scheduler: Any) -> Iterator[None]:
+    """Not held back until the steps in flight have ended. Our loads come behind those on the device, as forwards do."""
+    while scheduler.deferred_frees:
+        _, blocks = scheduler.deferred_frees.popleft()
+        scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
+    deferring, scheduler.defer_block_free = scheduler.defer_block_free, False
+    try:
+        yield
+    finally:
+        scheduler.defer_block_free = deferring
 
 
 def _drop_in_flight(scheduler: Any, request: Any, output: Any) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from semblend_core import Settings
 from semblend_core.kv import why_keys_do_not_move
@@ -33,7 +36,15 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "context parallelism is not supported yet": getattr(parallel, "decode_context_parallel_size", 1) > 1
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         "speculative decoding is not supported yet": vllm_config.speculative_config is not None,
+        # It splits a batch in two, and a row may run in one half while the tokens that read it run in the other.
+        "dual batch overlap (--enable-dbo, --ubatch-size) is not supported": parallel.use_ubatching,
         "models with several kinds of KV (sliding window, state space) are not supported yet": len(groups) > 1,
+        # Without the hybrid manager these layers keep all blocks, and attend to a window of them all the same.
+        "sliding-window and chunked attention are not supported yet": any(
+            getattr(group.kv_cache_spec, field, None) is not None
+            for group in groups
+            for field in ("sliding_window", "attention_chunk_size")
+        ),
         "this model's only kind of KV is not full attention": len(groups) == 1
         and not type(groups[0].kv_cache_spec).__name__.startswith("FullAttention"),
         f"a KV cache of type {vllm_config.cache_config.cache_dtype} is not supported yet": str(
@@ -47,3 +58,21 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
     return found or why_keys_do_not_move(model.hf_text_config)
+
+
+def why_not_inside_another(connector: Any) -> str | None:
+    """Why nothing can be reused where another connector, as vLLM's MultiConnector, makes this one; None: none does.
+
+    Others store what a request computed under hashes of its tokens, approximate or not, and vLLM's answer to a load
+    that failed is theirs. vLLM does not tell a connector of its neighbours: only the caller of its constructor shows.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        maker = frame.f_locals.get("self")
+        if isinstance(maker, KVConnectorBase_V1) and maker is not connector:
+            return (
+                f"it runs inside {type(maker).__name__}, and other connectors would store approximate KV under exact "
+                "keys: give vLLM SemBlendConnectorV1 alone, or the others without it"
+            )
+    return None

@@ -36,7 +36,10 @@ class Background:
     def go_on(self) -> None:
         """Behind a step: begin the next piece, if there is nothing else to do."""
         opening = self._side.hot.next()
-        if opening is None or not self._may_work or not compat.is_idle(self._scheduler):
+        if opening is None:
+            self._piece = self._known = None  # It may have been purged.
+            return
+        if not self._may_work or not compat.is_idle(self._scheduler):
             return
         hashes = self._hashes_of(opening)
         exact = compat.published_tokens(self._scheduler, hashes)

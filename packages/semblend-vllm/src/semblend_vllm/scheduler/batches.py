@@ -6,6 +6,7 @@ Then vLLM schedules as always; whoever it admitted with a claim gets its rows in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -23,6 +24,9 @@ from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import InVain, RowRoom
 from semblend_vllm.scheduler.side import SchedulerSide
 
+logger = logging.getLogger(__name__)
+
+_NO_HALF = object()
 LOOK_AHEAD = 8
 """Waiting requests that are planned before a step; more are rarely admitted in one."""
 
@@ -33,7 +37,9 @@ class _WithRows:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Another connector, or one around ours, has no such half.
-        side = getattr(self.connector, "scheduler_side", None)  # type: ignore[attr-defined]
+        side = getattr(self.connector, "scheduler_side", _NO_HALF)  # type: ignore[attr-defined]
+        if side is _NO_HALF:
+            logger.warning("SemBlendScheduler runs without SemBlendConnectorV1, so it is vLLM's own: nothing is reused")
         self._side: SchedulerSide | None = side if isinstance(side, SchedulerSide) else None
         self._in_vain = InVain()
         # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.
@@ -47,12 +53,17 @@ class _WithRows:
                 chunked=compat.is_chunked(self),
                 held_sequences=lambda: compat.held_sequences(self),
                 hold_place=lambda: compat.hold_place(self),
+                is_paused=lambda: compat.is_paused(self),
             )
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side = self._side
         if side is None:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)  # type: ignore[misc, no-any-return]
+        with side.turn:
+            return self._schedule(side, *args, **kwargs)
+
+    def _schedule(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side.costs.begin_step()
         side.catch_up()
         self._background.step_aside()
@@ -68,32 +79,52 @@ class _WithRows:
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
-        side, told = self._side, model_runner_output.kv_connector_output
-        if side is not None:
-            side.costs.step_finished(scheduler_output)
-        if side is not None and told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
+        side = self._side
+        if side is None:
+            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        with side.turn:
+            return self._update(side, scheduler_output, model_runner_output)
+
+    def _update(self, side: SchedulerSide, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        told = model_runner_output.kv_connector_output
+        side.costs.step_finished(scheduler_output)
+        if told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
             # Before vLLM takes the results for good: those of a request whose load failed are not.
             side.hear(told.kv_connector_worker_meta)
             told.kv_connector_worker_meta = None
             self._start_failed_over(side, model_runner_output)
         answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if side is not None:
-            self._background.go_on()
+        self._background.go_on()
         return answer
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        if self._side is not None:
-            self._background.stop()
-        return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+        """The connector hears of it from the KV cache manager. Requests that wait for rows would hold blocks of it."""
+        side = self._side
+        if side is None:
+            return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+        with side.turn:
+            return self._reset(side, *args, **kwargs)
+
+    def _reset(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> bool:
+        self._background.stop()
+        for life in side.reusing():
+            if compat.waits_with_blocks(life.request):
+                side.give_up(life)
+        self._start_failed_over(side, None)
+        compat.end_waiting(self, side.long_claims.take_ended())
+        with compat.blocks_freed_at_once(self):
+            return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
 
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for life in side.take_failed():
             claim = life.claim
-            side.long_claims.drop(life.request_id)
+            rows_left = side.long_claims.drop(life.request_id)
             compat.start_over(self, life.request, output)
             side.requests.start_over(life)
             if claim is not None:
-                compat.count_as_found(self, life.request, before=claim.reused_tokens, now=0, shown=0)
+                # Rows count as computed once they all are.
+                found = claim.length if rows_left else claim.reused_tokens
+                compat.count_as_found(self, life.request, before=found, now=0, shown=0)
 
     @contextmanager
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
@@ -141,7 +172,7 @@ class _WithRows:
         for ready in side.long_claims.take_ready():
             compat.end_waiting(self, [ready.life.request_id])
             self._count_as_found(side, ready.life, ready.claim)
-        compat.end_waiting(self, side.long_claims.take_dropped())
+        compat.end_waiting(self, side.long_claims.take_ended())
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
         """Whether a request was admitted with rows."""

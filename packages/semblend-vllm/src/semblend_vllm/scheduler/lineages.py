@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from semblend_core import TenantReport
 from semblend_core.serving import Claim, Lineage, LineageBook
 from semblend_vllm.scheduler.requests import Taken, VllmRequest, shadows
 
@@ -91,6 +92,15 @@ class Lineages:
         if life in self._under_way and life.lineage is not None:
             self._under_way.remove(life)
             self.book.spoil(life.lineage)
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """vLLM's blocks of these lineages stay until it needs them, and nobody knows their names any more."""
+        gone = self.book.forget_tenant(tenant)
+        self.generation += 1
+        return TenantReport(lineages=len(gone))
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return self.book.held_by(tenant)
 
     def clear(self) -> None:
         self.book.clear()

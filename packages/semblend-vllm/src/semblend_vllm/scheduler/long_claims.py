@@ -40,7 +40,7 @@ class LongClaims:
 
     def __init__(self) -> None:
         self._claims: dict[str, LongClaim] = {}
-        self._dropped: list[str] = []
+        self._ended: list[str] = []
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -85,15 +85,19 @@ class LongClaims:
         claim = self._claims.get(request_id)
         return claim is not None and not claim.begun
 
-    def drop(self, request_id: str) -> None:
-        """The request has ended or starts over."""
-        if self._claims.pop(request_id, None) is not None:
-            self._dropped.append(request_id)
+    def drop(self, request_id: str) -> bool:
+        """The request starts over. Whether it was one of these."""
+        return self._claims.pop(request_id, None) is not None
 
-    def take_dropped(self) -> list[str]:
+    def end(self, request_id: str) -> None:
+        """The request has ended."""
+        if self.drop(request_id):
+            self._ended.append(request_id)
+
+    def take_ended(self) -> list[str]:
         """Requests whose blocks vLLM keeps until it is told that nothing is being loaded into them."""
-        dropped, self._dropped = self._dropped, []
-        return dropped
+        ended, self._ended = self._ended, []
+        return ended
 
 
 def corrected(load: LoadOrder, claim: Claim, rows: Rows) -> CorrectionOrder | None:

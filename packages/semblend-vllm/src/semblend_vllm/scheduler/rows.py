@@ -30,6 +30,8 @@ class RowRoom:
     """Places in the batch that are taken now, by requests that run."""
     hold_place: Callable[[], None] = lambda: None
     """A request without a place in this step will need one: let nobody else have it."""
+    is_paused: Callable[[], bool] = lambda: False
+    """Whether the engine shall compute nothing now."""
     tokens: int = 0
     """Set aside in this step for rows, and not taken yet."""
     sequences: int = 0

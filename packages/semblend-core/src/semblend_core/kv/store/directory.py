@@ -29,6 +29,7 @@ from semblend_core.kv.store.donor_file import (
 from semblend_core.kv.store.kv_spec import LayerTensors
 from semblend_core.kv.store.options import StoreDirectoryError
 from semblend_core.kv.store.vocabulary import CorruptDonorError, FormerDonorError, Quarantine
+from semblend_core.private_folder import OpenToOthersError, make_private
 
 Result = TypeVar("Result")
 
@@ -55,8 +56,10 @@ class StoreDirectory:
         self._sync = sync
         try:
             for folder in (self.root, self.donors, self.quarantine):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(folder, "SEMBLEND_STORE_DISK_PATH")
             self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OpenToOthersError as error:
+            raise StoreDirectoryError(str(error)) from error
         except OSError as error:
             raise StoreDirectoryError(
                 f"disk_path={str(self.root)!r} cannot be written ({error.strerror}): "
@@ -140,6 +143,12 @@ class StoreDirectory:
                 total -= size
                 with contextlib.suppress(OSError):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def empty_quarantine(self) -> None:
+        """Damaged files do not always say whose they were."""
+        with contextlib.suppress(OSError):
+            for path in self.quarantine.iterdir():
+                path.unlink(missing_ok=True)
 
     def _check(self, stem: str) -> DonorMetadata:
         try:

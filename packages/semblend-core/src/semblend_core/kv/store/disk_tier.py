@@ -83,7 +83,7 @@ class DiskTier(StorageTier):
             raise
         return DiskStorage(metadata, layout)
 
-    def discard(self, storage: object) -> None:
+    def discard(self, storage: object, *, scrub: bool = False) -> None:
         assert isinstance(storage, DiskStorage)
         self.directory.delete(storage.stem)
 
@@ -140,6 +140,13 @@ class DiskReader:
                         self._read_tensor(descriptor, storage, tensor, layer, ranges, target, side)
             finally:
                 os.close(descriptor)
+
+    def scrub(self) -> None:
+        """Overwrite what was read last. Waits for a read under way."""
+        with self._lock:
+            for mark, buffer in zip(self._in_use, self._buffers, strict=True):
+                wait(mark)
+                buffer.zero_()
 
     def _read_tensor(
         self,

@@ -14,7 +14,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from semblend_core.contract import Namespace, Plan, SemanticLookupProvider, Span, TokenIds, as_token_ids, donor_id_of
+from semblend_core.contract import (
+    Namespace,
+    Plan,
+    SemanticLookupProvider,
+    Span,
+    TenantReport,
+    TokenIds,
+    as_token_ids,
+    donor_id_of,
+)
 from semblend_core.kv.fetching import DonorFetch, fetch_donor
 from semblend_core.kv.store import Tier
 from semblend_core.serving.containment import contain
@@ -90,11 +99,26 @@ class TreeDonors:
         """A request that was not seen before: donors that an earlier process left for its like can be named now."""
         if self.kept is None:
             return
-        left = self.kept.left
-        self._earlier.found(left.popleft() for _ in range(len(left)))
+        self._hear_of_left()
         named = self._earlier.seen(life.namespace.digest, (life.namespace, life.key))
         for (namespace, key), donor_id, tokens in named or self._earlier.some():
             self._offer(namespace, key, tokens, donor_id)
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Every donor of the tenant, findable or left by an earlier process: what there was.
+
+        What the engine's own tree holds stays there for exact prefixes. Copies in the store are dropped at once, and
+        their bytes in the background.
+        """
+        self._hear_of_left()
+        self._rule.forget_tenant(tenant)
+        found = self.book.forget_tenant(tenant) + self._earlier.forget_tenant(tenant)
+        return found if self.kept is None else found + self.kept.store.forget_tenant(tenant)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        self._hear_of_left()
+        found = self.book.held_by(tenant) + self._earlier.held_by(tenant)
+        return found if self.kept is None else found + self.kept.store.held_by(tenant)
 
     def clear(self) -> None:
         self.book.clear()
@@ -143,6 +167,11 @@ class TreeDonors:
         return None if self.kept is None else fetch_donor(self.kept.store, donor.namespace, donor.donor_id, spans)
 
     # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _hear_of_left(self) -> None:
+        if self.kept is not None:
+            left = self.kept.left
+            self._earlier.found(left.popleft() for _ in range(len(left)))
 
     def _offer(self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None) -> TreeDonor | None:
         """Make ``tokens`` known under a key; None where they are known, or are not wanted."""

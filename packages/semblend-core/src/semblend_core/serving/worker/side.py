@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import numpy as np
 
-from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TokenIds
+from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TenantReport, TokenIds
 from semblend_core.kv import DonorKv, DonorStore, Rotation, RotationProof, StoreOptions
 from semblend_core.kv.fetching import load_failure
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
@@ -94,12 +95,24 @@ class WorkerSide:
                 logger.exception("the KV of %s could not be captured", capture.donor_id)
                 self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
+    def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
+        for namespace, donor_id in donors:
+            self._store.forget(namespace.for_rank(self._rank), donor_id)
+
     def take_news(self) -> WorkerNews | None:
         with self._lock:
             news, self._news = self._news, WorkerNews()
         for number in self._fetched.newly_done():
             news.fetched[number] = frozenset((self._rank,))
         return news or None
+
+    def purge(self, tenant: str, timeout: float = 30.0) -> TenantReport:
+        """Drop all KV of the tenant and wait until it is gone: what there was. Any thread but the engine's."""
+        return self._store.purge(tenant, timeout)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        """Any thread."""
+        return self._store.held_by(tenant)
 
     def take_invalid_blocks(self) -> set[int]:
         invalid, self._invalid_blocks = self._invalid_blocks, set()
@@ -148,8 +161,9 @@ class WorkerSide:
 
     def _tidy_and_fetch(self, work: StepWork) -> None:
         try:
-            for namespace, donor_id in work.forget:
-                self._store.forget(namespace.for_rank(self._rank), donor_id)
+            for tenant in work.purge:
+                self._store.forget_tenant(tenant)
+            self.forget(work.forget)
             for request_id in work.unwanted:
                 self._fetched.cancel(request_id)
             for fetch in work.fetches:

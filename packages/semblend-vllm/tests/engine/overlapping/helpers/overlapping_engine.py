@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -31,6 +31,7 @@ from vllm.v1.core.kv_cache_utils import (
     init_none_hash,
     maybe_convert_block_hash,
 )
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -52,13 +53,19 @@ class Overlapping:
         tokens_of_a_step: int = 256,
         places: int = 8,
         blocks: int = BLOCKS,
+        change: Callable[[VllmConfig], object] = lambda config: None,
+        **spec: Any,
     ) -> None:
-        """``slots_of_their_own``: as vLLM's second model runner has it, which is sent requests that resume as new."""
-        self.scheduler = _new_scheduler(overlapping, tokens_of_a_step, places, blocks)
+        """``slots_of_their_own``: as vLLM's second model runner has it, which is sent requests that resume as new.
+
+        ``change``: of vLLM's configuration. ``spec``: of the kind of KV.
+        """
+        self.scheduler = _new_scheduler(overlapping, tokens_of_a_step, places, blocks, change, spec)
         self.scheduler.use_v2_model_runner = slots_of_their_own
-        self.side = self.scheduler.connector.scheduler_side
+        self.side = getattr(self.scheduler.connector, "scheduler_side", None)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.worker = PaperWorker(blocks)
+        self.worker.tenant_of = lambda request_id: self.scheduler.requests[request_id].cache_salt
         self.depth = 2 if overlapping else 1
         self.in_flight: deque[tuple[Any, Any]] = deque()
         self.answers: dict[str, list[int]] = defaultdict(list)
@@ -73,7 +80,7 @@ class Overlapping:
         self._numbers = count()
         self._free = self.pool.get_num_free_blocks()
 
-    def add(self, prompt: Sequence[int], tokens: int = 4, wish: Any = "on", salt: str = "tenant") -> Any:
+    def add(self, prompt: Sequence[int], tokens: int = 4, wish: Any = "on", salt: str | None = "tenant") -> Any:
         request = _new_request(f"request-{next(self._numbers)}", prompt, tokens, wish, salt)
         request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
         self.scheduler.add_request(request)
@@ -91,6 +98,14 @@ class Overlapping:
             request.async_tokens_to_discard += request.num_output_placeholders
             request.num_output_placeholders = 0
         self.scheduler.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def pause(self, state: str) -> None:
+        """``state``: PAUSED_ALL, PAUSED_NEW or UNPAUSED."""
+        self.scheduler.set_pause_state(PauseState[state])
+
+    def drain(self) -> None:
+        while self.in_flight:
+            self.update()
 
     def run_short(self, times: int) -> None:
         """The pool has no blocks, so often."""
@@ -154,7 +169,9 @@ class Overlapping:
         return set(request.block_hashes) - set(again.block_hashes)
 
 
-def _new_request(request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on", salt: str = "tenant") -> Any:
+def _new_request(
+    request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on", salt: str | None = "tenant"
+) -> Any:
     extra = {"kv_transfer_params": {"semblend": wish}}
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra)
     sampling.update_from_generation_config({}, 1)
@@ -162,7 +179,14 @@ def _new_request(request_id: str, prompt: Sequence[int], tokens: int, wish: Any 
     return Request(request_id, list(prompt), sampling, None, cache_salt=salt, block_hasher=hasher)
 
 
-def _new_scheduler(overlapping: bool, tokens_of_a_step: int, places: int, blocks: int) -> Any:
+def _new_scheduler(
+    overlapping: bool,
+    tokens_of_a_step: int,
+    places: int,
+    blocks: int,
+    change: Callable[[VllmConfig], object],
+    spec_options: dict[str, Any],
+) -> Any:
     model = ModelConfig(str(shallow_model_folder()), dtype="float32", skip_tokenizer_init=True, max_model_len=2048)
     config = VllmConfig(
         model_config=model,
@@ -182,6 +206,8 @@ def _new_scheduler(overlapping: bool, tokens_of_a_step: int, places: int, blocks
     )
     config.scheduler_config.async_scheduling = overlapping  # Which is off on CPU, for want of a worker.
     config.cache_config.num_gpu_blocks = blocks
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    change(config)
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32, **spec_options)
     cache = KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layers.0"], spec)])
-    return SemBlendScheduler(config, cache, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)
+    make = config.scheduler_config.get_scheduler_cls()
+    return make(config, cache, StructuredOutputManager(config), block_size=BLOCK, log_stats=True)

@@ -1,6 +1,7 @@
 """A model on paper: which token was written into which slot of the KV cache, and behind which others.
 
-What it answers is right only where everything that a request attends to is.
+What it answers is right only where everything that a request attends to is: the tokens, computed with the weights that
+it is computed with, for nobody of another tenant.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ class PaperWorker:
         slots = blocks * BLOCK
         self._tokens, self._positions = np.full(slots, -1), np.full(slots, -1)
         self._digests = np.zeros(slots, np.uint64)
+        self._weights_of, self._tenants = np.full(slots, -1), np.full(slots, None, object)
+        self.weights = 0
+        """Which they are now."""
+        self.tenant_of: Callable[[str], str | None] = lambda request_id: None
+        self.wrong_weights = self.leaks = 0
+        """Requests computed behind KV of other weights, or of another tenant's."""
+        self._origins: dict[Any, tuple[int, str | None]] = {}
+        """Weights and tenant of each donor."""
         self._batch: dict[str, Written] = {}
         self.may_be_approximate: set[str] = set()
         """Requests that were loaded for, or that go on from one that was."""
@@ -128,6 +137,7 @@ class PaperWorker:
             self._tokens[slots] = tokens[span.donor_start : span.donor_start + span.length]
             self._positions[slots] = np.arange(span.target_start, span.target_end)
             self._digests[slots] = APPROXIMATE
+            self._weights_of[slots], self._tenants[slots] = self._origins[load.namespace.digest, span.donor_id]
         news.landed[load.request_id] = Landed(load.reused_tokens, 1)
         self.may_be_approximate.add(load.request_id)
 
@@ -142,9 +152,12 @@ class PaperWorker:
         end = sequence.computed + tokens
         slots, known = sequence.slots(end), digests(sequence.tokens[:end])
         before, new = slots[: sequence.computed], slots[sequence.computed :]
-        right = self._holds(sequence, before, known, approximate=request_id.split("#")[0] in self.may_be_approximate)
+        whose = request_id.split("#")[0]
+        right = self._holds(sequence, before, known, approximate=whose in self.may_be_approximate)
+        right &= self._is_its_own(before, self.tenant_of(whose))
         self._tokens[new] = sequence.tokens[sequence.computed : end] if right else -1
         self._positions[new] = np.arange(sequence.computed, end)
+        self._weights_of[new], self._tenants[new] = self.weights, self.tenant_of(whose)
         exact = (self._digests[before] != APPROXIMATE).all()
         self._digests[new] = known[sequence.computed :] if exact else APPROXIMATE
         if end < len(sequence.tokens):
@@ -158,6 +171,13 @@ class PaperWorker:
         places = (self._tokens[slots] == sequence.tokens[:end]) & (self._positions[slots] == np.arange(end))
         return bool((places & (exact | (approximate & (self._digests[slots] == APPROXIMATE)))).all())
 
+    def _is_its_own(self, slots: Any, tenant: str | None) -> bool:
+        stale = bool((self._weights_of[slots] != self.weights).any())
+        foreign = any(other != tenant for other in self._tenants[slots])
+        self.wrong_weights += stale
+        self.leaks += foreign
+        return not stale and not foreign
+
     def _capture(self, capture: Any, news: Any) -> None:
         sequence = Written(list(capture.token_ids), capture.block_ids, 0)
         slots, known = sequence.slots(len(sequence.tokens)), digests(sequence.tokens)
@@ -165,4 +185,7 @@ class PaperWorker:
         if capture.donor_id is not None:
             donor = (capture.namespace.digest, capture.donor_id)
             self.donors[donor] = capture.token_ids
+            weights, tenants = set(self._weights_of[slots].tolist()), set(self._tenants[slots].tolist())
+            assert len(weights) == len(tenants) == 1, "a donor is of one tenant, and of one state of the weights"
+            self._origins[donor] = weights.pop(), tenants.pop()
             news.durable[donor] = frozenset((0,))

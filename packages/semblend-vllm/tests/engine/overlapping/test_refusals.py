@@ -1,0 +1,80 @@
+"""Ways to run vLLM in which reuse would be wrong: it is off, the log says why, and vLLM runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.config import KVTransferConfig
+
+
+def off(caplog: pytest.LogCaptureFixture) -> str:
+    (error,) = [record.getMessage() for record in caplog.records if record.name.startswith("semblend")]
+    assert error.startswith("SemBlend is off: ")
+    return error
+
+
+@pytest.mark.parametrize("setting", [{"enable_dbo": True}, {"ubatch_size": 2}])
+def test_batches_that_are_split_in_two(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture, setting: dict[str, Any]
+) -> None:
+    def split(config: Any) -> None:
+        for name, value in setting.items():
+            setattr(config.parallel_config, name, value)
+
+    with caplog.at_level(logging.ERROR, "semblend_vllm"):
+        engine = new_overlapping(change=split)
+    assert "--enable-dbo" in off(caplog)
+    assert engine.side is None
+
+
+@pytest.mark.parametrize("window", ["sliding_window", "attention_chunk_size"])
+def test_a_window_of_attention_without_the_hybrid_manager(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture, window: str
+) -> None:
+    """vLLM then keeps these layers' KV like that of full attention, and says so in the same specification."""
+    with caplog.at_level(logging.ERROR, "semblend_vllm"):
+        engine = new_overlapping(**{window: 64})
+    assert "sliding-window" in off(caplog)
+    assert engine.side is None
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_beside_another_connector(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture, tmp_path: Path, place: int
+) -> None:
+    connectors = [{"kv_connector": "ExampleConnector", "kv_role": "kv_both"}]
+    connectors[0]["kv_connector_extra_config"] = {"shared_storage_path": str(tmp_path)}  # type: ignore[assignment]
+    ours = {"kv_connector": "SemBlendConnectorV1", "kv_connector_module_path": "semblend_vllm", "kv_role": "kv_both"}
+    connectors.insert(place, ours)
+
+    def both(config: Any) -> None:
+        config.scheduler_config.disable_hybrid_kv_cache_manager = True
+        config.kv_transfer_config = KVTransferConfig(
+            kv_connector="MultiConnector", kv_role="kv_both", kv_connector_extra_config={"connectors": connectors}
+        )
+
+    with caplog.at_level(logging.ERROR, "semblend_vllm"):
+        engine = new_overlapping(change=both)
+    error = off(caplog)
+    assert "inside MultiConnector" in error
+    assert "exact keys" in error
+    multi = engine.scheduler.connector
+    assert multi._connectors[place].unsupported is not None
+    request = engine.add(list(range(100, 400)))
+    output = engine.scheduler.schedule()
+    assert request.request_id in output.num_scheduled_tokens
+
+
+def test_a_scheduler_without_its_connector_says_that_it_does_nothing(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def alone(config: Any) -> None:
+        config.kv_transfer_config = None
+
+    with caplog.at_level(logging.WARNING, "semblend_vllm"):
+        new_overlapping(change=alone)
+    assert "SemBlendScheduler runs without SemBlendConnectorV1" in caplog.text
