@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -145,6 +146,20 @@ class Operations(RuleBasedStateMachine):
             self.happened[kind] += 1
             self.approximate.clear()
 
+    @precondition(lambda self: self.count % 3 == 0)
+    @rule(salt=st.sampled_from(SALTS[1:]))
+    def purge(self, salt: str | None) -> None:
+        """Of one tenant, with requests of all in the queue and running."""
+        side, (other,) = self.rig.side, {*SALTS} - {salt}
+        others = replace(side.held_by(other), oldest_s=None)
+        self.happened["purged"] += not side.purge(salt).nothing
+        assert side.held_by(salt).nothing
+        assert replace(side.held_by(other), oldest_s=None) == others, "another tenant's"
+        for life in side.requests:
+            waits_for_purged = life.key.cache_salt == salt and life.is_queued and (life.claim or life.in_place)
+            assert not waits_for_purged, f"{life.request_id} counts on what was purged"
+        self.approximate = [(prompt, key) for prompt, key in self.approximate if key.cache_salt != salt]
+
     @rule(tokens=st.integers(1, 200))
     def evict(self, tokens: int) -> None:
         self.rig.evict(tokens)
@@ -240,7 +255,7 @@ class Operations(RuleBasedStateMachine):
 def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: dict[str, Any], examples: int) -> None:
     wanted = {
         **{"materialized": examples, "load_failed": 1, "discovery_only": 1, "taken in place": examples // 4},
-        **{"flush": 1, "update": 1, "update and flush": 1, "over rdma": 1},
+        **{"flush": 1, "update": 1, "update and flush": 1, "over rdma": 1, "purged": 1},
     }
     happened = what_happens(new_rig, options, examples, wanted)
     assert all(happened[what] >= least for what, least in wanted.items()), happened
