@@ -310,7 +310,8 @@ class Side:
         with self.costs.apart(), self.round.spending():
             life.in_place = self.continuing.find(life, asked.exact_tokens)
             reach = asked.exact_tokens if life.in_place is None else life.in_place.end
-            self._seeker.seek(life, reach, self._may_ask)
+            if not life.retracted:
+                self._seeker.seek(life, reach, self._may_ask)
         return self.promised(asked.request)
 
     def _meet(self, life: SglangLife) -> None:
