@@ -84,6 +84,7 @@ MODULE_NAMES = {
         "QualityTier",
         "SettingError",
         "Settings",
+        "TenantIds",
         "Text",
         "Unset",
         "Whole",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import re
 import time
 from collections.abc import Callable
@@ -38,15 +38,16 @@ class TreeKey:
 
     @property
     def salt(self) -> str | None:
-        """For the namespace. Both parts come from clients and may hold a tenant's salt, so both are hashed there."""
-        if not self.cache_salt and not self._of_client:
-            return None
-        return json.dumps([self.extra_key, self.cache_salt])
+        """Whose request it is, for the namespace: ``cache_salt``, or without it the client's ``extra_key``."""
+        return self.cache_salt or self._of_client or None
 
     @property
     def adapter(self) -> str | None:
-        """For the namespace: what SGLang itself tells apart."""
-        return (self.extra_key or "").removeprefix(self._of_client) or None
+        """For the namespace: what SGLang tells apart besides. The client's part may be a salt, so it is hashed."""
+        of_client = self._of_client
+        hashed = hashlib.blake2b(of_client.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        beside = "" if not of_client else f"#{hashed}" if self.cache_salt else "#"  # Where it is no salt already.
+        return (self.extra_key or "").removeprefix(of_client) + beside or None
 
     @property
     def _of_client(self) -> str:

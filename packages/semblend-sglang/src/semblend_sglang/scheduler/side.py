@@ -70,7 +70,9 @@ class Side:
         self.self_test = SelfTest(1, lambda found: contain("noting the self-test", provider.note_self_test, found))
         self.capturing = Capturing(settings, self.requests, self.donors, pool, self.self_test, tree.page_size)
         self.landing = Landing(self.requests, pool.token_bytes)
-        self.continuing = Continuing(tree, settings, self.self_test, lambda tokens: provider.note_background(tokens))
+        self.continuing = Continuing(
+            tree, settings, self.self_test, self.donors.book, lambda tokens: provider.note_background(tokens)
+        )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
         self._seeker = Seeker(
             provider,

@@ -16,8 +16,8 @@ WORTH_WAITING_FOR = 0.5
 
 
 class Lineages:
-    def __init__(self, block_size: int) -> None:
-        self.book = LineageBook()
+    def __init__(self, block_size: int, book: LineageBook | None = None) -> None:
+        self.book = book or LineageBook()
         self._block_size = block_size
         self.holds: Callable[[Any], bool] | None = None
         """Whether vLLM has a block under this hash. None: its block pool is not known, and nothing can be taken."""
@@ -32,6 +32,8 @@ class Lineages:
         """Name the blocks of a waiting request by the lineage that has most of them behind its exact ones."""
         if self.holds is None:
             return
+        if self.book.forget_expired():
+            self.generation += 1
         exact = self._reach(life.true_hashes, 0, life)
         if life.looked == (self.generation, exact):
             return

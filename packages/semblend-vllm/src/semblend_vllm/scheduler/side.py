@@ -24,6 +24,7 @@ from semblend_core.serving import (
     CostGate,
     DonorKeeper,
     HotOpenings,
+    LineageBook,
     LoadOrder,
     RequestBook,
     SelfTest,
@@ -70,7 +71,8 @@ class SchedulerSide:
         self.requests: RequestBook[VllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
-        self.lineages, self.long_claims = Lineages(block_size), LongClaims()
+        lineages = LineageBook(settings.max_age_s, self.keeper.donors.born)
+        self.lineages, self.long_claims = Lineages(block_size, lineages), LongClaims()
         self.hot: HotOpenings[Any] = HotOpenings(settings.exact_after)
         self.admission = Admission(
             provider,
@@ -174,7 +176,6 @@ class SchedulerSide:
     @in_turn
     def put_into(self, work: StepWork, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> None:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
-        work.forget = self.keeper.take_forgotten()
         work.purge, self._to_purge = self._to_purge, []
         for request_id in [each for each in self._loads if each in scheduled]:
             load, correction = self._loads.pop(request_id)
@@ -184,6 +185,7 @@ class SchedulerSide:
         if self.admission.fetch_orders is not None:
             self.admission.fetch_orders.put_into(work)
         self._add_captures(work, scheduled, block_ids_of)
+        work.forget = self.keeper.take_forgotten()  # Last: what is captured may cost its tenant's oldest their place.
 
     def claims_in(self, work: StepWork) -> list[tuple[VllmRequest, Claim]]:
         """The requests of this step whose rows must be computed in it."""
