@@ -25,9 +25,11 @@ PUBLIC_CORE_MODULES = (
     "semblend_core",
     "semblend_core.settings",
     "semblend_core.pins",
+    "semblend_core.control",
     "semblend_core.testing",
     "semblend_core.testing.benchmarks",
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
+    "semblend_core.testing.fuzzing",  # and this one hypothesis
     "semblend_core.recompute",
     "semblend_core.serving",
     "semblend_core.serving.tree",  # needs torch

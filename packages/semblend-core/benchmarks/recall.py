@@ -31,7 +31,7 @@ from semblend_core import (
 )
 
 NAMESPACE = Namespace(
-    model="m", revision="1", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None
+    model="m", revision="1", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt="tenant"
 )
 
 

@@ -44,7 +44,7 @@ NAMESPACE = Namespace(
     kv_layout="nhd",
     block_size=16,
     adapter=None,
-    salt=None,
+    salt="tenant",
 )
 
 

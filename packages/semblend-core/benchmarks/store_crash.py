@@ -38,7 +38,7 @@ NAMESPACE = Namespace(
     kv_layout="nhd",
     block_size=1,
     adapter=None,
-    salt=None,
+    salt="tenant",
 )
 ROUNDS_PER_FOLDER = 5
 TOKENS = (3, 40, 150, 400, 1500)

@@ -24,7 +24,8 @@ from semblend_core.settings import Settings
 from semblend_core.testing import ReferenceProvider, Subject, TokenEngine
 from semblend_core.testing.conformance import ProviderConformance
 
-PATIENT = {"lookup_budget_ms": 60_000.0}  # A slow machine must not decide; the time limit has a test of its own.
+# A slow machine must not decide; the time limit has a test of its own.
+PATIENT = {"lookup_budget_ms": 60_000.0, "sharing": "all"}
 
 
 class TestReferenceProvider(ProviderConformance):
@@ -133,7 +134,7 @@ class MisplacesSpans(ReferenceProvider):
 
 
 _ANYONE = Namespace(
-    model="any", revision="1", tokenizer="t", dtype="d", kv_layout="l", block_size=1, adapter=None, salt=None
+    model="any", revision="1", tokenizer="t", dtype="d", kv_layout="l", block_size=1, adapter=None, salt="tenant"
 )
 
 BROKEN: list[tuple[int, type[ReferenceProvider], type[TokenEngine]]] = [

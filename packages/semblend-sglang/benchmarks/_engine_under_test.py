@@ -45,6 +45,7 @@ class Engine:
         os.environ.update(SEMBLEND_QUALITY_TIER=options.tier)
         # Costs are learned from nothing, unless somebody names a folder of learned ones.
         os.environ.setdefault("SEMBLEND_COST_DIR", "none")
+        os.environ.setdefault("SEMBLEND_CACHED_TOKENS", "exact")
         if options.cpu:
             os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
             os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.

@@ -29,6 +29,7 @@ def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **cha
         "revision": None,
         "tokenizer_path": None,
         "quantization": None,
+        "load_format": "auto",
         "enable_lora": True,
         "lora_paths": [SimpleNamespace(lora_id="made of name and path", lora_path=str(folder / "adapter"))],
         "_declarations_materialized": True,
@@ -49,8 +50,11 @@ def test_the_same_start_has_the_same_donors(folders: Path) -> None:
 
 @pytest.mark.parametrize("replaced", ["model", "adapter"])
 def test_another_checkpoint_in_the_same_place_has_others(folders: Path, replaced: str) -> None:
-    before = digest(folders)
-    os.utime(folders / replaced / "weights.safetensors", ns=(1, 1))
+    before, weights = digest(folders), folders / replaced / "weights.safetensors"
+    os.utime(weights, ns=(1, 1))
+    assert digest(folders) == before
+    weights.write_bytes(b"Weights")
+    os.utime(weights, ns=(1, 1))
     assert digest(folders) != before
 
 
@@ -67,6 +71,10 @@ def test_another_checkpoint_in_the_same_place_has_others(folders: Path, replaced
 )
 def test_other_use_of_the_same_weights_has_others(folders: Path, changed: dict[str, Any]) -> None:
     assert digest(folders, **changed) != digest(folders)
+
+
+def test_random_weights_are_no_other_processs(folders: Path) -> None:
+    assert digest(folders, load_format="dummy") != digest(folders, load_format="dummy")
 
 
 def test_a_name_at_a_hub_is_told_by_its_commit_and_else_by_nothing(folders: Path) -> None:

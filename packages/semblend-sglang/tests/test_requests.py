@@ -6,6 +6,7 @@ from array import array
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from semblend_core import Namespace, donor_id_of
 from semblend_core.serving import Namespaces, token_ids_of
@@ -14,7 +15,7 @@ from semblend_sglang.scheduler.requests import SglangLife, TreeKey
 
 def namespace_of(key: TreeKey) -> Namespace:
     shared = {"model": "m", "revision": "local", "tokenizer": "t", "dtype": "bfloat16", "kv_layout": "sglang"}
-    return Namespaces(**shared, block_size=1).of(None, key.salt)
+    return Namespaces(**shared, block_size=1).of(key.adapter, key.salt)
 
 
 def test_namespaces_keep_salts_adapters_and_nobody_apart() -> None:
@@ -23,11 +24,33 @@ def test_namespaces_keep_salts_adapters_and_nobody_apart() -> None:
         TreeKey("a"),
         TreeKey(None, "a"),
         TreeKey("a", "a"),
-        TreeKey("", None),
+        TreeKey("lora", lora_id="lora"),
+        TreeKey("alora", lora_id="lora"),
+        TreeKey("elastic_ep_size=4"),
+        TreeKey("lora|elastic_ep_size=4", lora_id="lora"),
         TreeKey('["a", null]'),
     ]
     assert len({namespace_of(key).digest for key in keys}) == len(keys)
     assert namespace_of(TreeKey("a", "b")).digest == namespace_of(TreeKey("a", "b")).digest
+
+
+@pytest.mark.parametrize(
+    ("key", "is_salted"),
+    [
+        (TreeKey(None), False),
+        (TreeKey("", ""), False),
+        (TreeKey("lora", lora_id="lora"), False),
+        (TreeKey("elastic_ep_size=4"), False),
+        (TreeKey("lora|elastic_ep_size=4", lora_id="lora"), False),
+        (TreeKey("a"), True),
+        (TreeKey(None, "a"), True),
+        (TreeKey("alora", lora_id="lora"), True),
+        (TreeKey("a|elastic_ep_size=4"), True),
+        (TreeKey("lora"), True),
+    ],
+)
+def test_what_sglang_adds_to_a_key_makes_nobody_a_tenant(key: TreeKey, is_salted: bool) -> None:
+    assert namespace_of(key).is_salted is is_salted
 
 
 def test_a_raw_salt_is_nowhere_in_a_namespace() -> None:

@@ -97,7 +97,9 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
         ({"server_args__enable_pdmux": True}, "--enable-pdmux"),
         ({"server_args__enable_two_batch_overlap": True}, "--enable-two-batch-overlap"),
         ({"server_args__enable_mis": True}, "--enable-mis"),
-        ({"server_args__lora_target_modules": {"q_proj", "lm_head"}}, "lm_head"),
+        ({"runner__lora_manager": SimpleNamespace(lm_head_module=object())}, "lm_head"),
+        ({"runner__ngram_embedding_manager": SimpleNamespace(enabled=True)}, "n-grams"),
+        ({"server_args__kv_canary": "log"}, "--kv-canary"),
         ({"server_args__enable_deterministic_inference": True}, "deterministic"),
         ({"enable_hierarchical_cache": True}, "from SGLang 0.5.22 on"),
         (
@@ -115,15 +117,19 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], says: str) -> N
     assert says in str(why_unsupported(context(**changes)))
 
 
+@pytest.mark.parametrize(
+    ("changed", "says"), [(None, "flashinfer"), ("ScheduleBatch has other fields", "ScheduleBatch")]
+)
 def test_an_engine_that_is_declined_gets_sglangs_own_cache_and_one_error_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    changed: str | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock = object()
     monkeypatch.setattr(factory, "why_not_hooked", lambda: None)
+    monkeypatch.setattr(factory, "why_changed", lambda: changed)
     monkeypatch.setattr(factory, "stock_cache", lambda ctx: stock)
     assert factory.build_cache(context(runner__prefill_attention_backend_str="flashinfer")) is stock
     (said,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
-    assert "flashinfer" in said
+    assert says in said
 
 
 def request(**changes: Any) -> Any:
@@ -145,7 +151,10 @@ def request(**changes: Any) -> Any:
         ({"session_id": "s"}, range(99), "session"),
         ({"multimodal_inputs": object()}, range(99), "no tokens"),
         ({"positional_embed_overrides": object()}, range(99), "overridden"),
+        ({"token_type_ids": [0] * 100}, range(99), "types"),
         ({"return_hidden_states": True}, range(99), "hidden states"),
+        ({"return_routed_experts": True}, range(99), "at each of its tokens"),
+        ({"return_indexer_topk": True}, range(99), "at each of its tokens"),
         ({}, range(10), "log-probabilities"),
     ],
 )

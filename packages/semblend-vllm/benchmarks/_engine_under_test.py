@@ -46,6 +46,7 @@ class Engine:
     def __init__(self, options: argparse.Namespace) -> None:
         # Costs are learned from nothing, unless somebody names a folder of learned ones.
         os.environ.setdefault("SEMBLEND_COST_DIR", "none")
+        os.environ.setdefault("SEMBLEND_CACHED_TOKENS", "exact")
         if options.cpu:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
             os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.

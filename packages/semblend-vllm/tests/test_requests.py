@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from semblend_core import DeclineReason, Namespace, Span, donor_id_of
+from semblend_core import DeclineReason, Namespace, Settings, Span, donor_id_of
 from semblend_core.serving import Claim, Lineage, RequestBook, Stage
-from semblend_vllm.scheduler.requests import Taken, VllmRequest
+from semblend_vllm.scheduler import requests
+from semblend_vllm.scheduler.requests import Follower, Taken, VllmRequest
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="vllm", block_size=16, adapter=None, salt=None
+    model="m",
+    revision="r",
+    tokenizer="t",
+    dtype="float32",
+    kv_layout="vllm",
+    block_size=16,
+    adapter=None,
+    salt="tenant",
 )
 
 
@@ -116,3 +126,69 @@ def test_the_prompt_is_read_as_the_contract_wants_it() -> None:
 def test_a_donor_is_named_by_its_tokens() -> None:
     assert donor_id_of(np.arange(5, dtype=np.int32)) == donor_id_of(np.arange(5, dtype=np.int32))
     assert donor_id_of(np.arange(5, dtype=np.int32)) != donor_id_of(np.arange(6, dtype=np.int32))
+
+
+# --- Whose KV a request may use ------------------------------------------------------------------------------------
+
+
+def follower(folder: Path, load_format: str = "auto") -> Follower:
+    """As a process that starts now makes it."""
+    model = SimpleNamespace(
+        model=str(folder / "model"),
+        revision=None,
+        tokenizer="t",
+        tokenizer_revision=None,
+        dtype="torch.bfloat16",
+        quantization=None,
+        hf_overrides={},
+        hf_config=SimpleNamespace(),
+    )
+    config = SimpleNamespace(
+        model_config=model,
+        cache_config=SimpleNamespace(cache_dtype="auto", block_size=16),
+        parallel_config=SimpleNamespace(tensor_parallel_size=1),
+        load_config=SimpleNamespace(load_format=load_format),
+    )
+    return Follower(config, Settings())
+
+
+def digest(follow: Follower, adapter: Path | None = None, number: int = 1, **more: Any) -> str:
+    lora = adapter and SimpleNamespace(lora_int_id=number, lora_name=adapter.name, lora_path=str(adapter), **more)
+    return follow.namespace(SimpleNamespace(lora_request=lora, cache_salt=None)).digest
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    for name in ("model", "adapter", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights.safetensors").write_bytes(name.encode())
+    return tmp_path
+
+
+def test_an_adapter_goes_by_its_weights_whatever_number_vllm_gives_it(folders: Path) -> None:
+    before = digest(follower(folders), folders / "adapter", number=1)
+    assert before == digest(follower(folders), folders / "adapter", number=7)
+    assert before not in (digest(follower(folders), folders / "other"), digest(follower(folders)))
+    (folders / "adapter" / "weights.safetensors").write_bytes(b"Adapter")
+    assert digest(follower(folders), folders / "adapter") != before
+
+
+def test_an_adapter_that_is_loaded_in_place_is_looked_at_again(folders: Path) -> None:
+    follow = follower(folders)
+    before = digest(follow, folders / "adapter")
+    (folders / "adapter" / "weights.safetensors").write_bytes(b"Adapter")
+    assert digest(follow, folders / "adapter") == before, "vLLM still has what it loaded"
+    assert digest(follow, folders / "adapter", load_inplace=True) != before
+
+
+def test_adapters_without_end_are_not_all_remembered(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MOST_ADAPTERS", 8)
+    follow = follower(folders)
+    digests = {digest(follow, folders / "adapter", number) for number in range(50)}
+    assert len(digests) == 1
+    assert len(follow._adapters) == 8
+
+
+def test_random_weights_are_no_other_processs(folders: Path) -> None:
+    assert digest(follower(folders)) == digest(follower(folders))
+    assert digest(follower(folders, "dummy")) != digest(follower(folders, "dummy"))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from sembench.__about__ import __version__
 from sembench.schema import InputError, ManifestItem, RunIdentity, naming, read_jsonl
 
-RunKind = Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "noise-floor", "merged"]
+RunKind = Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "privacy", "noise-floor", "merged"]
 _PACKAGES = ("semblend-core", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 

@@ -46,6 +46,24 @@ def bootstrap_median(values: Sequence[float], resamples: int = 2000, seed: int =
     return Interval(value=median(values), low=float(low), high=float(high), n=sample.size)
 
 
+def bootstrap_mean(groups: Sequence[Sequence[float]], resamples: int = 2000, seed: int = 0) -> Interval:
+    """The mean of all values and its 95% interval, drawing whole groups: values of one document depend on each other.
+
+    One group has a mean and no interval.
+    """
+    totals = np.array([sum(group) for group in groups], dtype=np.float64)
+    sizes = np.array([len(group) for group in groups], dtype=np.float64)
+    count = int(sizes.sum())
+    if count == 0:
+        return Interval(value=None, n=0)
+    value = float(totals.sum() / count)
+    if len(groups) < 2:
+        return Interval(value=value, n=count)
+    drawn = np.random.default_rng(seed).integers(0, len(groups), (resamples, len(groups)))
+    low, high = np.percentile(totals[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), _tails())
+    return Interval(value=value, low=float(low), high=float(high), n=count)
+
+
 def _resampled_medians(sample: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     source = np.random.default_rng(seed)
     rows = max(1, _DRAWS_AT_ONCE // sample.size)

@@ -104,7 +104,14 @@ def test_the_exact_provider_proposes_the_exact_blocks_and_no_others(
 
 def namespace_of(size: int) -> Namespace:
     return Namespace(
-        model="m", revision="1", tokenizer="t", dtype="none", kv_layout="none", block_size=size, adapter=None, salt=None
+        model="m",
+        revision="1",
+        tokenizer="t",
+        dtype="none",
+        kv_layout="none",
+        block_size=size,
+        adapter=None,
+        salt="tenant",
     )
 
 

@@ -15,7 +15,7 @@ from sembench.schema import InputError
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, SemanticLookupProvider, Span
 
 NAMESPACE = Namespace(
-    model="m", revision="1", tokenizer="t", dtype="none", kv_layout="none", block_size=4, adapter=None, salt=None
+    model="m", revision="1", tokenizer="t", dtype="none", kv_layout="none", block_size=4, adapter=None, salt="tenant"
 )
 
 

@@ -24,7 +24,7 @@ NAMESPACE = Namespace(
     kv_layout="dense",
     block_size=1,
     adapter=None,
-    salt=None,
+    salt="tenant",
 )
 ANSWER_TOKENS = 48
 SHORT_ANSWER_WORDS = 8

@@ -5,6 +5,7 @@ The names here are the public surface for adapters; everything else is an inside
 
 from semblend_core.__about__ import __version__
 from semblend_core.contract import (
+    LOADED_FROM_FILES,
     DeclineReason,
     DonorOffer,
     InvalidPlanError,
@@ -25,10 +26,12 @@ from semblend_core.contract import (
     SemanticPrefixProvider,
     SemanticPrefixResult,
     Span,
+    TenantReport,
     TokenIds,
     as_token_ids,
     donor_id_of,
     identity_of_weights,
+    tenant_of_salt,
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
@@ -51,6 +54,7 @@ __all__ = [
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
     "ENGINE_STATES",
+    "LOADED_FROM_FILES",
     "AuditSink",
     "CostModel",
     "DeclineReason",
@@ -78,6 +82,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "Span",
+    "TenantReport",
     "TokenIds",
     "__version__",
     "as_token_ids",
@@ -88,5 +93,6 @@ __all__ = [
     "open_audit",
     "read_audit",
     "require_extra",
+    "tenant_of_salt",
     "what_is_on",
 ]

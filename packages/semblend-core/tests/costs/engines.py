@@ -18,7 +18,7 @@ Formula: TypeAlias = Callable[[StepShape], float]
 """Microseconds of a step."""
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="d", kv_layout="k", block_size=16, adapter=None, salt=None
+    model="m", revision="r", tokenizer="t", dtype="d", kv_layout="k", block_size=16, adapter=None, salt="tenant"
 )
 STEP_TOKENS = 8192
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,58 @@ def test_what_would_pay_is_found_out_even_if_only_short_prompts_come() -> None:
     assert all(each.claim is not None for each in served[-5:])
 
 
+@pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)
+def test_results_that_come_right_behind_others_teach_nothing(formula: Formula) -> None:
+    """Two steps are under way, and nobody asks for the first one's results until the second one's are there too."""
+    plan = passages(6000, 10)
+    served = []
+    for takes_no_time in (False, True):
+        engine = SyntheticEngine(formula)
+        serve_all(engine, 3)
+        if takes_no_time:
+            engine.formula = lambda step: 20.0
+            engine.serve_cold(4096)
+            engine.formula = formula
+        served.append([engine.serve(plan).by_cold for _ in range(30)])
+    assert np.mean(served[1]) <= np.mean(served[0]) + 0.02
+
+
+@pytest.mark.parametrize("count", [1, 10])
+@pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)
+def test_what_reuse_took_in_a_bad_moment_is_not_believed_for_ever(formula: Formula, count: int) -> None:
+    engine, plan = SyntheticEngine(formula), passages(6000, count)
+    serve_all(engine, 3)
+    before = np.mean([engine.serve(plan).by_cold for _ in range(40)])
+    engine.formula = lambda step: formula(step) * (6 if step.reuses else 1)
+    for _ in range(40):
+        engine.serve(plan)
+    engine.formula = formula
+    for _ in range(300):
+        engine.serve(plan)
+    assert np.mean([engine.serve(plan).by_cold for _ in range(40)]) < before + 0.05
+
+
+@pytest.mark.parametrize("slower", [3, 10])
+def test_what_the_first_prompts_took_is_not_believed_for_ever(slower: int) -> None:
+    """They waited for compilations, and since then every prompt reuses."""
+    engine = SyntheticEngine(lambda step: slower * with_dear_rows(step))
+    for length in (900, 6000, 5000, 2000):
+        engine.serve_cold(length)
+    engine.formula = with_dear_rows
+    served = [engine.serve(passages(6000, 10)).by_cold for _ in range(500)]
+    assert max(served[:100]) > 1.3, "no test of anything"
+    assert np.mean(served[-100:]) < 1.03
+
+
+def test_where_all_is_reused_few_prompts_are_computed_to_see_what_that_takes() -> None:
+    engine = SyntheticEngine(small_model_on_gpu)
+    serve_all(engine, 3)
+    served = [engine.serve(passages(6000, 1)) for _ in range(300)]
+    cold = [number for number, each in enumerate(served) if each.claim is None]
+    assert 1 <= len(cold) <= 3
+    assert cold[0] > 30
+
+
 def test_trials_of_what_does_not_pay_become_rare() -> None:
     engine = SyntheticEngine(lambda step: 20_000 + 2.0 * step.tokens + 1500 * step.reuses, "fast")
     planned = 0
@@ -228,6 +281,12 @@ def test_what_was_kept_is_believed_less_than_what_is_measured(tmp_path: Path) ->
     assert all(np.median([each.by_cold for each in cell[6:]]) <= 1.03 for cell in served.values())
 
 
+def _with_times(text: str, change: Callable[[dict[str, Any]], Any]) -> str:
+    kept = json.loads(text)
+    change(kept["times"])
+    return json.dumps(kept)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -237,8 +296,25 @@ def test_what_was_kept_is_believed_less_than_what_is_measured(tmp_path: Path) ->
         lambda text: json.dumps({**json.loads(text), "times": {"features": []}}),
         lambda text: text.replace('"least_step": ', '"least_step": -'),
         lambda text: text.replace("semblend.costs.v1", "semblend.costs.v9"),
+        lambda text: _with_times(text, lambda times: times["known"][1].__setitem__(1, -1e-3)),
+        lambda text: _with_times(text, lambda times: times["known"][1].__setitem__(2, 1e9)),
+        lambda text: _with_times(text, lambda times: times["seen"].__setitem__(4, 1e300)),
+        lambda text: _with_times(text, lambda times: times.update(token=1e-300)),
+        lambda text: _with_times(text, lambda times: times.update(prefills=-1000)),
     ],
-    ids=["cut off", "something else", "of another model", "of other features", "no costs", "of another release"],
+    ids=[
+        "cut off",
+        "something else",
+        "of another model",
+        "of other features",
+        "no costs",
+        "of another release",
+        "no squares",
+        "not symmetric",
+        "too much seen",
+        "too fast",
+        "fewer than none",
+    ],
 )
 def test_a_file_that_is_not_right_is_left_alone_with_a_warning(
     tmp_path: Path, damage: Any, caplog: pytest.LogCaptureFixture

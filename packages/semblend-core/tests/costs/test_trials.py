@@ -4,41 +4,64 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from semblend_core.costs import Lookups, Trials
-from semblend_core.costs.trials import FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER, LOOK_ONE_IN, MOST_IN_VAIN
+from semblend_core.costs.trials import (
+    FIRST_DEAR_TRIAL_AFTER,
+    FIRST_LOSING_TRIAL_AFTER,
+    FIRST_TRIAL_AFTER,
+    LOOK_ONE_IN,
+    MOST_IN_VAIN,
+)
 
 KIND = (1, 2, 3)
 
 
-def tried(trials: Trials, requests: int, soon: bool) -> list[int]:
-    return [number for number in range(1, requests + 1) if trials.is_due(KIND, soon=soon)]
+def tried(trials: Trials, requests: int, after: float = FIRST_TRIAL_AFTER) -> list[int]:
+    return [number for number in range(1, requests + 1) if trials.is_due(KIND, after)]
 
 
 def test_trials_become_rare() -> None:
-    numbers = tried(Trials(), 1000, soon=True)
+    numbers = tried(Trials(), 1000)
     assert numbers[0] == FIRST_TRIAL_AFTER
     assert len(numbers) < 10
     assert all(later - earlier >= earlier for earlier, later in pairwise(numbers))
 
 
 def test_what_seems_to_lose_is_tried_later() -> None:
-    assert tried(Trials(), 100, soon=False)[0] == FIRST_LOSING_TRIAL_AFTER > FIRST_TRIAL_AFTER
+    assert tried(Trials(), 100, FIRST_LOSING_TRIAL_AFTER)[0] == FIRST_LOSING_TRIAL_AFTER > FIRST_TRIAL_AFTER
+
+
+@pytest.mark.parametrize("times", [2, 10, 50])
+def test_however_dear_it_seems_it_is_tried_sometime(times: int) -> None:
+    numbers = tried(Trials(), 5000 * times, FIRST_DEAR_TRIAL_AFTER * times)
+    assert numbers[0] == FIRST_DEAR_TRIAL_AFTER * times
+    assert sum(number <= 1024 * times for number in numbers) * times <= 1024 * times / 50, "it costs a few percent"
+    assert numbers[-1] > 4000 * times, "and never ends"
+
+
+def test_what_was_seen_anyway_need_not_be_tried() -> None:
+    trials = Trials()
+    for _ in range(50):
+        assert tried(trials, FIRST_TRIAL_AFTER - 1) == []
+        trials.not_needed(KIND)
 
 
 def test_each_kind_has_its_own() -> None:
     trials = Trials()
-    assert tried(trials, 3, soon=True) == []
-    assert not trials.is_due((9, 9), soon=True)
-    assert trials.is_due(KIND, soon=True)
+    assert tried(trials, 3) == []
+    assert not trials.is_due((9, 9), FIRST_TRIAL_AFTER)
+    assert trials.is_due(KIND, FIRST_TRIAL_AFTER)
 
 
 def test_after_one_that_went_well_the_next_is_a_trial_too() -> None:
     trials = Trials()
-    tried(trials, FIRST_TRIAL_AFTER, soon=True)
-    assert not trials.is_due(KIND, soon=False)
+    tried(trials, FIRST_TRIAL_AFTER)
+    assert not trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
     trials.went_well(KIND)
-    assert trials.is_due(KIND, soon=False)
-    assert not trials.is_due(KIND, soon=False)
+    assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
+    assert not trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
 
 
 def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:

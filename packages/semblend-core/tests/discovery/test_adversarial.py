@@ -155,3 +155,33 @@ def test_passages_of_many_donors_are_all_found(add: Callable[..., int]) -> None:
     query = np.concatenate(passages)
     pieces = best_cover(find(index, query), min_span=64, worth=16, preference=lambda serial: (1, serial))
     assert [piece.length for piece in pieces] == [100] * 60
+
+
+def test_a_prompt_of_480_passages_costs_a_bounded_number_of_comparisons(add: Callable[..., int]) -> None:
+    passages = [text(seed, 66) for seed in range(480)]
+    order = np.random.default_rng(1).permutation(480)
+    query = np.concatenate([np.concatenate([passages[n], text(1000 + n, 4)]) for n in order])
+    for donors in (passages, [np.concatenate(passages)]):
+        index = CountingIndex()
+        for donor in donors:
+            add(index, donor)
+        runs = find(index, query)
+        assert index.diagonals <= 3 * index.max_diagonals
+        assert index.hits <= query.size
+        pieces = best_cover(runs, min_span=64, worth=16, preference=lambda serial: (1, serial), max_spans=100)
+        assert len(pieces) == 100
+
+
+@pytest.mark.parametrize("period", [1, 7, 100, 1_000_000])
+def test_a_prompt_of_a_million_tokens_costs_no_more_comparisons_than_it_has_tokens(
+    add: Callable[..., int], period: int
+) -> None:
+    index, tokens = CountingIndex(), 1_000_000
+    pattern = text(period, period)
+    for _ in range(3):
+        add(index, np.resize(pattern, tokens // 2))
+    runs = find(index, np.concatenate([text(1, 100), np.resize(pattern, tokens)]))
+    assert max(run.length for run in runs) >= tokens // 2 - period
+    assert index.diagonals <= 3 * index.max_diagonals
+    assert index.hits <= (1 + index.depth) * tokens
+    assert index.nbytes <= 3 * 16 * tokens // 2

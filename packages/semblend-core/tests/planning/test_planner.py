@@ -16,7 +16,7 @@ from semblend_core.planning import CostModel, Planner
 from semblend_core.settings import Settings
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt=None
+    model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt="tenant"
 )
 
 

@@ -24,7 +24,7 @@ def namespace() -> Namespace:
         kv_layout="l",
         block_size=16,
         adapter=None,
-        salt=None,
+        salt="tenant",
     )
 
 

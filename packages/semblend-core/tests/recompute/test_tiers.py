@@ -75,7 +75,7 @@ def test_a_limit_lowers_the_budget_and_never_raises_it() -> None:
 @pytest.mark.parametrize(("tier", "reason"), [("balanced", None), ("strict", DeclineReason.QUALITY_TIER)])
 def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reason: DeclineReason | None) -> None:
     namespace = Namespace(
-        model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt=None
+        model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt="tenant"
     )
     passages = [np.random.default_rng(seed).integers(0, 50_000, 300).astype(np.int32) for seed in range(2)]
     settings = Settings(quality_tier=tier, lookup_budget_ms=10_000.0)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from semblend_core import Namespace, Span
 from semblend_core.serving import Claim, FetchOrders, RequestLife, StepWork
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None
+    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt="tenant"
 )
 
 

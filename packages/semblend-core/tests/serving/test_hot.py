@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -37,8 +39,45 @@ def test_the_how_maniest_that_asks_makes_it_hot(after: int) -> None:
     assert opening.token_ids.tolist() == OPENING.tolist()
     assert opening.note == "note"
     hot.done(opening)
-    asked(hot, range(after + 1, after + 9))
+    asked(hot, range(after + 1, 3 * after))
     assert hot.next() is None, "once is enough"
+
+
+def test_what_is_asked_for_again_is_not_exact_any_more() -> None:
+    """Or never became so. It is tried again, ever more rarely."""
+    hot: HotOpenings[str] = HotOpenings(3)
+    tries = []
+    for number in range(1, 200):
+        asked(hot, range(number, number + 1))
+        opening = hot.next()
+        if opening is not None:
+            assert opening.token_ids.tolist() == OPENING.tolist()
+            hot.done(opening)
+            tries.append(number)
+    assert tries == [3, 9, 21, 45, 93, 189]
+
+
+def test_what_waits_is_wanted_once() -> None:
+    hot: HotOpenings[str] = HotOpenings(3)
+    asked(hot, range(1, 4), lineage=Lineage(b"other", "namespace", 0, b""))
+    asked(hot, range(1, 5000))
+    first = hot.next()
+    assert first is not None
+    hot.done(first)
+    second = hot.next()
+    assert second is not None
+    hot.done(second)
+    assert hot.next() is None
+    assert {first.lineage, second.lineage} == {b"other", b"name"}
+
+
+def test_an_opening_that_many_ask_for_takes_no_more_room() -> None:
+    hot: HotOpenings[str] = HotOpenings(3)
+    sizes = []
+    for number in range(1, 600):
+        asked(hot, range(number, number + 1))
+        sizes.append(len(pickle.dumps(hot)))
+    assert max(sizes) < sizes[100] + 200
 
 
 def test_it_is_as_long_as_all_of_them_agree() -> None:

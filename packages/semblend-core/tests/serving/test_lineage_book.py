@@ -35,7 +35,7 @@ def test_it_is_found_behind_its_very_tokens_and_no_others() -> None:
     book, tokens = LineageBook(), prompt(1)
     lineage = grown(book, tokens)
     assert list(book.behind(namespace(), tokens, reach=32)) == [lineage]
-    assert list(book.behind(namespace(), np.concatenate([tokens[:32], prompt(2)]), reach=64)) == [lineage]
+    assert list(book.behind(namespace(), np.concatenate([tokens[:64], prompt(2)]), reach=64)) == [lineage]
     assert list(book.behind(namespace(), tokens, reach=31)) == []
     assert list(book.behind(namespace(), prompt(2), reach=64)) == []
     assert list(book.behind(namespace("another"), tokens, reach=64)) == []
@@ -97,3 +97,32 @@ def test_new_weights_end_all_of_them() -> None:
     book.clear()
     assert list(book.behind(namespace(), tokens, reach=64)) == []
     assert grown(book, tokens).name != before
+
+
+def test_one_that_has_grown_again_is_not_forgotten_with_its_forerunner() -> None:
+    book, tokens = LineageBook(), prompt(1)
+    parent = grown(book, tokens)
+    first = grown(book, tokens, 112, parent=parent)
+    book.forget(parent)
+    again = grown(book, tokens, 112, parent=grown(book, tokens))
+    assert again is not first
+    assert again.name == first.name
+    book.forget(first)
+    book.forget(parent)
+    assert list(book.behind(namespace(), tokens, reach=160, parent=again.parent)) == [again]
+
+
+def test_a_request_looks_at_those_that_go_on_as_it_does() -> None:
+    """However many begin behind one system prompt."""
+    book, system = LineageBook(), prompt(0, 32)
+    prompts = [np.concatenate([system, prompt(seed)]) for seed in range(1, 100)]
+    lineages = [grown(book, tokens) for tokens in prompts]
+    for tokens, lineage in zip(prompts, lineages, strict=True):
+        assert list(book.behind(namespace(), tokens, reach=200)) == [lineage]
+
+
+def test_of_a_namespace_whose_lineages_are_forgotten_nothing_is_left() -> None:
+    book = LineageBook()
+    for salt in range(20):
+        book.forget(book.grow(namespace(str(salt)), prompt(1), claim(), 32))
+    assert not book._roots

@@ -16,7 +16,7 @@ from semblend_core.serving import Claim, Finding, RequestBook, RequestLife, Stag
 from semblend_core.serving.life import TRANSITIONS
 
 NAMESPACE = Namespace(
-    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt=None
+    model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt="tenant"
 )
 CLAIM = Claim(0, 64, (Span(8, "d", 0, 56),), ((0, 8),))
 

@@ -29,7 +29,7 @@ class ToySubject(Subject):
     block_size, min_span_tokens = BLOCK, 64
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        chosen = Settings(**{"lookup_budget_ms": 60_000.0, "quality_tier": "fast", **settings})
+        chosen = Settings(**{"lookup_budget_ms": 60_000.0, "sharing": "all", "quality_tier": "fast", **settings})
         self._provider = create_provider(chosen, engine="toy")
         self._stalled: list[Work] = []
         self._lookups, self._outcomes = listen_to(self._provider)

@@ -32,6 +32,7 @@ from semblend_core.serving.tree import (
     TreeLife,
     TreeMatch,
 )
+from semblend_core.testing import ReferenceProvider
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="tree", block_size=1, adapter=None, salt="a"
@@ -80,11 +81,11 @@ class ListTree:
 class Bench:
     """A pool whose K and V tell token and position, a tree, and what SemBlend makes of them."""
 
-    def __init__(self, kept: KeptDonors | None = None) -> None:
+    def __init__(self, kept: KeptDonors | None = None, provider: SemanticLookupProvider | None = None) -> None:
         self.tree = ListTree()
         self.keys, self.values = torch.zeros(SLOTS, 1, HEAD), torch.zeros(SLOTS, 1, HEAD)
         self.pool = SlotPool(PagedKv.from_slots([self.keys], [self.values]), ROTATION)
-        self.provider: SemanticLookupProvider = create_provider(SETTINGS, engine="test")
+        self.provider: SemanticLookupProvider = provider or create_provider(SETTINGS, engine="test")
         self.donors = TreeDonors(self.provider, SETTINGS, self.tree, self.pool, kept)
         self.loading = Loading(self.tree, self.pool, self.donors)
 
@@ -146,6 +147,24 @@ def claim_for(bench: Bench) -> Claim:
 
 def test_a_donor_in_the_tree_is_moved_to_private_slots_and_let_go() -> None:
     bench = Bench()
+    bench.serve(DONOR)
+    claim = claim_for(bench)
+    bench.check(bench.loading.load(life_of(ASKED), claim), claim, ASKED)
+
+
+def test_a_donors_tokens_are_kept_once_by_the_provider_and_within_its_budget() -> None:
+    bench = Bench()
+    bench.serve(DONOR)
+    donor = bench.donors.of(life_of(ASKED), donor_id_of(DONOR))
+    assert donor is not None
+    assert np.array_equal(bench.donors.tokens_of(donor), DONOR)
+    assert donor.note.own_tokens is None, "they are kept twice"
+    bench.provider.forget_donor(NAMESPACE, donor.donor_id)
+    assert bench.donors.find(donor, DONOR.size).length == 0
+
+
+def test_a_provider_that_gives_no_tokens_back_is_served_by_a_copy() -> None:
+    bench = Bench(provider=ReferenceProvider(SETTINGS))
     bench.serve(DONOR)
     claim = claim_for(bench)
     bench.check(bench.loading.load(life_of(ASKED), claim), claim, ASKED)

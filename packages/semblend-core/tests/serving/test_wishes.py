@@ -56,11 +56,15 @@ def test_without_a_wish_the_policy_decides(policy: Any, kept: bool) -> None:
 
 
 @pytest.mark.parametrize("policy", ["all", "sampled", "hinted"])
-def test_a_requests_own_wish_overrules_the_policy(policy: Any) -> None:
-    settings = Settings(capture=policy, capture_share=0.0 if policy == "sampled" else 0.1)
+def test_a_request_that_wants_no_donor_is_none_whatever_the_policy(policy: Any) -> None:
+    settings = Settings(capture=policy, capture_share=1.0)
     assert Wish(capture=True).makes_donor(settings)
     assert not Wish(capture=False).makes_donor(settings)
     assert not OFF.makes_donor(settings)
+
+
+def test_a_request_that_wants_to_be_a_donor_is_none_where_the_sample_leaves_it_out() -> None:
+    assert not Wish(capture=True).makes_donor(Settings(capture="sampled", capture_share=0.0))
 
 
 def test_a_sample_is_the_share_that_was_asked_for() -> None:

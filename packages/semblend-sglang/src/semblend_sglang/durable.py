@@ -21,7 +21,7 @@ from sglang.srt.mem_cache import utils as sglang_hashing
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, HiCacheStorageConfig, PoolName
 from sglang.srt.runtime_context import get_context
 
-from semblend_core import identity_of_weights
+from semblend_core import LOADED_FROM_FILES, identity_of_weights
 from semblend_core.kv import PageFolder
 from semblend_sglang.compat.versions import UnsupportedSglangError
 
@@ -99,6 +99,10 @@ class DurablePages(HiCacheStorage):  # type: ignore[misc]
         if self._pages is not None:
             self._pages.clear()
 
+    def semblend_purge(self) -> None:
+        """A page is named by a hash of its tokens and salt, and does not say whose it is: all of them go."""
+        self.clear()
+
     def semblend_weights_changed(self) -> None:
         """What is on disk stays, for a process that starts with the weights it is of. This one has others now."""
         if self._pages is not None:
@@ -116,6 +120,9 @@ def _bytes_of(page: torch.Tensor) -> memoryview:
 def _model() -> dict[str, Any]:
     """Whose KV it is. A name alone does not say so: other weights may lie in the same place later."""
     arguments = get_context().resolved_server_args_dict()
+    if arguments.get("load_format") not in LOADED_FROM_FILES:
+        said = f"load_format={arguments.get('load_format')}"
+        raise UnsupportedSglangError(f"durable pages are of weights that are read from files, which {said} need not do")
     known = (arguments.get("lora_paths") or ()) if arguments.get("enable_lora") else ()
     adapters = {str(adapter["lora_path"] if isinstance(adapter, dict) else adapter.lora_path) for adapter in known}
     return {

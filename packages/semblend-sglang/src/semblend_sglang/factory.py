@@ -11,23 +11,26 @@ from semblend_core import (
     AuditSink,
     SemanticLookupProvider,
     SemanticPrefixProvider,
+    SettingError,
     Settings,
     create_provider,
     identity_of_weights,
     open_audit,
     what_is_on,
 )
+from semblend_core.control import TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
 from semblend_core.serving import Namespaces
-from semblend_core.serving.tree import KeptDonors
+from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
-from semblend_sglang.compat.hooks import why_not_hooked
+from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
-from semblend_sglang.compat.versions import installed_version
+from semblend_sglang.compat.versions import installed_version, why_changed
 from semblend_sglang.scheduler.aliases import AliasPath
-from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.scheduler.fitting import BatchLimits
+from semblend_sglang.scheduler.side import Side
 from semblend_sglang.settings import SglangSettings
 from semblend_sglang.worker.pool import slot_pool_of
 
@@ -45,11 +48,24 @@ class ProviderError(ValueError):
 def build_cache(ctx: Any) -> Any:
     """The factory of the backend ``semblend``. An engine that is not supported gets SGLang's own cache."""
     settings = Settings.from_env()
-    unsupported = why_not_hooked() or why_unsupported(ctx)
+    unsupported = why_not_hooked() or why_changed() or why_unsupported(ctx)
     if unsupported is not None:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
         return stock_cache(ctx)
+    if SglangSettings.from_env().keep_donors:
+        StoreOptions.from_settings(settings)  # Budgets that cannot be are said now.
     cache = cache_class().build(ctx)
+    try:
+        _switch_on(ctx, cache, settings)
+    except (SettingError, ProviderError):
+        raise  # Somebody asked for what cannot be, and wants to know.
+    except Exception:
+        cache.semblend = cache.semblend_aliases = None
+        logger.exception("SemBlend is off, SGLang runs as if it were absent: it could not start")
+    return cache
+
+
+def _switch_on(ctx: Any, cache: Any, settings: Settings) -> None:
     namespaces = Namespaces(**shared_fields(ctx))
     # One stream for the provider and the cost gate. A provider of somebody else's may have its own.
     audit = None if SglangSettings.from_env().provider else open_audit(settings, "sglang")
@@ -58,9 +74,8 @@ def build_cache(ctx: Any) -> Any:
         cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
         atexit.register(cache.semblend.close)
     else:
-        cache.semblend_aliases = AliasPath(provider, namespaces, cache.page_size)
+        cache.semblend_aliases = AliasPath(provider, settings, namespaces, cache.page_size)
         atexit.register(cache.semblend_aliases.close)
-    return cache
 
 
 def _side(
@@ -75,7 +90,6 @@ def _side(
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
     pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
-    pool.warm_up()
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
@@ -88,11 +102,26 @@ def _side(
         with_decoding=bool(arguments.enable_mixed_chunk),
     )
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
+    side.purge_storage = lambda: purge_storage(cache)
+    control = open_control(settings, "scheduler", TenantCommands(side.purge_between_rounds, side.show_between_rounds))
+    if control is not None:
+        atexit.register(control.close)
     side.on_change = EngineMetrics(provider).update
+    _warm_up(pool, side)
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
     return side
+
+
+def _warm_up(pool: SlotPool, side: Side) -> None:
+    """Where KV cannot be moved at all, as without a compiler for the kernels, nothing is loaded: prompts are computed
+    as ever, and what could have been reused is counted."""
+    try:
+        pool.warm_up()
+    except Exception as error:
+        logger.exception("SemBlend's kernels do not run")
+        side.self_test.refuse(f"the kernels that move KV do not run here: {type(error).__name__}")
 
 
 def _kept(settings: Settings) -> KeptDonors | None:
@@ -120,7 +149,7 @@ def shared_fields(ctx: Any) -> dict[str, Any]:
         "kv_layout": "sglang",
         "block_size": int(ctx.params.page_size),
         "extras": (
-            ("weights", identity_of_weights(arguments.model_path, commit)),
+            ("weights", identity_of_weights(arguments.model_path, commit, arguments.load_format)),
             ("adapters", str(_adapters(arguments))),
             *((name, str(getattr(arguments, name, None))) for name in HOW_WEIGHTS_ARE_USED),
         ),

@@ -24,9 +24,9 @@ def register() -> None:
     from sglang.srt.mem_cache.registry import register_radix_cache_backend
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from semblend_sglang.compat.hooks import HOOKS
+    from semblend_sglang.compat.hooks import all_hooks
     from semblend_sglang.factory import build_cache
 
     register_radix_cache_backend(BACKEND, build_cache)
-    for target, hook in HOOKS.items():
+    for target, hook in all_hooks().items():
         HookRegistry.register(target, hook, HookType.AROUND)

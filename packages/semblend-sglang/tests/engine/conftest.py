@@ -18,6 +18,8 @@ SETTINGS = {
     # Times on a busy test machine are not what is tested; nor whether reuse pays with so small a model.
     "SEMBLEND_LOOKUP_BUDGET_MS": "10000",
     "SEMBLEND_COST_GATE": "0",
+    "SEMBLEND_SHARING": "all",
+    "SEMBLEND_CACHED_TOKENS": "exact",
     "SEMBLEND_COST_DIR": "none",
     # No test but the one for it asks for an opening so often.
     "SEMBLEND_EXACT_AFTER": "4",

@@ -16,6 +16,7 @@ from semblend_core.kv import StoreOptions
 from semblend_core.serving.tree import KeptDonors
 from semblend_core.testing import passage
 from semblend_sglang.scheduler.requests import TreeKey
+from semblend_sglang.scheduler.round_time import RoundTime
 
 DOCUMENT = passage(2, 400)
 LAYOUTS = [
@@ -236,6 +237,29 @@ def test_a_new_donor_is_found_by_those_who_wait_in_front(rig: Any) -> None:
     assert [rig.side.claimed(request) is not None for request in waiting[7:10]] == [True, True, False]
 
 
+def test_a_round_has_time_for_a_few_first_lookups_and_nobody_overtakes_who_waits_for_one(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    seconds = iter(range(10**6))
+    rig.side.round = RoundTime(2.0, clock=lambda: float(next(seconds)) * 2)  # Each takes all the time it may.
+    before = rig.side.provider.stats().lookups
+    asked = [rig.submit([*passage(50 + n, 30), *DOCUMENT[:200], *passage(90 + n, 20)], f"asked-{n}") for n in range(10)]
+    rounds = [[request.rid for request in rig.step()] for _ in range(3)]
+    assert rounds == [[f"asked-{n}" for n in part] for part in (range(4), range(4, 8), range(8, 10))]
+    assert rig.side.provider.stats().lookups == before + 10
+    assert rig.side.provider.stats().outcomes[OutcomeKind.MATERIALIZED] == 10
+    for request in asked:
+        check(rig, request)
+
+
+def test_who_wants_no_reuse_waits_for_no_lookup(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    rig.side.round = RoundTime(0.0)
+    asked, plain = rig.submit([*passage(3, 30), *DOCUMENT], "asked"), rig.submit(passage(5, 60), "plain", wish="off")
+    assert rig.step() == []
+    rig.waiting.remove(asked)
+    assert rig.step() == [plain]
+
+
 @pytest.mark.parametrize("wish", ["off", "discovery"])
 def test_a_request_may_decline_reuse(rig: Any, wish: str) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
@@ -291,6 +315,28 @@ def test_rows_share_no_batch_with_what_is_found_by_counting_tokens(rig: Any, fir
     assert set.union(*together) >= {"rows", "states"}
     assert rig.side.provider.stats().outcomes[OutcomeKind.MATERIALIZED] == 1
     check(rig, asked["rows"])
+
+
+@pytest.mark.parametrize("option", ["return_routed_experts", "return_indexer_topk"])
+def test_what_sglang_keeps_by_slot_is_read_from_slots_that_a_forward_wrote(rig: Any, option: str) -> None:
+    written: dict[int, int] = {}
+    compute = rig._compute
+
+    def and_note(cls: Any, batch: Any) -> Any:
+        written.update(zip(batch.out_cache_loc.tolist(), batch.input_ids.tolist(), strict=True))
+        return compute(cls, batch)
+
+    rig._compute = and_note
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    rig.serve(prompt := [*passage(3, 80), *DOCUMENT, *passage(4, 40)], "first")  # Others may go on from it in place.
+    for name, asked in (("moved", [*passage(5, 80), *DOCUMENT]), ("in place", [*prompt, *passage(6, 20)])):
+        request = rig.submit(asked, name)
+        setattr(request, option, True)
+        rig.step()
+        assert [written[slot] for slot in rig.slots_of(request)] == asked
+        assert declines(rig)[DeclineReason.UNSUPPORTED_REQUEST] >= 1
+        rig.finish(request)
+    rig.check_accounts()
 
 
 def in_parts(rig: Any) -> list[int]:

@@ -57,7 +57,8 @@ class RigSubject(Subject):
         return provider
 
     def namespace(self, *, salt: str | None = None, adapter: str | None = None) -> Namespace:
-        namespace: Namespace = self._rig.namespaces.of(None, TreeKey(adapter, salt).salt)
+        key = TreeKey(adapter, salt, adapter)
+        namespace: Namespace = self._rig.namespaces.of(key.adapter, key.salt)
         return namespace
 
     def serve(

@@ -205,14 +205,18 @@ def test_other_adapters_in_the_same_place_have_pages_of_their_own(
     assert not backend(config, pool).exists(KEY)
 
 
-def test_when_the_weights_change_nothing_is_kept_or_found_before_a_restart(new_pool: Any, config: Any) -> None:
-    from semblend_sglang.compat.hooks import update_weights
+@pytest.mark.parametrize("change", ["update_weights_from_disk", "begin_weight_update", "end_weight_update"])
+def test_when_the_weights_change_nothing_is_kept_or_found_before_a_restart(
+    new_pool: Any, config: Any, change: str
+) -> None:
+    from semblend_sglang.compat.weights import UPDATER, weight_hooks
 
     pool, other = new_pool(), KEY[::-1]
     storage = backend(config, pool)
     assert storage.set(KEY, a_page(pool))
     cache = SimpleNamespace(cache_controller=SimpleNamespace(storage_backend=storage))
-    update_weights(lambda _: None, SimpleNamespace(scheduler=SimpleNamespace(tree_cache=cache)))
+    hook = weight_hooks()[f"{UPDATER}.{change}"]
+    hook(lambda _: None, SimpleNamespace(scheduler=SimpleNamespace(tree_cache=cache)))
     assert not storage.exists(KEY)
     assert not storage.set(other, a_page(pool))
     again = backend(config, pool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,7 @@ def test_an_opening_that_many_ask_for_becomes_exact(running: RunningEngine) -> N
     running.ask(first(), salt="many", tokens=1)
     for number in range(4):
         asked = running.ask(recipient("new instruction", f"Question {number}?"), salt="many", tokens=1)
-    time.sleep(2)  # SGLang hears of nothing new while a piece is computed.
+    running.let_scheduler_idle()
     plain = running.ask(recipient("new instruction", "And now?"), salt="many", wish="off", tokens=1)
     assert cached(plain) > 0.9 * asked["meta_info"]["prompt_tokens"]
     cold = running.ask(recipient("new instruction", "And now?"), salt="few", wish="off", tokens=1)
@@ -110,13 +109,13 @@ def test_a_request_for_prompt_logprobs_is_served_cold_and_counted(running: Runni
 
 def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> None:
     """Its check is strict in these tests: a slot too few, and the scheduler ends itself."""
-    time.sleep(2)
+    running.let_scheduler_idle()
     assert running.ask("Say yes.", salt="alive", tokens=2)["meta_info"]["completion_tokens"] == 2
 
 
 def claim_for(donor: Any, asked: Any) -> Claim:
     """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
-    settings = Settings(lookup_budget_ms=10_000.0)
+    settings = Settings(lookup_budget_ms=10_000.0, sharing="all")
     namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
     namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")

@@ -15,6 +15,7 @@ from semblend_core import DeclineReason
 from semblend_core.kv import DonorStore, StoreOptions, Transfer
 from semblend_core.serving.tree import KeptDonors
 from semblend_core.testing import passage
+from semblend_sglang.compat.weights import check_weights, resume_memory
 
 WAITS = "semblend_core.serving.disk_waits"
 LONGEST_WAIT_S = 2.0
@@ -105,19 +106,21 @@ def test_another_checkpoint_in_the_same_place_finds_nothing(start: Start, field:
     assert serve_checked(start(identity=before), asked(1)) > 350
 
 
-@pytest.mark.parametrize("change", ["flush", "update"])
+@pytest.mark.parametrize("change", ["flush", "update", "update_over_rdma"])
 def test_with_the_weights_the_donors_go_for_good(start: Start, tmp_path: Path, change: str) -> None:
     rig = start()
     keep(rig)
     keep(rig, [*passage(7, 300)], "other")
     if change == "flush":
         flush(rig)
-    else:  # SGLang keeps its tree where it was told to.
+    elif change == "update":  # SGLang keeps its tree where it was told to.
         rig.update_weights()
+    else:
+        rig.update_over_rdma()
     rig.side.donors.kept.flush()
     assert files(tmp_path) == []
     assert serve_checked(rig, asked(), wish={"capture": False}) == 0
-    if change == "update":
+    if change != "flush":
         flush(rig)
     keep(rig, rid="of the new weights")
     assert serve_checked(rig, asked(1), "reuses them", wish={"capture": False}) > 350
@@ -255,6 +258,46 @@ def test_what_grows_from_old_weights_is_no_donor_until_the_tree_is_emptied(start
     rig.update_weights(lambda: flush(rig))
     rig.serve(DONOR, "after an update with a flush")
     assert rig.side.provider.stats().donors == 1
+
+
+def test_what_is_computed_while_others_write_the_weights_is_no_donor(start: Start) -> None:
+    rig = start()
+    rig.serve(DONOR, "of the old weights")
+    rig.update_over_rdma(lambda: (flush(rig), rig.serve(DONOR, "of both")))
+    assert rig.side.provider.stats().donors == 0
+    rig.serve([*DONOR, *passage(8, 40)], "grown from both")
+    assert rig.side.provider.stats().donors == 0
+
+
+def test_an_update_that_is_flushed_before_its_session_ends_needs_no_other_flush(start: Start) -> None:
+    rig = start()
+    rig.serve(DONOR, "of the old weights")
+    rig.update_over_rdma(lambda: rig.update_weights(lambda: flush(rig)))
+    rig.serve(DONOR, "of the new weights")
+    assert rig.side.provider.stats().donors == 1
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "backup", "gone"),
+    [(None, False, True), (["weights"], False, True), (["kv_cache"], False, False), (["weights"], True, False)],
+)
+def test_weights_whose_memory_was_released_are_others(
+    start: Start, asked_for: list[str] | None, backup: bool, gone: bool
+) -> None:
+    rig = start()
+    rig.serve(DONOR, "before")
+    updater = rig.updater()
+    updater.scheduler.server_args.enable_weights_cpu_backup = backup
+    resume_memory(lambda *_: None, updater, SimpleNamespace(tags=asked_for))
+    assert (rig.side.provider.stats().donors == 0) == gone
+
+
+@pytest.mark.parametrize("action", ["snapshot", "reset_tensors"])
+def test_a_check_that_fills_the_weights_with_noise_changes_them(start: Start, action: str) -> None:
+    rig = start()
+    rig.serve(DONOR, "before")
+    check_weights(lambda *_: None, rig.updater(), SimpleNamespace(action=action))
+    assert (rig.side.provider.stats().donors == 0) == (action == "reset_tensors")
 
 
 def test_who_waited_for_others_fetches_has_time_for_its_own(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from toy_model import exact_numbers
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.testing import passage
@@ -142,16 +143,39 @@ def test_a_provider_that_raises_takes_nothing_down(rig: Any, broken: tuple[str, 
 
 def test_a_forward_that_never_asks_for_rows_ends_reuse(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
-    start, rig.side.start = rig.side.start, lambda request: None
+    start, rig.side.landing.start = rig.side.landing.start, lambda request: None
     broken = rig.submit(prompt_with(DOCUMENT, 3), "asked")
     rig.step()
     rig.finish(broken)
-    rig.side.start = start
+    rig.side.landing.start = start
     words = passage(8, 40)
     rig.serve([words[n * 7 % 40] for n in range(300)], "would pass the self-test")
     assert rig.serve(prompt_with(DOCUMENT, 5), "asked again").cached_tokens == 0
     assert rig.side.provider.stats().confirmed_tokens == 0
     rig.check_accounts()
+
+
+def test_a_batch_that_cannot_be_made_with_rows_is_computed_and_ends_reuse(
+    rig: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    asked = [rig.submit(prompt_with(DOCUMENT, seed), f"asked-{seed}") for seed in (3, 5)]
+    plain = rig.submit(passage(7, 50), "plain")
+    rig.of_batch = {"orig_seq_lens": None}  # As if SGLang had changed a field of its batches.
+    rig.step()
+    rig.of_batch = {}
+    for request in (*asked, plain):
+        slots = rig.slots_of(request)
+        assert rig.numbers_at(slots) == exact_numbers(request.origin_input_ids), "some of it was not computed"
+        assert request.cached_tokens == 0
+        rig.finish(request)
+    assert rig.side.provider.stats().declines[DeclineReason.INTERNAL_ERROR] == 2
+    assert "its prompts are computed" in next(r.message for r in caplog.records if r.levelname == "ERROR")
+    rig.check_accounts()
+    assert len(rig.side.requests) == 0
+    again = rig.serve(prompt_with(DOCUMENT, 9), "again")
+    assert again.cached_tokens == 0
+    assert rig.side.provider.stats().outcomes[OutcomeKind.DISCOVERY_ONLY] == 1
 
 
 def test_a_plan_for_other_tokens_is_not_used(rig: Any) -> None:

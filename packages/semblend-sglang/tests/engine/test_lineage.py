@@ -10,8 +10,8 @@ from toy_model import exact_numbers
 
 from semblend_core import OutcomeKind
 from semblend_core.testing import passage
+from semblend_sglang.scheduler.continuing import MOST_WAITS_FOR_SAME
 from semblend_sglang.scheduler.requests import TreeKey
-from semblend_sglang.scheduler.side import MOST_WAITS_FOR_SAME
 
 DOCUMENT = passage(2, 600)
 OPENING = [*passage(3, 80), *DOCUMENT]

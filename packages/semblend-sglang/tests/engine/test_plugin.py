@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from semblend_sglang.compat.hooks import HOOKS
+from semblend_sglang.compat.hooks import all_hooks
 
 SCRIPT = """
 import json
@@ -27,6 +27,6 @@ def test_the_entry_point_registers_the_backend_and_all_hooks_are_applied() -> No
     assert run.returncode == 0, run.stderr[-3000:]
     backends, hooked, whole, broken = json.loads(run.stdout.splitlines()[-1])
     assert "semblend" in backends
-    assert hooked == sorted(HOOKS)
+    assert hooked == sorted(all_hooks())
     assert whole is None
     assert "abort_request" in broken

@@ -48,7 +48,7 @@ def provider() -> Recording:
 def rig(new_rig: Callable[..., Any], provider: Recording) -> Any:
     rig = new_rig()
     rig.tree.semblend = None
-    rig.tree.semblend_aliases = AliasPath(provider, rig.namespaces, rig.page_size)
+    rig.tree.semblend_aliases = AliasPath(provider, rig.settings, rig.namespaces, rig.page_size)
     return rig
 
 
@@ -224,7 +224,7 @@ def test_the_mark_is_apart_from_sglangs_switch(rig: Any, provider: Recording) ->
 def test_an_alias_with_a_tail_in_pieces(new_rig: Callable[..., Any], provider: Recording) -> None:
     rig = new_rig(chunk=64)
     rig.tree.semblend = None
-    rig.tree.semblend_aliases = AliasPath(provider, rig.namespaces, rig.page_size)
+    rig.tree.semblend_aliases = AliasPath(provider, rig.settings, rig.namespaces, rig.page_size)
     rig.serve(DONOR, "a")
     provider.answer = lambda tokens: alias(DONOR)
     prompt = [*changed(DONOR, 3), *passage(9, 200)]
@@ -276,7 +276,7 @@ def test_beside_a_hierarchical_cache_exact_tokens_win_and_the_alias_is_what_the_
 ) -> None:
     rig = new_tiered_rig()
     rig.tree.semblend = None
-    rig.tree.semblend_aliases = AliasPath(provider, rig.namespaces, rig.page_size)
+    rig.tree.semblend_aliases = AliasPath(provider, rig.settings, rig.namespaces, rig.page_size)
     exact = changed(DONOR, 3)
     for name, prompt in (("a", DONOR), ("b", exact)):
         rig.serve(prompt, name)

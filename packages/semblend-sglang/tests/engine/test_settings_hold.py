@@ -37,7 +37,7 @@ def reused(rig: Any, wish: Any) -> bool:
         ({"capture": "hinted"}, {}, False),
         ({"capture": "hinted"}, {"capture": True}, True),
         ({"capture": "sampled", "capture_share": 0.0}, {}, False),
-        ({"capture": "sampled", "capture_share": 0.0}, {"capture": True}, True),
+        ({"capture": "sampled", "capture_share": 0.0}, {"capture": True}, False),
         ({"capture": "sampled", "capture_share": 1.0}, {}, True),
         ({"enabled": False}, {"capture": True}, False),
     ],

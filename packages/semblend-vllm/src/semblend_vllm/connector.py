@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
+from semblend_core.control import ControlServer, TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreOptions
 from semblend_core.serving import CostGate, StepWork, WorkerNews
 from semblend_core.serving.worker import WorkerSide
@@ -60,6 +61,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self._refusal: WorkerNews | None = None
         """What is told where there is no worker side: why, and that nothing is captured."""
         self._told = ProviderStats()
+        self._control: ControlServer | None = None
         self.unsupported = (
             why_refused(forced) or why_not_inside_another(self) or why_unsupported(vllm_config, kv_cache_config)
         )
@@ -69,7 +71,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         elif role == KVConnectorRole.SCHEDULER:
             # A donor that is gone when it is needed must cost a prefill and not the request.
             vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
-            self.scheduler_side = self._new_scheduler_side()
+            self.scheduler_side = side = self._new_scheduler_side()
+            commands = TenantCommands(side.purge_tenant, side.show_tenant)
+            self._control = open_control(self.settings, "scheduler", commands)
 
     def _new_scheduler_side(self) -> SchedulerSide:
         audit, scheduler = open_audit(self.settings, "vllm"), self._config.scheduler_config
@@ -170,7 +174,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self._refusal = WorkerNews(self_test={kv_memory.tensor_parallel_rank(): refused})
             return
         self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
-        neighbour.announce(self._config, self.worker_side)
+        if not neighbour.announce(self._config, self.worker_side):
+            commands = TenantCommands(self.worker_side.purge, self.worker_side.held_by)
+            self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)
 
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
         rank = kv_memory.tensor_parallel_rank()
@@ -224,6 +230,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         return True
 
     def shutdown(self) -> None:
+        if self._control is not None:
+            self._control.close()
         if self.worker_side is not None:
             self.worker_side.close()
         if self.scheduler_side is not None:

@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from semblend_core import Namespace
+from semblend_core import Namespace, TenantReport
 from semblend_core.serving import WorkerNews
 
 
 class NearWorker(Protocol):
+    """A worker's half, as the scheduler's half sees it. Any thread."""
+
     def take_news(self) -> WorkerNews | None: ...
+    def purge(self, tenant: str) -> TenantReport: ...
+    def held_by(self, tenant: str) -> TenantReport: ...
 
     def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None: ...
 
@@ -24,9 +28,12 @@ class NearWorker(Protocol):
 _workers: WeakValueDictionary[str, NearWorker] = WeakValueDictionary()
 
 
-def announce(vllm_config: Any, worker: NearWorker) -> None:
-    if vllm_config.parallel_config.world_size == 1:
+def announce(vllm_config: Any, worker: NearWorker) -> bool:
+    """Whether the scheduler's half is in this process."""
+    is_here = bool(vllm_config.parallel_config.world_size == 1)
+    if is_here:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
+    return is_here
 
 
 class Neighbour:
@@ -42,6 +49,15 @@ class Neighbour:
     def take_news(self) -> WorkerNews | None:
         worker = _workers.get(self._engine_id)
         return None if worker is None else worker.take_news()
+
+    def purge(self, tenant: str) -> TenantReport:
+        """Waits until the worker's store has dropped all of the tenant's. Nothing where it is in another process."""
+        worker = _workers.get(self._engine_id)
+        return TenantReport() if worker is None else worker.purge(tenant)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        worker = _workers.get(self._engine_id)
+        return TenantReport() if worker is None else worker.held_by(tenant)
 
     def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
         worker = _workers.get(self._engine_id)

@@ -26,7 +26,7 @@ from semblend_core import (
 from semblend_core.testing import Fault, Served, Subject, listen_to
 from semblend_core.testing.conformance import ProviderConformance
 
-PATIENT = {"SEMBLEND_LOOKUP_BUDGET_MS": "60000"}
+PATIENT = {"SEMBLEND_LOOKUP_BUDGET_MS": "60000", "SEMBLEND_SHARING": "all"}
 WORDS = " ".join(f"Page {n} of the ledger lists {n * 7 % 31} names." for n in range(30))
 _numbers = itertools.count()
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "run-live-gateway": "live",
     "run-embedded": "embedded",
     "run-load": "load",
+    "run-privacy": "privacy",
     "calibrate-noise-floor": "live",
     "verify-endpoint": "live",
     "engine-snapshot": "engines",

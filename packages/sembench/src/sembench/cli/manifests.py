@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sembench.cli.options import Words
-from sembench.schema import TRANSFORMS, InputError, naming, read_json, write_atomically
+from sembench.schema import PRIVACY_TRANSFORMS, TRANSFORMS, InputError, naming, read_json, write_atomically
 
 _BANDS = ("2k", "4k", "8k", "16k")
 _GENERATED = ("fixture", "synthetic-v1")
@@ -60,7 +60,12 @@ _manifest = click.option(
     help="Rows (sources) taken of each dataset; each gives one item per transform. Default: 10 of LongBench, all of "
     "synthetic-v1.",
 )
-@click.option("--transforms", cls=Words, metavar="NAME...", help=f"Default: all, which are {', '.join(TRANSFORMS)}.")
+@click.option(
+    "--transforms",
+    cls=Words,
+    metavar="NAME...",
+    help=f"Default: {', '.join(TRANSFORMS)}. Also, for run-privacy: {' and '.join(PRIVACY_TRANSFORMS)}.",
+)
 @click.option(
     "--max-segments",
     default=4,
@@ -102,6 +107,8 @@ def build(profile: str, output: Path, **options: Any) -> None:
     Examples:
       sembench build --profile fixture --output manifests/fixture.jsonl
       sembench build --profile synthetic-v1 --length-bands 2k 8k --sources-per-band 4 -o m.jsonl
+      sembench build --profile synthetic-v1 --length-bands 400 --sources-per-band 3 \\
+        --transforms private_preamble planted_context -o privacy.jsonl
       sembench build --profile longbench-v1 --datasets qasper qmsum --max-items-per-dataset 10 -o m.jsonl
       sembench build --profile longbench-v1 --source my-texts/ --transforms rag_reorder negative_control -o m.jsonl
 

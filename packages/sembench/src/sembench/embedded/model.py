@@ -26,16 +26,8 @@ class EmbeddedModel:
         self.name = name
         self._tokenizer = tokenizer
         self._template: EmbeddedTemplate = config.template
-        self.namespace = Namespace(
-            model=name,
-            revision="local",
-            tokenizer=name,
-            dtype=config.dtype,
-            kv_layout="tokens-heads-dim",
-            block_size=config.block_size,
-            adapter=None,
-            salt=None,
-        )
+        self._dtype, self._block_size = config.dtype, config.block_size
+        self.namespace = self.namespace_of("embedded")  # One client, who shares with itself.
 
     @classmethod
     def open(cls, config: EmbeddedConfig) -> EmbeddedModel:
@@ -57,9 +49,25 @@ class EmbeddedModel:
             raise InputError(f"--template chat: {config.model} has no chat template; use --template none")
         return cls(engine, tokenizer, config, config.model or SMOLLM2)
 
+    def namespace_of(self, salt: str | None) -> Namespace:
+        """What a client with this salt may share in."""
+        return Namespace(
+            model=self.name,
+            revision="local",
+            tokenizer=self.name,
+            dtype=self._dtype,
+            kv_layout="tokens-heads-dim",
+            block_size=self._block_size,
+            adapter=None,
+            salt=salt,
+        )
+
     def encode(self, prompt: str) -> TokenIds:
         """A prompt of the manifest as the model is given it."""
-        text = prompt if self._template == "none" else self._as_message(prompt)
+        return self.encode_text(prompt if self._template == "none" else self._as_message(prompt))
+
+    def encode_text(self, text: str) -> TokenIds:
+        """Without a template: as it stands inside a prompt."""
         return as_token_ids(np.array(self._tokenizer(text, add_special_tokens=False)["input_ids"], np.int32))
 
     def decode(self, tokens: Sequence[int]) -> str:

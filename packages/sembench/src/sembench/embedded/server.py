@@ -16,6 +16,7 @@ from semblend_core import (
     DonorOffer,
     LookupRequest,
     LookupResult,
+    Namespace,
     Outcome,
     OutcomeKind,
     Plan,
@@ -115,16 +116,17 @@ class Server:
         self._choose = choose
         self._block_size = block_size
         self._room = room
-        self._cache = PrefixCache(block_size)
+        self._caches: dict[str, PrefixCache] = {}
         self._donors: dict[str, DonorKv] = {}
         self.donor_tokens: list[TokenIds] = []
 
-    def keep_donor(self, donor_id: str, tokens: TokenIds, kv: DonorKv) -> None:
+    def keep_donor(self, donor_id: str, tokens: TokenIds, kv: DonorKv, namespace: Namespace | None = None) -> None:
         """A served donor: in the prefix cache, and offered to the provider, which may decline it."""
-        self._cache.publish(tokens, kv)
+        namespace = namespace or self._namespace
+        self._cache_of(namespace).publish(tokens, kv)
         self._donors[donor_id] = kv
         self.donor_tokens.append(tokens)
-        self._provider.offer_donor(DonorOffer(donor_id, self._namespace, tokens))
+        self._provider.offer_donor(DonorOffer(donor_id, namespace, tokens))
 
     def publish(self, served: ServedPrefill) -> None:
         """Keep of a served prompt what the engine may: nothing from the first relocated token on."""
@@ -132,7 +134,7 @@ class Server:
         exact = tokens.size if served.plan is None else served.plan.first_approximate_token
         length = round_down_to_blocks(exact, self._block_size)
         if length:
-            self._cache.publish(tokens, self._engine.capture(served.prefill.workspace, length))
+            self._cache_of(self._namespace).publish(tokens, self._engine.capture(served.prefill.workspace, length))
 
     def serve_cold(self, tokens: TokenIds) -> ServedPrefill:
         """Everything computed, in a workspace that holds nothing."""
@@ -150,11 +152,15 @@ class Server:
             prefill = self._compute_behind(cold.workspace, tokens, exact)
             return ServedPrefill(prefill, elapsed())
 
-    def serve(self, request_id: str, tokens: TokenIds, *, reuse: bool = True) -> ServedPrefill:
+    def serve(
+        self, request_id: str, tokens: TokenIds, *, reuse: bool = True, namespace: Namespace | None = None
+    ) -> ServedPrefill:
         """As an engine serves it: its own exact prefix first, then what the provider's plan and the policy reuse."""
+        namespace = namespace or self._namespace
         with self._engine.timed() as elapsed:
-            exact, prefix = self._own_prefix(tokens)
-            found = self._look_up(request_id, tokens, exact) if reuse else None
+            exact, prefix = self._own_prefix(namespace, tokens)
+            request = LookupRequest(request_id, namespace, tokens, exact)
+            found = self._provider.lookup(request) if reuse else None
             plan = found.loadable_plan if found else None
             choice = self._choose(plan) if plan else None
             if plan is None or choice is None:
@@ -170,12 +176,12 @@ class Server:
             return ServedPrefill(prefill, ttft, outcome, found)
         return ServedPrefill(prefill, ttft, outcome, found, plan, recompute, choice.policy.name)
 
-    def _own_prefix(self, tokens: TokenIds) -> tuple[int, DonorKv | None]:
-        exact, prefix = self._cache.match(tokens)
-        return (exact, prefix) if exact >= MIN_PREFIX_SHARE * tokens.size else (0, None)
+    def _cache_of(self, namespace: Namespace) -> PrefixCache:
+        return self._caches.setdefault(namespace.digest, PrefixCache(self._block_size))
 
-    def _look_up(self, request_id: str, tokens: TokenIds, exact: int) -> LookupResult:
-        return self._provider.lookup(LookupRequest(request_id, self._namespace, tokens, exact))
+    def _own_prefix(self, namespace: Namespace, tokens: TokenIds) -> tuple[int, DonorKv | None]:
+        exact, prefix = self._cache_of(namespace).match(tokens)
+        return (exact, prefix) if exact >= MIN_PREFIX_SHARE * tokens.size else (0, None)
 
     def _prefill_reusing(
         self, tokens: TokenIds, plan: Plan, choice: TierChoice, prefix: DonorKv | None

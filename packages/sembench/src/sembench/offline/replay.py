@@ -194,7 +194,7 @@ class _Replay:
             kv_layout="none",
             block_size=self._block_size,
             adapter=None,
-            salt=item_id,
+            salt=item_id or "all items",
         )
 
 

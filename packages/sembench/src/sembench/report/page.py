@@ -15,6 +15,7 @@ from sembench.report.length import render_ttft_by_length
 from sembench.report.load_curves import render_load_curves
 from sembench.report.markup import Child, Html, el, join
 from sembench.report.outcomes import render_engine_events, render_negative_controls, render_outcomes
+from sembench.report.privacy import render_privacy
 from sembench.report.run_identity import render_run_identity
 from sembench.report.transforms import render_speed_against_quality, render_transforms
 from sembench.schema import EngineSummary, InputError, Result, write_atomically
@@ -35,6 +36,7 @@ _REPLAY = (
 )
 _OFFLINE = (render_headline, render_transforms, render_outcomes, render_negative_controls, render_run_identity)
 _LOAD = (render_load_curves, render_run_identity)
+_PRIVACY = (render_privacy, render_run_identity)
 
 
 def write_report(
@@ -72,7 +74,7 @@ def render_report(
 
 
 def _result(one: Named, prefix: str) -> Html:
-    sections = {"offline": _OFFLINE, "load": _LOAD}.get(one.result.run.kind, _REPLAY)
+    sections = {"offline": _OFFLINE, "load": _LOAD, "privacy": _PRIVACY}.get(one.result.run.kind, _REPLAY)
     heading = el("h2", one.name, class_="result-name", id=f"{prefix}result") if prefix else None
     return el("div", heading, *(part(one.result, prefix) for part in sections), class_="result")
 

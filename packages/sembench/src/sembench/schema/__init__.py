@@ -1,7 +1,7 @@
 """The published formats: manifests, results and engine summaries, as typed models with JSON Schemas."""
 
 from sembench.schema.engine import EngineSummary
-from sembench.schema.manifest import MANIFEST_SCHEMA, TRANSFORMS, DonorPrompt, ManifestItem
+from sembench.schema.manifest import MANIFEST_SCHEMA, PRIVACY_TRANSFORMS, TRANSFORMS, DonorPrompt, ManifestItem
 from sembench.schema.reading import InputError, naming, read_json, read_jsonl, write_atomically
 from sembench.schema.result import (
     RESULT_SCHEMA,
@@ -21,6 +21,7 @@ from sembench.schema.result import (
 
 __all__ = [
     "MANIFEST_SCHEMA",
+    "PRIVACY_TRANSFORMS",
     "RESULT_SCHEMA",
     "TRANSFORMS",
     "Aggregate",

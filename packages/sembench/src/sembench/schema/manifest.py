@@ -23,7 +23,9 @@ TRANSFORMS = (
     "entity_swap_control",
     "negative_control",
 )
-"""What may be done to a source to make a recipient of its donors."""
+"""What may be done to a source to make a recipient of its donors: all that ``build`` does unless told."""
+PRIVACY_TRANSFORMS = ("private_preamble", "planted_context")
+"""What a donor's opening tells or suggests to who never sent it. Twelve items a source, so only where asked for."""
 
 Id = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -61,8 +63,9 @@ class ManifestItem(BaseModel):
 
     @model_validator(mode="after")
     def _transform_is_known(self) -> ManifestItem:
-        if self.transform not in TRANSFORMS:
-            raise ValueError(f"transform: {self.transform!r} is none of {', '.join(TRANSFORMS)}")
+        known = (*TRANSFORMS, *PRIVACY_TRANSFORMS)
+        if self.transform not in known:
+            raise ValueError(f"transform: {self.transform!r} is none of {', '.join(known)}")
         if self.transform == "negative_control" and not self.negative_control:
             raise ValueError("negative_control: must be true for the transform negative_control")
         return self

@@ -25,7 +25,7 @@ class _Model(BaseModel):
 class RunIdentity(_Model):
     """What a reader needs to repeat the run."""
 
-    kind: Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "noise-floor", "merged"]
+    kind: Literal["offline", "live-sglang", "live-gateway", "embedded", "load", "privacy", "noise-floor", "merged"]
     started_at: str
     """UTC, ISO 8601."""
     finished_at: str | None
@@ -216,6 +216,8 @@ class Result(_Model):
     requests: list[RequestRecord] = []
     load: list[dict[str, Any]] | None = None
     """run-load only: one entry per concurrency or rate."""
+    privacy: list[dict[str, Any]] | None = None
+    """run-privacy only: one entry per transform and arm."""
     engine_window: dict[str, Any] | None = None
 
 

@@ -12,14 +12,17 @@ from semblend_core.contract.lookup import (
     ProviderStats,
     SemanticLookupProvider,
 )
-from semblend_core.contract.namespace import Namespace, identity_of_weights
-from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
+from semblend_core.contract.namespace import Namespace, tenant_of, tenant_of_salt
+from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, short_id
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
 from semblend_core.contract.self_test import SelfTestResult, SelfTestState
+from semblend_core.contract.tenants import TenantReport
 from semblend_core.contract.tokens import InvalidTokenIdsError, TokenIds, as_token_ids, donor_id_of
+from semblend_core.contract.weights import LOADED_FROM_FILES, identity_of_weights
 
 __all__ = [
+    "LOADED_FROM_FILES",
     "DeclineReason",
     "DonorOffer",
     "InvalidPlanError",
@@ -40,9 +43,13 @@ __all__ = [
     "SemanticPrefixProvider",
     "SemanticPrefixResult",
     "Span",
+    "TenantReport",
     "TokenIds",
     "as_token_ids",
     "donor_id_of",
     "identity_of_weights",
     "joined_runs",
+    "short_id",
+    "tenant_of",
+    "tenant_of_salt",
 ]

@@ -150,10 +150,24 @@ class SemanticLookupProvider(ABC):
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
         """Make a donor undiscoverable, at once and for good. False if it was not known. Idempotent."""
 
+    def forget_tenant(self, tenant: str) -> None:  # noqa: B027
+        """Whoever calls it forgets every donor of the tenant by ``forget_donor`` too; this may be the quicker way.
+
+        ``tenant``: the first 16 digits of its namespaces' digests. Memory may be given back later, by ``sweep``.
+        """
+
+    def sweep(self) -> None:  # noqa: B027
+        """Overwrite and give back what was forgotten and still takes up memory. Any thread; may be slow."""
+
     def retire_donor(self, namespace: Namespace, donor_id: str) -> bool:
         """``forget_donor`` for one that another replaces: it stays as long as a plan needs it. Whether it is gone."""
         self.forget_donor(namespace, donor_id)
         return True
+
+    def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
+        """The tokens of a donor that can be found. None: it is not known, or this provider does not give them back,
+        and adapters that need them keep a copy of their own."""
+        return None
 
     def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:  # noqa: B027
         """A prompt that could have become a donor was not kept, for ``reason``. To be counted."""

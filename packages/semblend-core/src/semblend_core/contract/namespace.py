@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import InitVar, dataclass, field
-from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +41,12 @@ class Namespace:
     salt: InitVar[str | None]
     """Raw tenant salt; None is the unsalted tenant. Never kept."""
     salt_digest: str = field(init=False)
-    """16 hex digits standing for the salt."""
+    """16 hex digits standing for the salt: the tenant."""
     digest: str = field(init=False)
-    """32 hex digits standing for all fields; equal in every process, the key of stores and indexes."""
+    """32 hex digits standing for all fields; equal in every process, the key of stores and indexes.
+
+    The first 16 are ``salt_digest``: whatever is kept under a digest can be found by its tenant.
+    """
 
     def __post_init__(self, salt: str | None) -> None:
         for name in ("model", "revision", "tokenizer", "dtype", "kv_layout"):
@@ -63,8 +64,13 @@ class Namespace:
                 f"{self.tensor_parallel_size}"
             )
         object.__setattr__(self, "extras", tuple(sorted((str(k), str(v)) for k, v in self.extras)))
-        object.__setattr__(self, "salt_digest", _salt_digest(salt))
+        object.__setattr__(self, "salt_digest", tenant_of_salt(salt))
         object.__setattr__(self, "digest", self._compute_digest())
+
+    @property
+    def is_salted(self) -> bool:
+        """Whether it is a tenant's. Those without a salt cannot be told apart from each other."""
+        return self.salt_digest != _UNSALTED
 
     def for_rank(self, rank: int) -> Namespace:
         """The same namespace as tensor-parallel rank ``rank`` stores it."""
@@ -78,36 +84,20 @@ class Namespace:
     def _compute_digest(self) -> str:
         identity = {name: value for name, value in self.__dict__.items() if name != "digest"}
         encoded = json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()
-        return hashlib.blake2b(encoded, digest_size=16, person=b"semblend-ns-v1").hexdigest()
+        return self.salt_digest + hashlib.blake2b(encoded, digest_size=8, person=b"semblend-ns-v2").hexdigest()
 
 
-def _salt_digest(salt: str | None) -> str:
+def tenant_of_salt(salt: str | None) -> str:
+    """The 16 hex digits that stand for a salt; None is the unsalted tenant."""
     # The leading byte keeps the unsalted tenant apart from the tenant whose salt is the empty string.
     # Surrogates pass, since an encoding error would carry the raw salt with it.
     encoded = b"\x00" if salt is None else b"\x01" + salt.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(encoded, digest_size=8, person=b"semblend-salt-v1").hexdigest()
 
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_UNSALTED = tenant_of_salt(None)
 
 
-def identity_of_weights(place: str | os.PathLike[str], commit: str | None = None) -> str:
-    """A word for the weights at ``place``: another one as soon as a checkpoint there is replaced.
-
-    ``place`` is a file or folder, told by its files' names, sizes and times, or the name under which a hub keeps them,
-    told by ``commit``, the revision which that name stood for. What nothing tells gets a random word: its KV serves the
-    process that computed it, and is never found by another.
-    """
-    files = _files_of(Path(place))
-    if any(path.suffix in WEIGHTS for path in files):
-        states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        return hashlib.blake2b(repr(states).encode(), digest_size=8).hexdigest()
-    return commit or os.urandom(8).hex()
-
-
-def _files_of(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        return []
-    return sorted(path for path in place.rglob("*") if path.suffix in (*WEIGHTS, ".json") and path.is_file())
+def tenant_of(namespace_digest: str) -> str:
+    """Whose namespace it is."""
+    return namespace_digest[:16]

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+
+LONGEST_ID = 256
+
+
+def short_id(request_id: str) -> str:
+    """What is kept of a request's id once the request is gone. Clients choose ids: one may be as long as a book."""
+    if len(request_id) <= LONGEST_ID:
+        return request_id
+    digest = hashlib.blake2b(request_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{request_id[:64]}...{digest}"
 
 
 class DeclineReason(StrEnum):
@@ -13,6 +24,8 @@ class DeclineReason(StrEnum):
     DISABLED = "disabled"
     SHUT_DOWN = "shut_down"
     INVALID_TOKENS = "invalid_tokens"
+    NO_SALT = "no_salt"
+    """The request names no tenant, and ``SEMBLEND_SHARING=salted`` lets such share with nobody."""
     UNKNOWN_NAMESPACE = "unknown_namespace"
     UNSUPPORTED_MODEL = "unsupported_model"
     UNSUPPORTED_REQUEST = "unsupported_request"

@@ -25,7 +25,7 @@ class Judgement:
     reason: DeclineReason | None
     """Why nothing is reused; None: it is."""
     trial_of: Kind | None
-    """It is reused in order to learn what such steps take; None: it is no trial."""
+    """It is served as it is in order to learn what such steps take; None: it is no trial."""
     cold: float
     reuse: float
     doubt: float

@@ -27,7 +27,12 @@ LEAST_NOISE, MOST_NOISE = 0.02, 0.3
 INFORMED = 0.3
 """Below this relative deviation a prediction says more about its step than the step about the costs."""
 OUTLIER = 4.0
-"""Beyond so many times what is to be expected a step says nothing of its shape: something else ran."""
+"""Beyond so many times what is to be expected a step says nothing of its shape: something else ran. So does one that
+takes as much less: its results had come, and nobody asked for them while somebody else was busy."""
+SHORTEST, LONGEST = 1e-6, 1e15
+"""What an earlier process learned is believed between these, in microseconds or whatever else it counts."""
+MOST_REMEMBERED = 1e3
+"""Root of the number of steps, generously: older ones are forgotten."""
 WIDENED = 0.2
 """Weight of what an earlier process learned."""
 MOST_KINDS = 512
@@ -71,8 +76,8 @@ class StepTimes:
         """By kind of step the last few, and what they took."""
         self._factors: dict[tuple[int, ...], float] = {}
         """What is known of them since the costs were last fitted."""
-        self._slow: set[tuple[int, ...]] = set()
-        """Kinds whose last step took longer than could be expected."""
+        self._odd: dict[tuple[int, ...], bool] = {}
+        """Kinds whose last step took longer than could be expected, or shorter: whether it was longer."""
         self.prefills = 0
         """Steps with a part of a prompt, so far."""
         self._least_step = self._token = math.inf
@@ -138,8 +143,10 @@ class StepTimes:
         scales = [float(kept[name]) for name in ("noise", "least_step", "token")]
         if kept["features"] != list(FEATURES) or known.shape != times._known.shape or seen.shape != times._seen.shape:
             raise ValueError("it holds the costs of other features")
-        if not (np.isfinite(known).all() and np.isfinite(seen).all() and all(0 < each < math.inf for each in scales)):
-            raise ValueError("it holds costs that are no numbers")
+        if not _can_be(known, seen) or not all(SHORTEST < each < LONGEST for each in scales):
+            raise ValueError("it holds costs that cannot be")
+        if not 0 <= int(kept["prefills"]) < LONGEST:
+            raise ValueError("it counts prefills that cannot be")
         times._known, times._seen = known * WIDENED, seen * WIDENED
         noise, times._least_step, times._token = scales
         times._residuals.extend([noise] * (MOST_RESIDUALS // 8))
@@ -152,9 +159,9 @@ class StepTimes:
         new, self._new = self._new, []
         for shape, took in new:
             x = shape.vector
-            self._note_kind(shape.kind, x, took)
-            if self._known.any():
-                took = self._believable(shape, x, took)
+            believable = self._believable(shape, x, took) if self._known.any() else took
+            self._note_kind(shape.kind, x, max(took, believable))
+            took = believable
             self._note_scale(shape, took)
             self._forget_some(x)
             self._known += np.outer(x, x) / took**2
@@ -164,20 +171,22 @@ class StepTimes:
             self._factors.clear()
 
     def _believable(self, shape: StepShape, x: Vector, took: float) -> float:
-        """``took``, or the most that may be expected of such a step. Notes how far off the prediction was."""
+        """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
         predicted, kind = self._plain(x) * self._factor(shape), shape.kind
-        off = took / predicted - 1
         unknown = self._deviation(x) / predicted
-        bound = OUTLIER * math.hypot(self._noise(), unknown)
+        bound = 1 + OUTLIER * math.hypot(self._noise(), unknown)
         if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
-            self._residuals.append(abs(off))
-        if off <= bound:
-            self._slow.discard(kind)
+            self._residuals.append(abs(took / predicted - 1))
+        if predicted / bound <= took <= predicted * bound:
+            self._odd.pop(kind, None)
             return took
         # Once it is an accident. Twice in a row it is what such steps take.
-        was_slow = kind in self._slow
-        self._slow.add(kind)
-        return took if was_slow else predicted * (1 + bound)
+        is_slow = took > predicted
+        was_the_same = self._odd.get(kind) is is_slow
+        self._odd[kind] = is_slow
+        if was_the_same:
+            return took
+        return predicted * bound if is_slow else predicted / bound
 
     def _note_scale(self, shape: StepShape, took: float) -> None:
         # Both creep upwards, so that one moment of good luck does not stay the measure for ever.
@@ -199,7 +208,7 @@ class StepTimes:
         if len(self._last) > MOST_KINDS:
             oldest = next(iter(self._last))
             del self._last[oldest]
-            self._slow.discard(oldest)
+            self._odd.pop(oldest, None)
 
     def _noise(self) -> float:
         if not self._residuals:
@@ -249,6 +258,18 @@ class StepTimes:
         expected = np.array([mean for _, mean, _ in _PRIOR.values()])
         deviation = np.array([deviation for _, _, deviation in _PRIOR.values()])
         return units * expected, units * deviation
+
+
+def _can_be(known: Vector, seen: Vector) -> bool:
+    """Whether these are sums over steps: ``known`` of squares and products, ``seen`` of the same features."""
+    if not (np.isfinite(known).all() and np.isfinite(seen).all() and np.abs(known).max() < LONGEST):
+        return False
+    squares = np.diag(known)
+    scale = np.sqrt(np.where(squares > 0, squares, 1.0))
+    scaled = known / np.outer(scale, scale)
+    is_symmetric = np.abs(scaled - scaled.T).max() < 1e-6
+    is_of_squares = squares.min() >= 0 and is_symmetric and np.linalg.eigvalsh(scaled).min() > -1e-6
+    return bool(is_of_squares and (np.abs(seen / scale) < np.where(squares > 0, MOST_REMEMBERED, 1e-9)).all())
 
 
 def _median(values: Collection[float]) -> float:

@@ -12,6 +12,8 @@ FIRST_TRIAL_AFTER = 4
 """Requests of a kind that may pay for all that is known."""
 FIRST_LOSING_TRIAL_AFTER = 8
 """Requests of a kind that is predicted to lose. What it takes may have been measured in a bad moment."""
+FIRST_DEAR_TRIAL_AFTER = 32
+"""The same for a trial that takes far longer than what is done instead: so many times how much longer."""
 RAREST_TRIAL = 1024
 MOST_KINDS = 256
 
@@ -31,8 +33,8 @@ class Trials:
         self._kinds: OrderedDict[Kind, _Kind] = OrderedDict()
         self._well: set[Kind] = set()
 
-    def is_due(self, kind: Kind, soon: bool) -> bool:
-        """A request of this kind would be declined: whether to try it. ``soon``: it may pay for all that is known."""
+    def is_due(self, kind: Kind, after: float) -> bool:
+        """A request of this kind would not be served in this way: whether to try it. ``after``: so many at first."""
         if kind in self._well:
             self._well.discard(kind)
             return True
@@ -41,11 +43,16 @@ class Trials:
         if len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)
         known.declined += 1
-        first = FIRST_TRIAL_AFTER if soon else FIRST_LOSING_TRIAL_AFTER
-        if known.declined < min(first * known.wait, RAREST_TRIAL):
+        rarest = max(RAREST_TRIAL, RAREST_TRIAL / FIRST_DEAR_TRIAL_AFTER * after)
+        if known.declined < min(after * known.wait, rarest):
             return False
         known.declined, known.wait = 0, 2 * known.wait
         return True
+
+    def not_needed(self, kind: Kind) -> None:
+        """What a trial would tell was seen anyway."""
+        if kind in self._kinds:
+            self._kinds[kind].declined = 0
 
     def went_well(self, kind: Kind) -> None:
         self._well.add(kind)

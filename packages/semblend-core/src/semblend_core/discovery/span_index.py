@@ -154,17 +154,22 @@ class SpanIndex:
             donor = self.prepare(self._arena[start : start + length], int(self._scope[number]))
             with self._readers:
                 self._chains.remove(donor.tags, self._pages.pop(number))
+                self._arena[start : start + length] = 0  # Prompts are not left lying around.
                 self._extents.free(start, length)
                 self._length[number], self._scope[number] = 0, -1
                 self._free_numbers.append(number)
                 del self._numbers[serial]
 
-    def tokens_of(self, serial: int) -> TokenIds:
-        """A copy of a donor's tokens."""
+    def tokens_of(self, serial: int) -> TokenIds | None:
+        """A copy of a donor's tokens; None where it is not, or no longer, here."""
         with self._readers:
-            number = self._numbers[serial]
+            number = self._numbers.get(serial)
+            if number is None:
+                return None
             start = int(self._start[number])
-            return self._arena[start : start + int(self._length[number])].copy()
+            copy = self._arena[start : start + int(self._length[number])].copy()
+            copy.flags.writeable = False
+            return copy
 
     def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> list[Run] | None:
         """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""

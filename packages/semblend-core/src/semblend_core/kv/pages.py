@@ -18,6 +18,8 @@ import zlib
 from collections import OrderedDict
 from pathlib import Path
 
+from semblend_core.private_folder import make_private
+
 logger = logging.getLogger(__name__)
 
 _HEADER = struct.Struct("<4s20sQI")
@@ -42,7 +44,7 @@ class PageFolder:
         self._bytes = 0
         self.damaged = 0
         """Pages that failed their check and were removed."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder, "the folder of durable pages")
         self._take_stock()
         self._make_room(0)
 
@@ -102,7 +104,7 @@ class PageFolder:
     def clear(self) -> None:
         """Also of what other processes wrote."""
         for entry in os.scandir(self._folder):
-            if entry.name.endswith(_PAGE):
+            if entry.name.endswith((_PAGE, _PART)):
                 self._remove(entry.name)
 
     # --- Books -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,10 @@ from semblend_core.__about__ import __version__
 from semblend_core.planning import CostModel
 from semblend_core.settings import ByteSize, Settings
 
-SHARING = "donors shared within a cache salt and adapter, by requests without a salt among themselves"
+SHARING = {
+    "salted": "donors shared within a cache salt, by nobody without one (SEMBLEND_SHARING=salted)",
+    "all": "donors shared within a cache salt, and by all requests without one (SEMBLEND_SHARING=all)",
+}
 OWN_CACHE = "the engine's own cache"
 TIERS = {"store_device_bytes": "device memory", "store_host_bytes": "host memory", "store_disk_bytes": "disk"}
 
@@ -15,7 +18,8 @@ def what_is_on(settings: Settings, engine: str, *, donors_in_engine: bool = Fals
     """``engine``: its name and version. ``donors_in_engine``: its cache holds donors. ``stored``: the store does."""
     donors = ([OWN_CACHE] if donors_in_engine else []) + (_store(settings) if stored else [])
     return (
-        f"SemBlend {__version__} is {_state(settings)} in {engine}; tier {settings.quality_tier}; {SHARING}; "
+        f"SemBlend {__version__} is {_state(settings)} in {engine}; tier {settings.quality_tier}; "
+        f"{SHARING[settings.sharing]}; "
         f"donors in {', '.join(donors) or 'no place'}, at most {settings.max_donors}; cost gate {_gate(settings)}; "
         f"{settings.describe()}"
     )

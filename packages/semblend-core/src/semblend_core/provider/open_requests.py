@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from semblend_core.contract import short_id
 from semblend_core.donors import DonorRecord, DonorRegistry
 
 REMEMBERED_REPORTS = 4096
-"""Request ids kept to tell a second report from a first; an engine repeats itself soon or never."""
+"""Requests kept to tell a second report from a first; an engine repeats itself soon or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class OpenRequests:
         self._clock = clock
         self._pinned: OrderedDict[str, _Pinned] = OrderedDict()
         self._reported: OrderedDict[str, None] = OrderedDict()
+        """By ``short_id``: clients choose ids, and their length."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -38,7 +40,7 @@ class OpenRequests:
     def begin(self, request_id: str) -> None:
         """A lookup starts: an earlier plan for the same request is void, and its outcome may be reported anew."""
         with self._lock:
-            self._reported.pop(request_id, None)
+            self._reported.pop(short_id(request_id), None)
             self._release(request_id)
         self.release_expired()
 
@@ -52,8 +54,9 @@ class OpenRequests:
         """Release the request's pins: (whether this is its first report, namespace digest if there was a plan)."""
         with self._lock:
             namespace = self._release(request_id)
-            first = request_id not in self._reported
-            self._reported[request_id] = None
+            name = short_id(request_id)
+            first = name not in self._reported
+            self._reported[name] = None
             while len(self._reported) > REMEMBERED_REPORTS:
                 self._reported.popitem(last=False)
             return first, namespace

@@ -24,12 +24,14 @@ from semblend_core.contract import (
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SemanticPrefixResult,
+    TokenIds,
     as_token_ids,
 )
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning import CostModel, Planner
 from semblend_core.provider.open_requests import OpenRequests
+from semblend_core.provider.sharing import may_share
 from semblend_core.settings import Settings
 from semblend_core.telemetry import (
     AuditSink,
@@ -123,6 +125,12 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
         return known
 
+    def forget_tenant(self, tenant: str) -> None:
+        self.registry.forget_tenant(tenant)
+
+    def sweep(self) -> None:
+        self.registry.sweep()
+
     def retire_donor(self, namespace: Namespace, donor_id: str) -> bool:
         self._open.release_expired()
         record = self.registry.record_of(namespace.digest, donor_id)
@@ -130,6 +138,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return False
         self.forget_donor(namespace, donor_id)
         return True
+
+    def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
+        return self.registry.tokens_of(namespace.digest, donor_id)
 
     def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:
         self._counters.count_offer(OfferResult(0, reason))
@@ -251,6 +262,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return DeclineReason.SHUT_DOWN
         if not self.settings.enabled:
             return DeclineReason.DISABLED
+        if not may_share(self.settings, request.namespace):
+            return DeclineReason.NO_SALT
         uncovered = request.token_ids.size - request.exact_prefix_tokens
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         if uncovered < shortest:
@@ -275,6 +288,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return OfferResult(0, DeclineReason.SHUT_DOWN)
         if not self.settings.enabled:
             return OfferResult(0, DeclineReason.DISABLED)
+        if not may_share(self.settings, offer.namespace):
+            return OfferResult(0, DeclineReason.NO_SALT)
         if tokens.size < self.settings.min_span_tokens:
             too_short = offer.approximate_from is None
             return OfferResult(0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE)

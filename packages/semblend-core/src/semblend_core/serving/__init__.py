@@ -8,6 +8,7 @@ stays in that engine's adapter.
 """
 
 from semblend_core.costs import Part
+from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, take_rows
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
@@ -31,6 +32,7 @@ from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.seeking import Seeker
 from semblend_core.serving.self_test import SelfTest
+from semblend_core.serving.tenants import Tenants
 from semblend_core.serving.wishes import Wish
 
 __all__ = [
@@ -59,12 +61,15 @@ __all__ = [
     "SelfTest",
     "Stage",
     "StepWork",
+    "Tenants",
     "Wish",
     "WorkerNews",
     "claim_by_tier",
     "claim_of",
     "contain",
     "contained",
+    "may_share",
+    "shown_as_cached",
     "take_rows",
     "token_ids_of",
     "tokens_to_keep",

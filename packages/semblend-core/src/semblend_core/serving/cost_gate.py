@@ -22,6 +22,7 @@ from semblend_core.costs import (
     StepTimes,
     Trials,
 )
+from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
 from semblend_core.recompute import Corrected
 from semblend_core.recompute.tiers import choose_policy_for
@@ -70,15 +71,21 @@ class _Weighed:
         return self.cold - self.reuse - self.doubt > self.least_gain
 
     @property
-    def is_bearable(self) -> bool:
-        """Whether it would take less than twice the time, should it be as predicted."""
-        return self.reuse < 2 * self.cold
-
-    @property
     def may_pay(self) -> bool:
         """For all that is known. Such are tried now and then, or it would never be known."""
         gain = self.cold - self.reuse
         return gain + 2 * self.doubt + SMALL_LOSS * self.cold > self.least_gain and -gain < self.cold
+
+    @property
+    def trial_after(self) -> float:
+        """Requests until one is served in the other way. The longer that would take, the more they are."""
+        if self.pays:
+            return FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
+        if self.may_pay:
+            return FIRST_TRIAL_AFTER
+        if self.reuse < 2 * self.cold:
+            return FIRST_LOSING_TRIAL_AFTER
+        return FIRST_DEAR_TRIAL_AFTER * self.reuse / self.cold
 
 
 class CostGate:
@@ -103,7 +110,7 @@ class CostGate:
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
         self._judgements = Judgements(audit or NoAudit(), self._measured)
-        self._trials, self._lookups = Trials(), Lookups()
+        self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
         self._learned, self._now, self._saved_at = 0, now, now()
         self._saving: threading.Thread | None = None
 
@@ -160,16 +167,22 @@ class CostGate:
             return DeclineReason.QUALITY_TIER
         weighed, kind = self._weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
-        trial = not weighed.pays and weighed.is_bearable and self._trials.is_due(kind, soon=weighed.may_pay)
+        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after)
         # To make a claim takes longer than to weigh a plan, so none is made of what cannot pay.
         if weighed.may_pay or trial:
             made = self._make_claims(plan, forecasts, claim_for)
             if isinstance(made, DeclineReason):
                 return made
             chosen, steps = made
-            weighed = self._weigh(cold, steps)
-        trial = trial and not weighed.pays
+            seemed_to_pay, weighed = weighed.pays, self._weigh(cold, steps)
+            trial = trial and not weighed.pays
+            if seemed_to_pay and not weighed.pays:
+                kind = steps[0].kind
+                trial = self._trials.is_due(kind, max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after))
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
+        if weighed.pays and self._cold_trials.is_due(cold[0].kind, weighed.trial_after):
+            # Where all is reused, nobody sees any more what a prefill takes.
+            trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
         if not trial:
             self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, paid=weighed.pays)
         self._judgements.add(
@@ -253,14 +266,20 @@ class CostGate:
         return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain)
 
     def _measured(self, judgement: Judgement) -> None:
-        gained = judgement.measured < (1 - LEAST_GAIN) * judgement.cold
-        if judgement.trial_of is not None and judgement.reused and gained:
+        """A trial that took less than what is done instead: the next tells whether that was luck."""
+        if judgement.trial_of is None or judgement.measured >= (1 - LEAST_GAIN) * judgement.cold:
+            return
+        if judgement.reused:
             self._trials.went_well(judgement.trial_of)
             self._lookups.note(judgement.prompt_tokens - judgement.exact_prefix_tokens, paid=True)
+        elif judgement.reason is not None and judgement.measured < (1 - SMALL_LOSS) * judgement.cold:
+            self._cold_trials.went_well(judgement.trial_of)
 
     def _took(self, step: Step, microseconds: float) -> None:
         if step.shape is None:
             return
+        if not step.shape.reuses:
+            self._cold_trials.not_needed(step.shape.kind)
         self.times.observe(step.shape, microseconds)
         self._judgements.took(step, microseconds)
         self._learned += 1

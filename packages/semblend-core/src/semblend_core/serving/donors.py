@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
     Namespace,
     SemanticLookupProvider,
+    TenantReport,
     TokenIds,
     donor_id_of,
+    tenant_of,
 )
+from semblend_core.provider.sharing import may_share
 from semblend_core.serving.containment import contain
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
@@ -40,6 +43,7 @@ class Donor(Generic[Note]):
     donor_id: str
     note: Note
     """What the adapter needs to find its KV again."""
+    tokens: int = 0
 
     @property
     def name(self) -> DonorName:
@@ -83,7 +87,7 @@ class DonorBook(Generic[Note]):
 
         ``donor_id``: its name, if that is known already; it is made of the tokens.
         """
-        donor = Donor(namespace, donor_id or donor_id_of(token_ids), note)
+        donor = Donor(namespace, donor_id or donor_id_of(token_ids), note, int(token_ids.size))
         if donor.name in self._donors:
             return None
         result = self._provider.offer_donor(DonorOffer(donor.donor_id, namespace, token_ids))
@@ -130,6 +134,24 @@ class DonorBook(Generic[Note]):
         for name in list(self._donors):
             self.drop(name)
         self.generation += 1
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """No donor of the tenant is found any more: what there was. ``gone`` is not told: all of a tenant's KV goes."""
+        names = [name for name in self._donors if tenant_of(name[0]) == tenant]
+        found = self.held_by(tenant)
+        contain("forgetting a tenant", self._provider.forget_tenant, tenant)
+        for name in names:
+            donor = self._donors.pop(name)
+            self.prefixes.discard(name)
+            contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
+        for book in (self._lost, self._replaced):
+            _drop_tenant(book, tenant)
+        self.generation += 1
+        return found
+
+    def held_by(self, tenant: str) -> TenantReport:
+        donors = [donor for name, donor in self._donors.items() if tenant_of(name[0]) == tenant]
+        return TenantReport(donors=len(donors), tokens=sum(donor.tokens for donor in donors))
 
     def _remove(self, name: DonorName) -> Donor[Note] | None:
         self.prefixes.discard(name)
@@ -187,6 +209,16 @@ class Captures:
         self._holders.clear()
         return stopped
 
+    def stop_tenant(self, tenant: str) -> list[DonorName]:
+        """Those of the tenant that were under way. What workers still say of them is heard by nobody."""
+        stopped = [name for name in self._coming if tenant_of(name[0]) == tenant]
+        for name in stopped:
+            self.stop(name)
+        return stopped
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return TenantReport(captures=sum(tenant_of(name[0]) == tenant for name in self._coming))
+
     def check_integrity(self) -> None:
         assert self._holders.keys() <= self._coming.keys(), "a donor is durable in part that nobody waits for"
 
@@ -204,6 +236,9 @@ class CaptureRule:
         if reason is not None:
             self._provider.note_unwanted(life.namespace, name[1], reason)
         return reason is None
+
+    def forget_tenant(self, tenant: str) -> None:
+        _drop_tenant(self._asked_once, tenant)
 
     def _refusal(self, life: RequestLife, name: DonorName, token_ids: TokenIds) -> DeclineReason | None:
         # What donors hold in other places need not be held once more.
@@ -223,8 +258,15 @@ class CaptureRule:
         return DeclineReason.DONOR_ASKED_ONCE
 
 
+def _drop_tenant(names: MutableMapping[DonorName, Any], tenant: str) -> None:
+    for name in [name for name in names if tenant_of(name[0]) == tenant]:
+        del names[name]
+
+
 def tokens_to_keep(life: RequestLife, settings: Settings, page_size: int = 1) -> TokenIds | None:
     """What of a computed prompt may become a donor: whole pages of its untouched exact part, if they are enough."""
+    if not may_share(settings, life.namespace):
+        return None
     exact = life.token_ids.size if life.approximate_from is None else life.approximate_from
     whole_pages = exact // page_size * page_size
     return None if whole_pages < settings.min_span_tokens else life.token_ids[:whole_pages]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
-from semblend_core.contract import TokenIds
+from semblend_core.contract import TenantReport, TokenIds, tenant_of
 
 Owner = TypeVar("Owner")
 Offer: TypeAlias = tuple[Owner, str, TokenIds]
@@ -30,10 +30,14 @@ class EarlierDonors(Generic[Owner]):
         """With the digest of its namespace."""
         self._there: set[tuple[str, str]] = set()
         """Digest and donor id of those that wait and were not lost meanwhile."""
+        self._purged: set[str] = set()
+        """Tenants whose earlier donors are of no use, also those that are still to be told of."""
 
     def found(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
         """Digest of the namespace, donor id and tokens of each, the next victim first."""
         for digest, donor_id, tokens in donors:
+            if tenant_of(digest) in self._purged:
+                continue
             self._unnamed.setdefault(digest, []).append((donor_id, tokens))
             self._there.add((digest, donor_id))
 
@@ -50,6 +54,25 @@ class EarlierDonors(Generic[Owner]):
     def discard(self, name: tuple[str, str]) -> None:
         """Its bytes are gone before anybody asked for it."""
         self._there.discard(name)
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Nothing that was left for the tenant is offered, now or later: what waited."""
+        found = self.held_by(tenant)
+        self._purged.add(tenant)
+        self._unnamed = {digest: left for digest, left in self._unnamed.items() if tenant_of(digest) != tenant}
+        self._to_offer = deque(offer for offer in self._to_offer if tenant_of(offer[0]) != tenant)
+        self._there = {name for name in self._there if tenant_of(name[0]) != tenant}
+        return found
+
+    def held_by(self, tenant: str) -> TenantReport:
+        unnamed = [(digest, *left) for digest, donors in self._unnamed.items() for left in donors]
+        waiting = unnamed + [(digest, donor_id, tokens) for digest, (_, donor_id, tokens) in self._to_offer]
+        sizes = [
+            int(tokens.size)
+            for digest, donor_id, tokens in waiting
+            if tenant_of(digest) == tenant and (digest, donor_id) in self._there
+        ]
+        return TenantReport(donors=len(sizes), tokens=sum(sizes))
 
     def clear(self) -> None:
         self._unnamed.clear()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from semblend_core.contract import DeclineReason, Namespace, SemanticLookupProvider, TokenIds, donor_id_of
+from semblend_core.contract import (
+    DeclineReason,
+    Namespace,
+    SemanticLookupProvider,
+    TenantReport,
+    TokenIds,
+    donor_id_of,
+)
 from semblend_core.serving.donors import Capture, CaptureRule, Captures, Donor, DonorBook, tokens_to_keep
 from semblend_core.serving.earlier import EarlierDonors
 from semblend_core.serving.life import RequestLife
@@ -45,7 +52,7 @@ class DonorKeeper:
     def decide(self, life: RequestLife) -> Kept | None:
         """What to keep of a request whose prompt is complete. Asked once: until the self-test is over, prompts are
         read for it that nobody wants to keep."""
-        if life.captured:
+        if life.captured or life.purged:
             return None
         life.captured = True
         kept = tokens_to_keep(life, self._settings)
@@ -104,6 +111,19 @@ class DonorKeeper:
         for donor in self.captures.clear():
             self.donors.prefixes.discard(donor.name)
             self._donor_gone(donor)
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Every donor of the tenant, findable, on its way or left by an earlier process: what there was."""
+        stopped = self.captures.stop_tenant(tenant)
+        for name in stopped:
+            self.donors.prefixes.discard(name)
+        self._rule.forget_tenant(tenant)
+        self._to_forget = [each for each in self._to_forget if each[0].salt_digest != tenant]
+        found = self.donors.forget_tenant(tenant) + self._earlier.forget_tenant(tenant)
+        return found + TenantReport(captures=len(stopped))
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return self.donors.held_by(tenant) + self._earlier.held_by(tenant) + self.captures.held_by(tenant)
 
     @property
     def any_forgotten(self) -> bool:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from semblend_core.contract import Namespace, TokenIds
+from semblend_core.contract import Namespace, TenantReport, TokenIds, tenant_of
 from semblend_core.serving.claims import Claim
 
 MOST_LINEAGES = 4096
@@ -32,7 +32,7 @@ class Lineage:
     start: int
     """Of whole pages. What lies before is exact, or of the parent."""
     path: bytes
-    """Digest of the tokens before ``start``."""
+    """Digest of the tokens before ``start``, and of the first few behind it."""
     parent: Lineage | None = None
     confirmed: bool = False
     """The bytes it grew from have landed."""
@@ -42,6 +42,10 @@ class Lineage:
 
 class LineageBook:
     """All lineages of an engine. Called on the scheduler's thread only."""
+
+    TOLD_APART_BY = 32
+    """Tokens behind a lineage's start. Thousands may begin behind one system prompt, each with another document: a
+    request looks at those that go on as it does. Sharing fewer tokens would gain it nothing."""
 
     def __init__(self) -> None:
         self._key = os.urandom(32)
@@ -63,7 +67,7 @@ class LineageBook:
         Equal prompts with equal claims have equal lineages, so they share what is computed once. One that nobody has
         confirmed yet is of no use to others.
         """
-        path = digest_of(token_ids[:start])
+        path = digest_of(token_ids[: start + self.TOLD_APART_BY])
         grown_from = parent.name if parent is not None else namespace.digest.encode()
         content = repr((start, claim.spans, claim.rows, claim.correction, self._spoiled)).encode()
         name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
@@ -81,26 +85,31 @@ class LineageBook:
     def behind(
         self, namespace: Namespace, token_ids: TokenIds, reach: int, parent: Lineage | None = None
     ) -> Iterator[Lineage]:
-        """The confirmed lineages that begin within the first ``reach`` tokens, and behind these very tokens."""
+        """The confirmed lineages that begin within the first ``reach`` tokens, and go on with these very tokens.
+
+        ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``.
+        """
         branches = self._roots.get(namespace.digest) if parent is None else parent.children
         if not branches:
             return
-        for start, path in prefix_digests(token_ids, [start for start in branches if start <= reach]):
-            for lineage in branches[start].get(path, ()):
+        ahead = self.TOLD_APART_BY
+        for end, path in prefix_digests(token_ids, [start + ahead for start in branches if start <= reach]):
+            for lineage in branches[end - ahead].get(path, ()):
                 if lineage.confirmed:
                     yield lineage
 
     def use(self, lineage: Lineage) -> None:
         """It is the most recently used, and so is what it grew from."""
         step: Lineage | None = lineage
-        while step is not None and step.name in self._known:
+        while step is not None and self._knows(step):
             self._known.move_to_end(step.name)
             step = step.parent
 
     def forget(self, lineage: Lineage) -> None:
         """Nobody finds it any more, nor what grew from it."""
-        if self._known.pop(lineage.name, None) is None:
+        if not self._knows(lineage):
             return
+        del self._known[lineage.name]
         branches = self._branches(lineage)
         at_start = branches[lineage.start]
         at_start[lineage.path].remove(lineage)
@@ -108,6 +117,8 @@ class LineageBook:
             del at_start[lineage.path]
         if not at_start:
             del branches[lineage.start]
+        if not branches and lineage.parent is None:
+            del self._roots[lineage.namespace]
         for paths in list(lineage.children.values()):
             for grown in [each for branch in paths.values() for each in branch]:
                 self.forget(grown)
@@ -117,11 +128,30 @@ class LineageBook:
         self._spoiled += 1
         self.forget(lineage)
 
+    def forget_tenant(self, tenant: str) -> list[Lineage]:
+        """Nobody finds a lineage of the tenant any more: those there were.
+
+        Whoever is under way may still hold some of them, and grows nothing that can be found.
+        """
+        gone = [lineage for lineage in self._known.values() if tenant_of(lineage.namespace) == tenant]
+        for lineage in gone:
+            self.forget(lineage)
+        for digest in [digest for digest in self._roots if tenant_of(digest) == tenant]:
+            del self._roots[digest]
+        return gone
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return TenantReport(lineages=sum(tenant_of(each.namespace) == tenant for each in self._known.values()))
+
     def clear(self) -> None:
         """What they were computed with has changed."""
         self._roots.clear()
         self._known.clear()
         self._key = os.urandom(32)
+
+    def _knows(self, lineage: Lineage) -> bool:
+        """This very one: what is forgotten may grow again under the same name, while its old KV is still around."""
+        return self._known.get(lineage.name) is lineage
 
     def _branches(self, lineage: Lineage) -> dict[int, dict[bytes, list[Lineage]]]:
         if lineage.parent is not None:

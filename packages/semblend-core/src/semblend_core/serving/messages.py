@@ -75,6 +75,8 @@ class StepWork:
     unwanted: list[str] = field(default_factory=list)
     """Requests for which nothing need be fetched any more."""
     forget: list[tuple[Namespace, str]] = field(default_factory=list)
+    purge: list[str] = field(default_factory=list)
+    """Tenants of whom nothing that was captured before this step is kept."""
 
 
 @dataclass

@@ -21,7 +21,8 @@ class Wish:
     mode: Mode = "on"
     """``off``: not looked up and no donor. ``discovery``: looked up, nothing loaded."""
     capture: bool | None = None
-    """Whether its prompt shall become a donor; None: the settings decide."""
+    """Whether its prompt may become a donor; None: it does not say. A request asks for less than the settings allow,
+    never for more: with ``capture=hinted`` they allow what is asked for."""
 
     @classmethod
     def among(cls, parameters: object) -> Wish:
@@ -34,11 +35,11 @@ class Wish:
 
     def makes_donor(self, settings: Settings) -> bool:
         """Whether this prompt is wanted as a donor. Ask once per prompt: with ``capture=sampled`` the dice decide."""
-        if not settings.enabled:
+        if not settings.enabled or self.capture is False:
             return False
-        if self.capture is not None:
-            return self.capture
-        return settings.capture == "all" or (settings.capture == "sampled" and random.random() < settings.capture_share)
+        if settings.capture == "hinted":
+            return self.capture is True
+        return settings.capture == "all" or random.random() < settings.capture_share
 
 
 OFF = Wish("off", capture=False)

@@ -15,6 +15,8 @@ from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, 
 
 QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
 Eviction: TypeAlias = Literal["lru", "lfu"]
+Sharing: TypeAlias = Literal["salted", "all"]
+CachedTokens: TypeAlias = Literal["rounded", "left_out", "exact"]
 Capture: TypeAlias = Literal["all", "sampled", "hinted"]
 
 
@@ -25,9 +27,18 @@ class Settings(DeclaredSettings):
     PREFIX: ClassVar[str] = "SEMBLEND_"
     GROUPS: ClassVar[Mapping[str, tuple[str, str]]] = {
         "switches": ("Switches", "What SemBlend may do at all."),
+        "sharing": (
+            "Sharing",
+            "Who may use whose KV, and who can tell. See [security](security.md).",
+        ),
         "planning": ("Planning", "When a finding becomes a plan, and how much of it is computed afresh."),
         "donors": ("Donors", "How many finished requests are remembered, and who goes first."),
         "store": ("Donor store", "Where donors' KV is kept, and how much of it. See [donor store](donor-store.md)."),
+        "tenants": (
+            "Tenants",
+            "What one tenant may hold, where and for how long, and how an operator purges it. "
+            "See [tenants](tenants.md).",
+        ),
         "cost": (
             "Cost gate",
             "When reuse pays. The engine's own steps tell; both times per token, where set, overrule them. "
@@ -46,6 +57,21 @@ class Settings(DeclaredSettings):
         "Look for reusable spans at all; off, every request is served as if SemBlend were absent.",
     )
     discovery_only: bool = setting("switches", False, Flag(), "Find and report reusable spans, load none of them.")
+
+    sharing: Sharing = setting(
+        "sharing",
+        "salted",
+        Choice(get_args(Sharing)),
+        "Who shares donors: requests with the same cache salt, each salt apart, and none without one; or also all "
+        "requests without a salt among themselves, where every client of the server trusts every other.",
+    )
+    cached_tokens: CachedTokens = setting(
+        "sharing",
+        "rounded",
+        Choice(get_args(CachedTokens)),
+        "How a client sees relocated tokens in `cached_tokens`: rounded down to blocks of 64, not at all, or to the "
+        "token, which tells how far another's prompt agrees with a guess.",
+    )
 
     fuzzy_chunks: bool = setting(
         "planning", False, Flag(), "Search donors with small edits too; what is loaded stays token-exact."
@@ -101,7 +127,7 @@ class Settings(DeclaredSettings):
         "all",
         Choice(get_args(Capture)),
         "Which served prompts are kept as donors: all, a sample (`SEMBLEND_CAPTURE_SHARE`), "
-        "or those whose request asks for it.",
+        "or those whose request asks for it. A request can always ask not to be kept.",
     )
     capture_share: float = setting(
         "donors", 0.1, Number(0, 1), "Share of the prompts that `SEMBLEND_CAPTURE=sampled` keeps."
@@ -141,6 +167,13 @@ class Settings(DeclaredSettings):
     )
     store_promote: bool = setting(
         "store", False, Flag(), "Copy a donor into the next faster tier after its use, in the background."
+    )
+
+    control_dir: str = setting(
+        "tenants",
+        "",
+        Text("folder"),
+        "Folder of the sockets by which an operator shows or purges a tenant; empty: none.",
     )
 
     cost_gate: bool = setting(

@@ -21,6 +21,7 @@ from semblend_core.telemetry.events import (
     Materialized,
     PlanMade,
     Stage,
+    TenantPurged,
 )
 from semblend_core.telemetry.reader import iter_audit, read_audit
 
@@ -44,6 +45,7 @@ __all__ = [
     "PlanMade",
     "ProviderCounters",
     "Stage",
+    "TenantPurged",
     "growth_of",
     "iter_audit",
     "open_audit",

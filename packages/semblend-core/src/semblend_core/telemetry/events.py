@@ -20,6 +20,8 @@ from semblend_core.contract import (
     Outcome,
     OutcomeKind,
     Plan,
+    TenantReport,
+    short_id,
 )
 
 AUDIT_SCHEMA = "semblend.audit.v1"
@@ -40,11 +42,13 @@ class AuditEvent:
     """The record's ``event``."""
 
     request_id: str | None
-    """The request it belongs to; None for what belongs to no request, such as an eviction."""
+    """The request it belongs to, as ``short_id`` has it; None for what belongs to no request, such as an eviction."""
     namespace: Namespace | str | None = None
     """Given as a namespace or its digest, kept as the digest."""
 
     def __post_init__(self) -> None:
+        if self.request_id is not None:
+            object.__setattr__(self, "request_id", short_id(self.request_id))
         if isinstance(self.namespace, Namespace):
             object.__setattr__(self, "namespace", self.namespace.digest)
         elif self.namespace is not None and not _DIGEST.fullmatch(self.namespace):
@@ -240,6 +244,27 @@ class Evicted(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPurged(AuditEvent):
+    """All that was held of a tenant is dropped. Its files are deleted soon after."""
+
+    event: ClassVar[str] = "tenant_purged"
+    request_id: str | None = None
+    tenant: str
+    """16 hex digits that stand for its salt: its namespaces begin with them."""
+    donors: int
+    tokens: int
+    lineages: int
+    captures: int
+    """Copies under way that were stopped."""
+
+    @classmethod
+    def of(cls, tenant: str, found: TenantReport) -> TenantPurged:
+        return cls(
+            tenant=tenant, donors=found.donors, tokens=found.tokens, lineages=found.lineages, captures=found.captures
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSeen(AuditEvent):
     """Something failed inside SemBlend; the request went on without it."""
 
@@ -287,6 +312,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             Declined,
             CostsCompared,
             Evicted,
+            TenantPurged,
             ErrorSeen,
         )
     }

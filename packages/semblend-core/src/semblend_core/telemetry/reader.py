@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from semblend_core.telemetry.events import AUDIT_SCHEMA
 from semblend_core.telemetry.rotating_file import backup_path
+
+LONGEST_LINE = 16 * 1024**2
+"""Bytes. No record is nearly so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def iter_audit(path: str | os.PathLike[str], *, backups: bool = True) -> Iterato
         raise FileNotFoundError(f"no audit stream at {os.fspath(path)}: neither the file nor a backup exists")
     for file in files:
         with file.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
+            for number, line in enumerate(_lines(stream), start=1):
                 if line.strip():
                     yield _record(file, number, line)
 
@@ -73,7 +76,18 @@ def read_audit(path: str | os.PathLike[str], *, backups: bool = True) -> AuditRe
     return AuditReading(tuple(records), tuple(torn))
 
 
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Of one that is too long only so much that it can be told: whoever wrote the file, memory is bounded."""
+    while line := stream.readline(LONGEST_LINE + 1):
+        rest = line
+        while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
+            rest = stream.readline(LONGEST_LINE + 1)
+        yield line
+
+
 def _record(file: Path, number: int, line: bytes) -> dict[str, Any] | TornLine:
+    if len(line) > LONGEST_LINE:
+        return TornLine(file, number, f"longer than {LONGEST_LINE} bytes", _start(line))
     problem = "not a whole JSON object"
     # UnicodeDecodeError and JSONDecodeError are both ValueErrors; deep nesting exhausts the parser's stack.
     try:
@@ -81,7 +95,11 @@ def _record(file: Path, number: int, line: bytes) -> dict[str, Any] | TornLine:
         if isinstance(value, dict):
             if value.get("schema") == AUDIT_SCHEMA:
                 return value
-            problem = f"schema {value.get('schema')!r} is not {AUDIT_SCHEMA!r}"
+            problem = f"schema {str(value.get('schema'))[:60]!r} is not {AUDIT_SCHEMA!r}"
     except (ValueError, RecursionError):
         pass
-    return TornLine(file, number, problem, line[:60].decode("utf-8", errors="replace"))
+    return TornLine(file, number, problem, _start(line))
+
+
+def _start(line: bytes) -> str:
+    return line[:60].decode("utf-8", errors="replace")

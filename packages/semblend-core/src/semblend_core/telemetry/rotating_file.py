@@ -85,7 +85,7 @@ class RotatingFile:
             return False
 
     def _open(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o640)
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             self._regular = stat.S_ISREG(os.fstat(fd).st_mode)
             if self._regular:

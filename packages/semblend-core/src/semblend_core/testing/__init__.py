@@ -5,20 +5,26 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.for_adapters import divergence, passage
+from semblend_core.testing.growth import held_by
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
+from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
 from semblend_core.testing.waiting import wait_until
 
 __all__ = [
     "Fault",
+    "Marker",
     "ReferenceProvider",
     "Served",
     "Subject",
     "TokenEngine",
     "divergence",
+    "found_in_files",
+    "found_in_memory",
+    "held_by",
     "listen_to",
     "passage",
     "shallow_model_folder",

@@ -1,7 +1,8 @@
 """The conformance suite: the design's invariants as tests that any provider or adapter inherits.
 
 Subclass ``ProviderConformance`` in a test module and give one fixture, ``make_subject``: a callable that takes settings
-as keywords and returns an empty ``Subject`` with them. Each test's name says the invariant it holds.
+as keywords and returns an empty ``Subject`` with them, and with ``sharing="all"`` unless they say otherwise. Each
+test's name says the invariant it holds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from semblend_core.contract import DeclineReason, LookupRequest, Outcome, OutcomeKind, Plan, as_token_ids
+from semblend_core.settings import Settings
 from semblend_core.testing.for_adapters import passage
 from semblend_core.testing.io_guard import forbid_io_on_this_thread
 from semblend_core.testing.subject import Fault, Served, Subject
@@ -115,6 +117,18 @@ class ProviderConformance:
 
     def test_4_the_same_salt_shares(self, make_subject: MakeSubject) -> None:
         subject = make_subject()
+        _materialized(subject, _serve_changed_instruction(subject, salt="tenant-a"))
+
+    def test_4_by_default_requests_without_a_salt_share_nothing(self, make_subject: MakeSubject) -> None:
+        subject = make_subject(sharing=Settings().sharing)
+        document = passage(2, 400)
+        subject.serve(passage(1, 64) + document)
+        subject.settle()
+        assert subject.stats().donors == 0
+        served = subject.serve(passage(3, 80) + document + passage(4, 40))
+        assert served.plan is None
+        assert served.outcome.reason is DeclineReason.NO_SALT
+        assert subject.stats().declines[DeclineReason.NO_SALT] >= 1
         _materialized(subject, _serve_changed_instruction(subject, salt="tenant-a"))
 
     def test_4_a_raw_salt_is_never_shown(self, make_subject: MakeSubject, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,7 @@ from semblend_core.contract import (
     Span,
     TokenIds,
 )
+from semblend_core.provider.sharing import may_share
 from semblend_core.settings import Settings
 from semblend_core.telemetry import ProviderCounters
 
@@ -108,6 +109,8 @@ class ReferenceProvider(SemanticLookupProvider):
             return DeclineReason.SHUT_DOWN
         if not self.settings.enabled:
             return DeclineReason.DISABLED
+        if not may_share(self.settings, request.namespace):
+            return DeclineReason.NO_SALT
         if request.token_ids.size - request.exact_prefix_tokens <= self.settings.min_span_tokens:
             covered = request.exact_prefix_tokens > 0
             return DeclineReason.EXACT_PREFIX_COVERS if covered else DeclineReason.PROMPT_TOO_SHORT
@@ -143,6 +146,8 @@ class ReferenceProvider(SemanticLookupProvider):
 
     def _refuse_offer(self, offer: DonorOffer) -> DeclineReason | None:
         known = self._donors[offer.namespace.digest]
+        if not may_share(self.settings, offer.namespace):
+            return DeclineReason.NO_SALT
         if offer.exact_token_ids.size < self.settings.min_span_tokens:
             return DeclineReason.DONOR_TOO_SHORT if offer.approximate_from is None else DeclineReason.APPROXIMATE_SOURCE
         if offer.donor_id in known:

@@ -72,7 +72,7 @@ FOUND_AT_START: dict[str, tuple[Callable[[Path, Path], object], Quarantine]] = {
         lambda data, meta: meta.write_text(meta.read_text().replace('"first_position":0', '"first_position":1')),
         Quarantine.BAD_METADATA,
     ),
-    "another version": (lambda data, meta: rewrite(meta, format=2), Quarantine.WRONG_VERSION),
+    "another version": (lambda data, meta: rewrite(meta, format=99), Quarantine.WRONG_VERSION),
 }
 
 
@@ -92,6 +92,20 @@ def test_damage_that_recovery_finds(
     assert store.put(namespace, "a", kit.kv(3)).accepted, "the id is free again"
     assert store.flush()
     assert kit.same(kit.read(store, namespace, "a"), kit.kv(3))
+
+
+def test_donors_of_an_earlier_version_are_removed_and_one_line_says_so(
+    open_store: OpenStore, namespace: Namespace, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "whole"):
+        rewrite(files.of(name)[1], format=1)
+    store = open_store(disk_bytes=MIB)
+    assert store.recover() == []
+    assert store.acquire(namespace, "a") is None
+    assert (list((files.root / "donors").iterdir()), files.aside, store.stats().quarantined) == ([], [], {})
+    assert [record.message for record in caplog.records if record.name.startswith("semblend")] == [
+        "SemBlend removed 2 donors of an earlier version: nothing tells their weights"
+    ]
 
 
 def test_the_metadata_of_another_donor_is_not_believed(open_store: OpenStore, files: Files) -> None:

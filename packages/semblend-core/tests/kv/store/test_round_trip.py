@@ -123,7 +123,7 @@ def test_the_file_is_a_safetensors_file_and_the_metadata_is_json(
         assert torch.equal(file.get_tensor("values").view(torch.uint8), kv.values.view(torch.uint8))
     (described,) = (tmp_path / "kv" / "donors").glob("*.json")
     whole = json.loads(described.read_bytes())
-    assert (whole["format"], whole["donor"]["donor_id"], whole["donor"]["dtype"]) == (1, "a", "float16")
+    assert (whole["format"], whole["donor"]["donor_id"], whole["donor"]["dtype"]) == (2, "a", "float16")
     assert whole["donor"]["token_ids"] == list(range(40))
     assert {path.stat().st_mode & 0o077 for path in (data, described)} == {0}, "prompts are for their owner alone"
 

@@ -19,6 +19,7 @@ from semblend_core.kv.store import (
     StoreDirectoryError,
     Tier,
     TransferPendingError,
+    disk_tier,
 )
 from semblend_core.kv.store.budget import Copy
 from semblend_core.kv.store.vocabulary import Miss
@@ -159,7 +160,7 @@ def test_close_lets_a_write_end_and_drops_what_waits(
 
 
 def test_a_stream_cannot_wait_for_a_disk_read_that_is_under_way(
-    kit: Any, open_store: OpenStore, namespace: Namespace, tmp_path: Path
+    kit: Any, open_store: OpenStore, namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(disk_bytes=MIB)
     store.put(namespace, "a", kit.kv(1))
@@ -168,7 +169,13 @@ def test_a_stream_cannot_wait_for_a_disk_read_that_is_under_way(
     assert handle is not None
     (data,) = (tmp_path / "kv" / "donors").glob("*.safetensors")
     data.unlink()
-    os.mkfifo(data)  # Opening it waits for a writer: a disk that does not answer.
+    answers, open_at_once = threading.Event(), disk_tier.open_file
+
+    def open_late(path: Path) -> int:
+        answers.wait()
+        return open_at_once(path)
+
+    monkeypatch.setattr(disk_tier, "open_file", open_late)
     transfer = store.load(handle)
     assert not transfer.done()
     assert not transfer.issued
@@ -177,7 +184,7 @@ def test_a_stream_cannot_wait_for_a_disk_read_that_is_under_way(
     with pytest.raises(TimeoutError):
         transfer.result(0.01)
     assert store.put(namespace, "b", kit.kv(2)).accepted, "writers do not wait for readers"
-    os.close(os.open(data, os.O_WRONLY))
+    answers.set()
     with pytest.raises(Exception, match="corrupt"):
         transfer.result(30)
     handle.release()

@@ -12,8 +12,8 @@ import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
 from semblend_core import TokenIds
-from semblend_core.serving import contain, token_ids_of
-from semblend_core.serving.tree import InPlace
+from semblend_core.serving import contain, shown_as_cached, token_ids_of
+from semblend_core.serving.tree import InPlace, Load
 from semblend_sglang.compat.support import why_not_for
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.requests import Asked, SglangLife, TreeKey
@@ -36,7 +36,9 @@ class SemBlendCache:
     # --- ExactTree, where both answer alike --------------------------------------------------------------------------
 
     def tokens_of(self, token_ids: TokenIds) -> array[int]:
-        return array("q", token_ids.astype(np.int64).tobytes())
+        tokens = array("q")
+        tokens.frombytes(token_ids.astype(np.int64).view(np.uint8).data)
+        return tokens
 
     def allocate(self, tokens: int) -> torch.Tensor | None:
         allocator = self.token_to_kv_pool_allocator
@@ -58,19 +60,29 @@ class SemBlendCache:
         return True
 
     def semblend_admitted(self, req: Any, adder: Any) -> None:
-        load = self.semblend.load_of(req) if self.semblend is not None else None
+        load = self.semblend.landing.of(req) if self.semblend is not None else None
         if load is None:
             return
-        # SGLang counts the whole prefix as cached, less what it believes computed before: rows are computed.
-        req.already_computed = load.claim.row_tokens
+        # SGLang shows the whole prefix as cached, less what it believes computed before.
+        req.already_computed = self.semblend_not_shown(load)
         adder.log_hit_tokens -= load.claim.row_tokens
         adder.log_input_tokens += load.claim.row_tokens
+
+    def semblend_not_shown(self, load: Load) -> int:
+        """Tokens of a claim that its client does not see as cached. Rows are computed, at any rate."""
+        assert self.semblend is not None
+        return load.claim.length - shown_as_cached(self.semblend.settings, load.claim.reused_tokens)
 
     def semblend_counts_on(self, req: Any, life: SglangLife) -> bool:
         """Whether SGLang took what it was told of this request for granted: it may be made to forget all matches."""
         promised = 0 if life.claim is None else life.claim.length
         start = life.claim.start if life.claim is not None else life.in_place.end if life.in_place is not None else 0
         return (self._prefix_len(req), req.host_hit_length) == (start, promised)
+
+    def semblend_is_empty(self) -> bool:
+        """Whether it holds no KV at all. What may lie in host memory or storage counts."""
+        holds = self.evictable_size() + self.protected_size()
+        return not holds and getattr(self, "cache_controller", None) is None
 
     def semblend_forget_private(self, req: Any) -> None:
         """SGLang did not take the request: what it was given is gone."""
@@ -99,7 +111,7 @@ class SemBlendCache:
         asked = self._asked(req, None, 0)
         if self.semblend is not None:
             slots = self.req_to_token_pool.req_to_token[pool_index]
-            self.semblend.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
+            self.semblend.capturing.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
         elif self.semblend_aliases is not None:
             self.semblend_aliases.cached(asked)
 
@@ -120,7 +132,9 @@ class SemBlendCache:
         owned = self._owned_by_trees(req)
         if owned >= opening:
             row = self._row(req)[:up_to]
-            self._set_owned_by_trees(req, side.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned))
+            self._set_owned_by_trees(
+                req, side.continuing.keep(life, token_ids_of(self._tokens(req, up_to)), row, owned)
+            )
 
     def _evict_both(self, params: EvictParams, evict_exact: Callable[[EvictParams], EvictResult]) -> EvictResult:
         if self.semblend is None or not params.num_tokens:

@@ -5,18 +5,23 @@ Every hook passes through at once where the tree cache is not SemBlend's, or has
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from semblend_core import DeclineReason
-from semblend_core.serving import Claim, contain
+from semblend_core.serving import Claim, Rows, contain
+from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
+from semblend_sglang.compat.weights import storage_of, weight_hooks
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
-from semblend_sglang.worker.sequences import MARK, as_requests, as_sequences, for_sampling, running
+from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
+
+logger = logging.getLogger(__name__)
 
 Original = Callable[..., Any]
 
@@ -31,7 +36,9 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
     side = side_of(adder.tree_cache)
     if side is None:
         return _add_with_alias(original, adder, req, *args, **kwargs)
-    if _counts_tokens_of_its_batch(req) and side.rows_of_admitted():
+    if side.was_not_asked_about(req):
+        return _leave_in_queue(others_go_on=False)  # Nobody overtakes it.
+    if _counts_tokens_of_its_batch(req) and side.landing.rows():
         return _leave_in_queue(others_go_on=False)
     life = side.promised(req)
     if life is not None and not adder.tree_cache.semblend_counts_on(req, life):
@@ -41,13 +48,13 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
         if verdict is not None:
             return verdict
         req.host_hit_length = life.claim.length if life.claim is not None else 0
-        side.hold(life)
+        side.lineages.hold(life)
     rows = 0 if life is None or life.claim is None else life.claim.row_tokens
     before = len(adder.can_run_list)
     _take_room(adder, rows)
     result = original(adder, req, *args, **kwargs)
     admitted = len(adder.can_run_list) > before
-    if not admitted or side.load_of(req) is None:
+    if not admitted or side.landing.of(req) is None:
         _take_room(adder, -rows)
     if life is not None and not admitted:
         side.withdraw(life)
@@ -65,7 +72,7 @@ def _verdict_on_claim(adder: Any, side: Side, life: SglangLife) -> Any | None:
         if not (adder.can_run_list or adder.running_batch.batch_size()):
             time.sleep(0.0005)  # SGLang asks again at once, and the thread that reads needs the interpreter too.
         return _leave_in_queue(others_go_on=True)
-    if side.waits_for_same(life):
+    if side.continuing.waits_for_same(life):
         return _leave_in_queue(others_go_on=True)
     claim = life.claim
     if claim is None:
@@ -100,22 +107,47 @@ def ask_storage(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -
 def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Right before a forward: add the rows of the requests that are computed for the first time."""
     side = side_of(getattr(batch, "tree_cache", None))
-    if side is None or not side.loads or not batch.forward_mode.is_extend():
+    if side is None or not side.landing.loads or not batch.forward_mode.is_extend():
         return original(cls, batch, *args, **kwargs)
-    rows, prompts = {}, {}
-    for index, req in enumerate(batch.reqs):
-        load = side.start(req)
-        if load is not None and load.claim.rows:
-            rows[index], prompts[index] = load.claim.rows, load.token_ids
-            # SGLang's split of what was cached took the whole claim for loaded: rows are computed.
-            req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.row_tokens)
-    if not rows:
-        return original(cls, batch, *args, **kwargs)
+    loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.landing.of(req)) is not None}
+    rows = {index: load.claim.rows for index, load in loads.items() if load.claim.rows}
+    prompts = {index: load.token_ids for index, load in loads.items()}
+    if rows:
+        try:
+            forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
+        except Exception:
+            # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
+            logger.exception("a batch could not be made with rows: its prompts are computed")
+            contain("giving up reuse", side.rows_failed, batch.reqs)
+            with as_computed(batch, _not_cached(batch, loads), prompts):
+                return original(cls, batch, *args, **kwargs)
+    else:
+        forward_batch = original(cls, batch, *args, **kwargs)
+    for index, load in loads.items():
+        req = batch.reqs[index]
+        contain("starting a request", side.landing.start, req)
+        # SGLang's split of what was cached took the whole claim for loaded.
+        req.cached_tokens_host = max(0, req.cached_tokens_host - batch.tree_cache.semblend_not_shown(load))
+    return forward_batch
+
+
+def _make_with_rows(
+    original: Original, cls: Any, batch: Any, rows: dict[int, Rows], prompts: dict[int, Any], *args: Any, **kwargs: Any
+) -> Any:
     with as_sequences(batch, rows, prompts) as view:
         forward_batch = original(cls, batch, *args, **kwargs)
     for_sampling(forward_batch, batch.reqs, view)
     setattr(forward_batch, MARK, view)
     return forward_batch
+
+
+def _not_cached(batch: Any, loads: dict[int, Load]) -> dict[int, tuple[int, int]]:
+    """The claims of the requests with these loads. SGLang has counted them as cached: they are computed after all."""
+    for index, load in loads.items():
+        req = batch.reqs[index]
+        req.cached_tokens -= load.claim.reused_tokens
+        req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.length)
+    return {index: (load.claim.start, load.claim.end) for index, load in loads.items()}
 
 
 def make_logits_metadata(original: Original, cls: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -144,18 +176,9 @@ def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any)
     return result
 
 
-def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) -> Any:
-    """SGLang need not empty its cache for it, and what is kept would outlive the process besides."""
-    tree_cache = updater.scheduler.tree_cache
-    side = side_of(tree_cache)
-    before = side.times_emptied if side is not None else 0
-    try:
-        return original(updater, *args, **kwargs)
-    finally:
-        if side is not None and side.times_emptied == before:
-            contain("a change of weights", side.weights_changed)
-        storage = getattr(getattr(tree_cache, "cache_controller", None), "storage_backend", None)
-        contain("a change of weights", getattr(storage, "semblend_weights_changed", lambda: None))
+def purge_storage(tree_cache: Any) -> None:
+    """Pages on disk do not say whose they are: all of them go."""
+    contain("a purge of durable pages", getattr(storage_of(tree_cache), "semblend_purge", lambda: None))
 
 
 def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
@@ -168,7 +191,7 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
     if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
         return None
     tokens = adder.rem_chunk_tokens if adder.rem_chunk_tokens is not None else adder.rem_input_tokens
-    sequences = side.rows_of_admitted() + len(adder.can_run_list) + 1
+    sequences = side.landing.rows() + len(adder.can_run_list) + 1
     if side.limits.with_decoding:
         sequences += adder.running_batch.batch_size()
     return claim.within(tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)
@@ -176,8 +199,8 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
 
 def _counts_tokens_of_its_batch(req: Any) -> bool:
     """Whether SGLang finds something of this request by counting the batch's tokens, which rows would shift."""
-    overridden = getattr(req, "positional_embed_overrides", None) is not None or req.input_embeds is not None
-    return bool(overridden or req.return_hidden_states)
+    by_token = ("positional_embed_overrides", "input_embeds", "token_type_ids")
+    return bool(req.return_hidden_states) or any(getattr(req, name, None) is not None for name in by_token)
 
 
 def _take_room(adder: Any, tokens: int) -> None:
@@ -193,8 +216,7 @@ def _leave_in_queue(*, others_go_on: bool) -> Any:
     return AddReqResult.CONTINUE if others_go_on else AddReqResult.OTHER
 
 
-UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-HOOKS: dict[str, Callable[..., Any]] = {
+_HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req": add_one_request,
     "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new": make_forward_batch,
     "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": make_logits_metadata,
@@ -202,13 +224,14 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
     "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
-    f"{UPDATER}.update_weights_from_disk": update_weights,
-    f"{UPDATER}.update_weights_from_distributed": update_weights,
-    f"{UPDATER}.update_weights_from_tensor": update_weights,
-    f"{UPDATER}.update_weights_from_ipc": update_weights,
     **TIMING_HOOKS,
     **BACKGROUND_HOOKS,
 }
+
+
+def all_hooks() -> dict[str, Callable[..., Any]]:
+    """By the function that each is wrapped around. Needs SGLang."""
+    return {**_HOOKS, **weight_hooks()}
 
 
 def why_not_hooked() -> str | None:
@@ -218,5 +241,5 @@ def why_not_hooked() -> str | None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = sorted(set(HOOKS) - HookRegistry._patched)
+    missing = sorted(set(all_hooks()) - HookRegistry._patched)
     return f"SGLang did not apply the hooks on {', '.join(missing)}" if missing else None

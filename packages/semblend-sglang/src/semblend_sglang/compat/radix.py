@@ -79,7 +79,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
 
     def semblend_admitted(self, req: Any, adder: Any) -> None:
         super().semblend_admitted(req, adder)
-        load = self.semblend.load_of(req) if self.semblend is not None else None
+        load = self.semblend.landing.of(req) if self.semblend is not None else None
         if load is not None:
             # SGLang takes what was loaded for the tree's own; it is the request's, and is freed with it.
             req.cache_protected_len = load.claim.start
@@ -104,7 +104,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
         return len(found.device_indices), found
 
     def _tree_key(self, req: Any) -> TreeKey:
-        return TreeKey(req.extra_key)
+        return TreeKey(req.extra_key, lora_id=req.lora_id)
 
     def _with_in_place(self, exact: MatchResult, in_place: InPlace) -> MatchResult:
         return exact._replace(device_indices=torch.cat([exact.device_indices, in_place.slots]))

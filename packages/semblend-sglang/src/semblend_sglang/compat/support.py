@@ -57,10 +57,14 @@ def why_unsupported(ctx: Any) -> str | None:
         "embedding models have no reusable prefill": not ctx.model_config.is_generation,
         "encoder-decoder models are not supported yet": bool(ctx.model_config.is_encoder_decoder),
         "multimodal rotary positions do not move": bool(getattr(ctx.model_config, "model_is_mrope", False)),
-        # SGLang counts what such an adapter gets by sequences, and rows are none behind attention.
-        "adapters of the output layer (lm_head) are not supported yet": bool(
-            {"lm_head", "all"} & set(getattr(arguments, "lora_target_modules", None) or ())
+        # SGLang counts what such an adapter gets by sequences, and rows are none behind attention. Which layers have
+        # adapters is decided when they are loaded, from what is asked for or from what the first adapters bring.
+        "adapters of the output layer (lm_head) are not supported yet": _adapts_output_layer(ctx),
+        "models that embed runs of tokens (n-grams) are not supported yet": bool(
+            getattr(getattr(ctx.tp_worker.model_runner, "ngram_embedding_manager", None), "enabled", False)
         ),
+        # It compares each slot with what a forward left for it, and none wrote what was moved.
+        "the KV canary (--kv-canary) is not supported": getattr(arguments, "kv_canary", "none") != "none",
         # Each of these runs one forward batch in several parts, or cuts it by requests: rows belong to neither.
         "prefill split by layers (--enable-pdmux) is not supported": wants("enable_pdmux"),
         "two-batch overlap (--enable-two-batch-overlap) is not supported yet": wants("enable_two_batch_overlap"),
@@ -93,13 +97,23 @@ def why_not_for(req: Any, key: Any) -> str | None:
         return "a part of its prompt is no tokens"
     if getattr(req, "positional_embed_overrides", None) is not None:
         return "its embeddings are overridden"
+    if getattr(req, "token_type_ids", None) is not None:
+        return "its tokens have types"
     if req.return_hidden_states:
         return "it wants the hidden states of its whole prompt"
+    if getattr(req, "return_routed_experts", False) or getattr(req, "return_indexer_topk", False):
+        # SGLang keeps these by slot. No forward wrote those that KV is moved into, and others used them before.
+        return "it wants what the model chose at each of its tokens"
     if key is not None and getattr(key, "is_bigram", False):
         return "the exact cache keeps it by pairs of tokens"
     if key is not None and len(key) < len(req.origin_input_ids) - 1:
         return "it wants the log-probabilities of its prompt"
     return None
+
+
+def _adapts_output_layer(ctx: Any) -> bool:
+    adapters = getattr(ctx.tp_worker.model_runner, "lora_manager", None)
+    return getattr(adapters, "lm_head_module", None) is not None
 
 
 def _why_attention_unsupported(ctx: Any) -> str | None:

@@ -17,10 +17,13 @@ Original = Callable[..., Any]
 
 
 def next_batch(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Scheduling begins."""
-    side = _timing_side(scheduler)
+    """Scheduling begins, also where there is nothing to schedule."""
+    side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
     if side is not None:
-        side.costs.begin_step()
+        side.turns.take()
+        side.round.begin()
+        if side.costs.is_on:
+            side.costs.begin_step()
     return original(scheduler, *args, **kwargs)
 
 
@@ -67,7 +70,7 @@ def _parts_and_moves(side: Side, batch: Any) -> tuple[list[Part] | None, dict[st
     moved: dict[str, int] = {}
     for req, before, tokens in zip(requests, batch.prefix_lens, batch.extend_lens, strict=True):
         parts.append(Part(int(before), int(tokens), req.rid))
-        load = side.load_of(req)
+        load = side.landing.of(req)
         if load is not None:
             parts += [Part(start, end - start, req.rid, is_row=True) for start, end in load.claim.rows]
             moved[req.rid] = sum(span.length for span in load.claim.spans)
@@ -81,6 +84,7 @@ def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tok
         "engine": "sglang",
         "version": str(installed_version()),
         "model": str(arguments.model_path),
+        "config": str(ctx.model_config.hf_config),
         "dtype": str(dtype),
         "quantization": str(arguments.quantization),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,

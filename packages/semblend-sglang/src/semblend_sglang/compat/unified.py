@@ -163,7 +163,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         return RadixKey(tokens, key.extra_key, cache_salt=key.cache_salt)
 
     def _tree_key(self, req: Any) -> TreeKey:
-        return TreeKey(req.extra_key, req.cache_salt)
+        return TreeKey(req.extra_key, req.cache_salt, req.lora_id)
 
     def _with_in_place(self, exact: MatchResult, in_place: InPlace) -> MatchResult:
         return exact._replace(device_prefix_len=in_place.end, cache_protected_len=in_place.end)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import metadata
 
+from semblend_core.pins import why_changed as changes_of
+from semblend_sglang.compat.relied import RELIED
 from semblend_sglang.settings import SglangSettings
+
+logger = logging.getLogger(__name__)
 
 KNOWN_VERSIONS = ("0.5.17", "0.5.22", "0.5.23")
 """0.5.17 and 0.5.23 were run; 0.5.22 has the calls of 0.5.23 and was read, not run."""
@@ -20,6 +25,20 @@ def installed_version() -> str | None:
         return metadata.version("sglang").split("+")[0]
     except metadata.PackageNotFoundError:
         return None
+
+
+def why_changed() -> str | None:
+    """Why the installed SGLang is not what its version was when the adapter was made for it; None: it is."""
+    version = installed_version()
+    if version not in KNOWN_VERSIONS:
+        return None  # It is tried at its user's own risk, or the plugin has refused it.
+    changed = changes_of(RELIED, version)
+    if changed is None:
+        return None
+    if SglangSettings.from_env().force_version:
+        logger.warning("at your own risk (%s): %s", FORCE_SETTING, changed)
+        return None
+    return f"{changed}. Install SGLang {version} as released, or set {FORCE_SETTING}=1 to try it at your own risk"
 
 
 def why_refused(version: str | None) -> str | None:

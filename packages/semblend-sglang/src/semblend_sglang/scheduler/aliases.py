@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from semblend_core import SemanticPrefixProvider, SemanticPrefixResult
-from semblend_core.serving import Namespaces, Stage, contain
+from semblend_core import SemanticPrefixProvider, SemanticPrefixResult, Settings
+from semblend_core.serving import Namespaces, Stage, contain, may_share
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,10 @@ Look = Callable[[Any], tuple[int, Any]]
 class AliasPath:
     """Makes the four calls of a :class:`SemanticPrefixProvider`. Whatever it raises is logged and counts as None."""
 
-    def __init__(self, provider: SemanticPrefixProvider, namespaces: Namespaces, page_size: int) -> None:
-        self.provider, self._page_size = provider, page_size
+    def __init__(
+        self, provider: SemanticPrefixProvider, settings: Settings, namespaces: Namespaces, page_size: int
+    ) -> None:
+        self.provider, self._settings, self._page_size = provider, settings, page_size
         self.requests = SglangRequests(namespaces)
         provider.on_init()
 
@@ -53,7 +55,7 @@ class AliasPath:
         life = self.requests.of_request(asked.request)
         if life is None or life.captured or life.is_approximate or life.wish.capture is False:
             return
-        if asked.unsupported is None:
+        if asked.unsupported is None and may_share(self._settings, life.namespace):
             life.captured = True
             contain("on_request_cached", self.provider.on_request_cached, life.request_id, life.token_ids)
 
@@ -84,6 +86,8 @@ class AliasPath:
     def _alternate(self, life: SglangLife, asked: Asked) -> array[int] | None:
         """The tokens to match instead. The provider is asked once per length of the exact prefix."""
         if life.wish.mode != "on" or asked.unsupported is not None or asked.unsettled:
+            return None
+        if not may_share(self._settings, life.namespace):
             return None
         if asked.exact_tokens >= life.token_ids.size - 1:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,8 +13,14 @@ from semblend_core import Outcome, SemanticPrefixResult
 from semblend_core.serving import Namespaces, RequestBook, Wish
 from semblend_core.serving.tree import TreeLife
 
+LONGEST_KEY = 4096
+"""Characters. Donors are found in SGLang's tree by their key, so it is kept with each; clients choose its length."""
 FORGOTTEN_AFTER_S = 600.0
 """A waiting request that SGLang has not asked about for so long has left the queue in a way nobody told."""
+
+
+ELASTIC_SIZE = re.compile(r"\|?elastic_ep_size=\d+$")
+"""What SGLang appends to ``extra_key`` where its expert parallelism is elastic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +30,29 @@ class TreeKey:
     extra_key: str | None
     """Includes the adapter's id: SGLang appends it."""
     cache_salt: str | None = None
+    lora_id: str | None = field(default=None, compare=False)
+
+    @property
+    def is_short(self) -> bool:
+        return len(self.extra_key or "") + len(self.cache_salt or "") <= LONGEST_KEY
 
     @property
     def salt(self) -> str | None:
         """For the namespace. Both parts come from clients and may hold a tenant's salt, so both are hashed there."""
-        if self.extra_key is None and self.cache_salt is None:
+        if not self.cache_salt and not self._of_client:
             return None
         return json.dumps([self.extra_key, self.cache_salt])
+
+    @property
+    def adapter(self) -> str | None:
+        """For the namespace: what SGLang itself tells apart."""
+        return (self.extra_key or "").removeprefix(self._of_client) or None
+
+    @property
+    def _of_client(self) -> str:
+        """The part of ``extra_key`` that came with the request."""
+        without_size = ELASTIC_SIZE.sub("", self.extra_key or "")
+        return without_size.removesuffix(self.lora_id or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +75,8 @@ class SglangLife(TreeLife):
     key: TreeKey = field(kw_only=True)
     alias: SemanticPrefixResult | None = None
     """Tokens under which the exact cache is asked instead."""
+    unasked: bool = False
+    """The last round had no time left to look it up for the first time."""
     saved_skip_insert: bool | None = None
     """SGLang's own do-not-publish switch, as it was before SemBlend set it."""
 
@@ -130,9 +155,9 @@ class SglangRequests(RequestBook[SglangLife]):
         life = SglangLife(
             request,
             request.rid,
-            self.namespaces.of(None, asked.key.salt),
+            self.namespaces.of(asked.key.adapter, asked.key.salt),
             request.origin_input_ids,
-            Wish.among(request.sampling_params.custom_params),
+            Wish.among(request.sampling_params.custom_params) if asked.key.is_short else Wish("off", capture=False),
             key=asked.key,
         )
         self.add(life)

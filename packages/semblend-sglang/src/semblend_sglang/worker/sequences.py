@@ -73,12 +73,38 @@ def as_sequences(batch: Any, rows: dict[int, Rows], prompts: dict[int, Any]) -> 
     """
     sequences = _sequences_of(batch, rows)
     view = _request_view(batch, rows, [each.owner for each in sequences])
-    shown = _shown(batch, sequences, rows, prompts)
-    saved = {name: getattr(batch, name) for name in shown}
-    try:
-        for name, value in shown.items():
-            setattr(batch, name, value)
+    with _showing(batch, _shown(batch, sequences, rows, prompts)):
         yield view
+
+
+@contextmanager
+def as_computed(batch: Any, claims: dict[int, tuple[int, int]], prompts: dict[int, Any]) -> Iterator[None]:
+    """Show ``batch`` as if nothing had been moved for these requests: they compute all of their claims.
+
+    For when it cannot be made with rows. There is one sequence per request, as in any batch of SGLang's. It holds more
+    tokens than SGLang planned for, once.
+    """
+    more = [end - start for start, end in (claims.get(index, (0, 0)) for index in range(len(batch.extend_lens)))]
+    shown: dict[str, Any] = {
+        "prefix_lens": [prefix - added for prefix, added in zip(batch.prefix_lens, more, strict=True)],
+        "extend_lens": [length + added for length, added in zip(batch.extend_lens, more, strict=True)],
+        "extend_num_tokens": sum(batch.extend_lens) + sum(more),
+    }
+    shown["input_ids"], shown["out_cache_loc"] = _tokens(batch, {at: (claims[at],) for at in claims}, prompts)
+    if batch.extend_logprob_start_lens is not None:
+        starts = zip(batch.extend_logprob_start_lens, more, strict=True)
+        shown["extend_logprob_start_lens"] = [start + added for start, added in starts]
+    with _showing(batch, shown):
+        yield
+
+
+@contextmanager
+def _showing(batch: Any, fields: dict[str, Any]) -> Iterator[None]:
+    saved = {name: getattr(batch, name) for name in fields}
+    try:
+        for name, value in fields.items():
+            setattr(batch, name, value)
+        yield
     finally:
         for name, value in saved.items():
             setattr(batch, name, value)

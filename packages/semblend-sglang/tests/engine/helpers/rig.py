@@ -25,10 +25,13 @@ from toy_model import HEAD, LATENT, ToyModel
 from semblend_core import SelfTestResult, SelfTestState, Settings, create_provider
 from semblend_core.kv import Rotation
 from semblend_core.serving import Namespaces
-from semblend_sglang.compat import hooks
+from semblend_sglang.compat import hooks, weights
 from semblend_sglang.compat.unified import SemBlendUnifiedCache
-from semblend_sglang.scheduler.side import BatchLimits, Side
+from semblend_sglang.scheduler.fitting import BatchLimits
+from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.pool import slot_pool_of
+
+TRUSTING = {"sharing": "all", "cached_tokens": "exact"}
 
 
 class Rig(ToyModel):
@@ -69,7 +72,7 @@ class Rig(ToyModel):
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
-        self.settings = Settings(min_span_tokens=32, quality_tier="fast", **settings)
+        self.settings = Settings(**{**TRUSTING, "min_span_tokens": 32, "quality_tier": "fast", **settings})
         provider = create_provider(self.settings, engine="sglang")
         self.namespaces = Namespaces(
             model="rig",
@@ -89,6 +92,8 @@ class Rig(ToyModel):
         self.waiting: list[Req] = []
         self.running: list[Req] = []
         self.chunked: Req | None = None
+        self.of_batch: dict[str, Any] = {}
+        """Fields that a batch has otherwise."""
         self.before_admission: Callable[[Req], None] = lambda request: None
 
     # --- What clients and the scheduler do ---------------------------------------------------------------------------
@@ -111,6 +116,8 @@ class Rig(ToyModel):
 
     def step(self) -> list[Req]:
         """One round of the scheduler: admit what fits, compute it, and hand the results on."""
+        if self.side is not None:
+            self.side.round.begin()
         adder = PrefillAdder(
             self.page_size,
             self.tree,
@@ -171,8 +178,17 @@ class Rig(ToyModel):
 
     def update_weights(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Without emptying the tree, unless that happens ``meanwhile``."""
-        updater = SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree))
-        hooks.update_weights(lambda _: meanwhile(), updater)
+        weights.update_weights(lambda _: meanwhile(), self.updater())
+
+    def update_over_rdma(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Others write to the weights; SGLang hears of the beginning and of the end."""
+        weights.open_session(lambda _: None, self.updater())
+        meanwhile()
+        weights.update_weights(lambda _: None, self.updater())
+
+    def updater(self) -> Any:
+        """As SGLang's own knows its scheduler."""
+        return SimpleNamespace(scheduler=SimpleNamespace(tree_cache=self.tree, server_args=SimpleNamespace()))
 
     def settle(self) -> None:
         """Nothing runs beside it."""
@@ -234,6 +250,7 @@ class Rig(ToyModel):
             if not request.retracted_stain:  # SGLang counts what was cached once per request.
                 request.cached_tokens += prefix - request.already_computed
                 request.already_computed = request.extend_end
+        vars(batch).update(self.of_batch)
         hooks.make_forward_batch(self._compute, SimpleNamespace, batch)
 
     def _computed(self, request: Req) -> None:

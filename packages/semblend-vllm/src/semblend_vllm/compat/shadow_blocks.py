@@ -58,36 +58,46 @@ class ShadowBlocks:
 
     def get_new_blocks(self, num_blocks: int) -> Any:
         if self._shadows:
-            self._put_in_front(self._exact_among_next(num_blocks))
+            self._spare_exact_among_next(num_blocks)
         return self._get_new_blocks(num_blocks)
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
-    def _exact_among_next(self, count: int) -> int:
-        """How many exact blocks would be evicted next."""
+    def _spare_exact_among_next(self, count: int) -> None:
+        """Put what is not exact in front of what would be evicted next and is."""
+        free = self._next_free(count)
+        spared = [block for block in free if self._is_exact(block)]
+        if not spared:
+            return
+        others = [block for block in free if not self._is_exact(block)]
+        first = self._oldest_shadows(len(spared), apart_from={block.block_id for block in others}) + others
         queue = self._pool.free_block_queue
-        exact, block = 0, queue.fake_free_list_head.next_free_block
-        for _ in range(count):
-            if block is queue.fake_free_list_tail:
-                break
-            if block.block_hash is not None and self._shadows.get(block.block_id) != block.block_hash:
-                exact += 1
-            block = block.next_free_block
-        return exact
+        for block in first:
+            queue.remove(block)
+        queue.prepend_n(first)
 
-    def _put_in_front(self, count: int) -> None:
-        queue, chosen = self._pool.free_block_queue, []
-        for block_id in list(self._shadows) if count else ():
+    def _next_free(self, count: int) -> list[Any]:
+        queue, free = self._pool.free_block_queue, []
+        block = queue.fake_free_list_head.next_free_block
+        while len(free) < count and block is not queue.fake_free_list_tail:
+            free.append(block)
+            block = block.next_free_block
+        return free
+
+    def _is_exact(self, block: Any) -> bool:
+        return block.block_hash is not None and self._shadows.get(block.block_id) != block.block_hash
+
+    def _oldest_shadows(self, count: int, apart_from: set[int]) -> list[Any]:
+        chosen: list[Any] = []
+        for block_id in list(self._shadows):
             block = self._pool.blocks[block_id]
             if block.block_hash is None or block.block_hash != self._shadows[block_id]:
                 del self._shadows[block_id]  # Evicted, and perhaps given to somebody else.
-            elif block.ref_cnt == 0:
+            elif block.ref_cnt == 0 and block_id not in apart_from:
                 chosen.append(block)
                 if len(chosen) == count:
                     break
-        for block in chosen:
-            queue.remove(block)
-        queue.prepend_n(chosen)
+        return chosen
 
 
 def _published(

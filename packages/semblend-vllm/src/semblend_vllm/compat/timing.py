@@ -43,6 +43,7 @@ def cost_identity(vllm_config: Any) -> dict[str, str]:
         "engine": "vllm",
         "version": str(installed_version()),
         "model": str(model.model),
+        "config": str(model.hf_config),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
         "device": str(current_platform.get_device_name() or current_platform.device_type),

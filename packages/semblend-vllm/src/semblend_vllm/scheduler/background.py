@@ -36,7 +36,10 @@ class Background:
     def go_on(self) -> None:
         """Behind a step: begin the next piece, if there is nothing else to do."""
         opening = self._side.hot.next()
-        if opening is None or not self._may_work or not compat.is_idle(self._scheduler):
+        if opening is None:
+            self._piece = self._known = None  # It may have been purged.
+            return
+        if not self._may_work or not compat.is_idle(self._scheduler):
             return
         hashes = self._hashes_of(opening)
         exact = compat.published_tokens(self._scheduler, hashes)
@@ -56,12 +59,24 @@ class Background:
 
     @contained
     def step_aside(self) -> None:
-        """Before a step: somebody has come, and a piece that has not begun can wait."""
-        request = None if self._piece is None else self._scheduler.requests.get(self._piece[0])
-        if request is None or request.num_computed_tokens or compat.is_alone(self._scheduler, request):
+        """Before a step: somebody has come, and what is left of a piece can wait."""
+        request = self._under_way()
+        if request is None or request.num_computed_tokens >= request.num_prompt_tokens:
             return
-        self._piece = None
-        compat.abort(self._scheduler, request)
+        if not compat.is_alone(self._scheduler, request):
+            self._piece = None
+            compat.abort(self._scheduler, request)
+
+    @contained
+    def stop(self) -> None:
+        """vLLM is about to empty its cache, which it refuses while somebody uses it."""
+        request = self._under_way()
+        if request is not None:
+            self._piece = None
+            compat.abort_at_once(self._scheduler, request)
+
+    def _under_way(self) -> Any | None:
+        return None if self._piece is None else self._scheduler.requests.get(self._piece[0])
 
     def _hashes_of(self, opening: Opening[Any]) -> list[Any]:
         """Made once for all its pieces: a long opening has thousands."""

@@ -16,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from semblend_core.serving import Claim, WorkerNews
+from semblend_core.serving import Claim, WorkerNews, shown_as_cached
 from semblend_vllm.compat import scheduling as compat
 from semblend_vllm.compat.timing import tell_scheduled
 from semblend_vllm.scheduler.background import Background
@@ -59,7 +59,11 @@ class _WithRows:
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side = self._side
         if side is None:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)  # type: ignore[misc, no-any-return]
+        with side.turn:
+            return self._schedule(side, *args, **kwargs)
+
+    def _schedule(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side.costs.begin_step()
         side.catch_up()
         self._background.step_aside()
@@ -75,17 +79,22 @@ class _WithRows:
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
-        side, told = self._side, model_runner_output.kv_connector_output
-        if side is not None:
-            side.costs.step_finished(scheduler_output)
-        if side is not None and told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
+        side = self._side
+        if side is None:
+            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        with side.turn:
+            return self._update(side, scheduler_output, model_runner_output)
+
+    def _update(self, side: SchedulerSide, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        told = model_runner_output.kv_connector_output
+        side.costs.step_finished(scheduler_output)
+        if told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
             # Before vLLM takes the results for good: those of a request whose load failed are not.
             side.hear(told.kv_connector_worker_meta)
             told.kv_connector_worker_meta = None
             self._start_failed_over(side, model_runner_output)
         answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if side is not None:
-            self._background.go_on()
+        self._background.go_on()
         return answer
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
@@ -93,6 +102,11 @@ class _WithRows:
         side = self._side
         if side is None:
             return bool(super().reset_prefix_cache(*args, **kwargs))  # type: ignore[misc]
+        with side.turn:
+            return self._reset(side, *args, **kwargs)
+
+    def _reset(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> bool:
+        self._background.stop()
         for life in side.reusing():
             if compat.waits_with_blocks(life.request):
                 side.give_up(life)
@@ -109,8 +123,8 @@ class _WithRows:
             side.requests.start_over(life)
             if claim is not None:
                 # Rows count as computed once they all are.
-                found = claim.end - claim.start if rows_left else claim.reused_tokens
-                compat.count_as_found(self, life.request, found, 0)
+                found = claim.length if rows_left else claim.reused_tokens
+                compat.count_as_found(self, life.request, before=found, now=0, shown=0)
 
     @contextmanager
     def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
@@ -157,9 +171,7 @@ class _WithRows:
     def _end_long_claims(self, side: SchedulerSide) -> None:
         for ready in side.long_claims.take_ready():
             compat.end_waiting(self, [ready.life.request_id])
-            compat.count_as_found(
-                self, ready.life.request, ready.claim.end - ready.claim.start, ready.claim.reused_tokens
-            )
+            self._count_as_found(side, ready.life, ready.claim)
         compat.end_waiting(self, side.long_claims.take_ended())
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
@@ -172,15 +184,21 @@ class _WithRows:
             return False
         claims = side.claims_in(work)
         for life, claim in claims:
-            self._add_rows_of(output, life, claim)
+            self._add_rows_of(output, side, life, claim)
         return any(claim.rows for _, claim in claims)
 
-    def _add_rows_of(self, output: SchedulerOutput, life: VllmRequest, claim: Claim) -> None:
+    def _add_rows_of(self, output: SchedulerOutput, side: SchedulerSide, life: VllmRequest, claim: Claim) -> None:
         row_ids = compat.add_rows(self, output, life.request, claim.rows)
         # Workers drop finished requests at the beginning of the step that names them, which is the next one.
         self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
-        # Rows are computed, not found.
-        compat.count_as_found(self, life.request, claim.end - claim.start, claim.reused_tokens)
+        self._count_as_found(side, life, claim)
+
+    def _count_as_found(self, side: SchedulerSide, life: VllmRequest, claim: Claim) -> None:
+        """Rows are computed, not found."""
+        reused = claim.reused_tokens
+        compat.count_as_found(
+            self, life.request, before=claim.length, now=reused, shown=shown_as_cached(side.settings, reused)
+        )
 
 
 class SyncScheduler(_WithRows, Scheduler):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from semblend_core import TenantReport
 from semblend_core.serving import Claim, Lineage, LineageBook
 from semblend_vllm.scheduler.requests import Taken, VllmRequest, shadows
 
@@ -92,6 +93,15 @@ class Lineages:
             self._under_way.remove(life)
             self.book.spoil(life.lineage)
 
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """vLLM's blocks of these lineages stay until it needs them, and nobody knows their names any more."""
+        gone = self.book.forget_tenant(tenant)
+        self.generation += 1
+        return TenantReport(lineages=len(gone))
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return self.book.held_by(tenant)
+
     def clear(self) -> None:
         self.book.clear()
         self.generation += 1
@@ -112,7 +122,8 @@ class Lineages:
         parent = parents[-1] if parents else None
         if parent is not None and not parent.children:
             return
-        for lineage in self.book.behind(life.namespace, life.first_tokens(reach), reach, parent):
+        tokens = life.first_tokens(reach + self.book.TOLD_APART_BY)
+        for lineage in self.book.behind(life.namespace, tokens, reach, parent):
             first = max(lineage.start, exact)
             named = _Named(life.true_hashes, lineage.name)
             end = self._reach(named, first // self._block_size, life)
@@ -126,6 +137,8 @@ class Lineages:
         assert self.holds is not None
         holds, last = self.holds, (life.request.num_tokens - 1) // self._block_size
         blocks = range(first_block, min(last, len(hashes)))
+        if not blocks or not holds(hashes[first_block]):
+            return first_block * self._block_size  # As with most lineages that are looked at.
         found = bisect_left(blocks, True, key=lambda block: not holds(hashes[block]))
         return (first_block + found) * self._block_size
 

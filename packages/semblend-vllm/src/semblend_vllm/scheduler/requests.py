@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from semblend_core import DeclineReason, Namespace, Settings, identity_of_weights
-from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish
+from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish, may_share
+
+MOST_ADAPTERS = 1024
+"""Whose weights are remembered. Those of others are looked at again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +125,7 @@ class Follower:
     def __init__(self, vllm_config: Any, settings: Settings) -> None:
         self._settings = settings
         self._adapters: dict[tuple[int, str], str] = {}
-        """What is known of adapters' weights."""
+        """What is known of adapters' weights. Names and numbers are vLLM's, another with every start."""
         model, cache = vllm_config.model_config, vllm_config.cache_config
         dtype = cache.cache_dtype if cache.cache_dtype != "auto" else model.dtype
         commit = getattr(model.hf_config, "_commit_hash", None)
@@ -138,7 +141,7 @@ class Follower:
                 ("quantization", str(model.quantization)),
                 ("overrides", str(model.hf_overrides)),
                 ("load_format", str(vllm_config.load_config.load_format)),
-                ("weights", identity_of_weights(model.model, commit)),
+                ("weights", identity_of_weights(model.model, commit, vllm_config.load_config.load_format)),
             ),
         )
 
@@ -152,19 +155,24 @@ class Follower:
         generates = request.sampling_params is not None
         if not is_all_tokens(request) or not generates or request.skip_reading_prefix_cache or growing:
             return DeclineReason.UNSUPPORTED_REQUEST
+        namespace = self.namespace(request)
+        if not may_share(self._settings, namespace):
+            return DeclineReason.NO_SALT
         wish = Wish.among(request.kv_transfer_params)
-        return VllmRequest(request, str(request.request_id), self.namespace(request), request.prompt_token_ids, wish)
+        return VllmRequest(request, str(request.request_id), namespace, request.prompt_token_ids, wish)
 
     def namespace(self, request: Any) -> Namespace:
-        return self._namespaces.of(self._adapter(request.lora_request), request.cache_salt)
+        return self._namespaces.of(self._adapter(request.lora_request), request.cache_salt or None)
 
     def _adapter(self, lora: Any) -> str | None:
         if lora is None:
             return None
         known = (lora.lora_int_id, lora.lora_path)
         if known not in self._adapters or getattr(lora, "load_inplace", False):
+            while len(self._adapters) >= MOST_ADAPTERS:
+                del self._adapters[next(iter(self._adapters))]
             self._adapters[known] = identity_of_weights(lora.lora_path)
-        return f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}:{self._adapters[known]}"
+        return self._adapters[known]
 
 
 def is_all_tokens(request: Any) -> bool:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from semblend_core import AuditSink, DeclineReason, LoadAdvertised, SemanticLookupProvider, Settings
+from semblend_core import (
+    AuditSink,
+    DeclineReason,
+    LoadAdvertised,
+    SemanticLookupProvider,
+    Settings,
+    TenantReport,
+    tenant_of_salt,
+)
 from semblend_core.serving import (
     CaptureOrder,
     Claim,
@@ -20,6 +29,7 @@ from semblend_core.serving import (
     SelfTest,
     Stage,
     StepWork,
+    Tenants,
     WorkerNews,
     contain,
     contained,
@@ -29,12 +39,16 @@ from semblend_vllm.scheduler.admission import Admission
 from semblend_vllm.scheduler.lineages import Lineages
 from semblend_vllm.scheduler.long_claims import LongClaims, corrected
 from semblend_vllm.scheduler.requests import Follower, VllmRequest
+from semblend_vllm.scheduler.turn import in_turn
 
 logger = logging.getLogger(__name__)
 
 
 class SchedulerSide:
-    """Called on the scheduler's thread only. Nothing raises into the engine: what fails is served cold, and counted."""
+    """Called on the scheduler's thread only, but for ``purge`` and ``held_by``.
+
+    Nothing raises into the engine: what fails is served cold, and counted.
+    """
 
     def __init__(
         self,
@@ -49,7 +63,7 @@ class SchedulerSide:
         audit: AuditSink | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward."""
-        self.costs = costs
+        self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
         self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit)
@@ -70,12 +84,18 @@ class SchedulerSide:
             correcting,
             costs,
         )
+        self.tenants = Tenants(provider, lambda: self.requests, (self.keeper, self.lineages, self.hot), audit)
+        self.turn = threading.RLock()
+        """Held while vLLM's scheduler is at work, so that other threads can wait for their turn."""
+        self._to_purge: list[str] = []
+        """Tenants that no step has told the workers of."""
         self._loads: dict[str, tuple[LoadOrder, CorrectionOrder | None]] = {}
         """Of admitted requests that no step has computed yet."""
         self._failed: list[VllmRequest] = []
         """Requests whose load did not come: their blocks hold nothing of use."""
 
     @contained
+    @in_turn
     def catch_up(self) -> None:
         """Before a step: hear what a worker in this process has not told yet."""
         news = self._neighbour.take_news()
@@ -90,6 +110,7 @@ class SchedulerSide:
         return self._open(request) is not None
 
     @contained
+    @in_turn
     def look(self, request: Any) -> None:
         """Before vLLM looks for blocks of a waiting request: name them by a lineage, where one has more of them."""
         life = self._open(request)
@@ -105,6 +126,7 @@ class SchedulerSide:
         life = self._open(request)
         return None if life is None else self.admission.prepare(life, computed_tokens)
 
+    @in_turn
     def claim(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens behind the exact prefix that the engine may count on; None: ask again in the next step.
 
@@ -117,6 +139,7 @@ class SchedulerSide:
         return self.admission.claim(life, computed_tokens)
 
     @contained
+    @in_turn
     def allocated(self, request: Any, block_ids: list[int], external_tokens: int) -> None:
         life = self.requests.get(request.request_id)
         if life is None:
@@ -148,9 +171,11 @@ class SchedulerSide:
                 LoadAdvertised(request_id=life.request_id, namespace=life.namespace, tokens=tokens, spans=spans)
             )
 
+    @in_turn
     def put_into(self, work: StepWork, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> None:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
         work.forget = self.keeper.take_forgotten()
+        work.purge, self._to_purge = self._to_purge, []
         for request_id in [each for each in self._loads if each in scheduled]:
             load, correction = self._loads.pop(request_id)
             work.loads.append(load)
@@ -177,6 +202,7 @@ class SchedulerSide:
         return [life for life in failed if life.stage is not Stage.ENDED]
 
     @contained
+    @in_turn
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
         never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
@@ -190,6 +216,7 @@ class SchedulerSide:
                 self.lineages.failed(life)
 
     @contained
+    @in_turn
     def reset(self) -> None:
         """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
         self._follow.new_weights()
@@ -209,9 +236,36 @@ class SchedulerSide:
         """What it counts on is of no use any longer: as if its load had failed."""
         self._load_failed(life.request_id, DeclineReason.DONOR_EVICTED)
 
+    # --- What an operator asks ---------------------------------------------------------------------------------------
+
+    def purge(self, salt: str | None) -> TenantReport:
+        """Drop all that came with this salt, and wait until it is gone: what there was. Any thread.
+
+        Requests under way are served to their end and leave nothing. Workers in other processes drop their part at
+        the beginning of the next step.
+        """
+        return self.purge_tenant(tenant_of_salt(salt))
+
+    def purge_tenant(self, tenant: str) -> TenantReport:
+        with self.turn:
+            found = self.tenants.begin_purge(tenant)
+            self._to_purge.append(tenant)  # Also for what a step under way is about to capture.
+        self.tenants.finish_purge()
+        return found + self._neighbour.purge(tenant)
+
+    def held_by(self, salt: str | None) -> TenantReport:
+        """What is held of all that came with this salt, here and by a worker in this process. Any thread."""
+        return self.show_tenant(tenant_of_salt(salt))
+
+    def show_tenant(self, tenant: str) -> TenantReport:
+        with self.turn:
+            found = self.tenants.held_by(tenant)
+        return found + self._neighbour.held_by(tenant)
+
     # --- What the workers say ----------------------------------------------------------------------------------------
 
     @contained
+    @in_turn
     def hear(self, news: WorkerNews) -> None:
         for request_id, reason in news.failed.items():  # First: what follows may fail, and these must not be lost.
             self._load_failed(request_id, reason)
@@ -239,8 +293,9 @@ class SchedulerSide:
 
     @property
     def expects_news(self) -> bool:
-        """Whether a worker in another process must hear something, or will soon have something to tell."""
-        return not self._neighbour.is_here and (self.keeper.captures.any_coming or self.keeper.any_forgotten)
+        """Whether workers must hear something, or will soon have something to tell, that no request waits for."""
+        elsewhere = not self._neighbour.is_here and (self.keeper.captures.any_coming or self.keeper.any_forgotten)
+        return bool(self._to_purge) or elsewhere
 
     def check_integrity(self) -> None:
         self.provider.check_integrity()
@@ -269,7 +324,7 @@ class SchedulerSide:
 
     def _note_opening(self, life: VllmRequest) -> None:
         """When a request is done with, and nobody waits for its first token: many may ask for what it began with."""
-        if life.stage not in (Stage.LOADING, Stage.REUSING):
+        if life.purged or life.stage not in (Stage.LOADING, Stage.REUSING):
             return
         if life.taken is not None:
             self.hot.note(life.taken.lineages, life.token_ids, life.taken.end, life.like)

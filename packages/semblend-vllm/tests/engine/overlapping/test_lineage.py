@@ -122,6 +122,32 @@ def test_it_is_evicted_before_what_is_exact(new_overlapping: Callable[..., Any],
     engine.check_nothing_is_left()
 
 
+@pytest.mark.parametrize("wanted", [3, 10, 20])
+def test_no_exact_block_goes_while_there_are_others(
+    new_overlapping: Callable[..., Any], source: random.Random, wanted: int
+) -> None:
+    """In whatever order they became free. vLLM keeps those without a name in front."""
+    engine = new_overlapping(blocks=120)
+    opening = some(source, 40) + brought(engine, source) + some(source, 20)
+    names = engine.names_of_lineages(converse(engine, source, opening, 1)[0])
+    pool = engine.pool
+    free = pool.free_block_queue.get_all_free_blocks()
+    source.shuffle(free)
+    free.sort(key=lambda block: block.block_hash is not None)
+    for block in free:
+        pool.free_block_queue.remove(block)
+    pool.free_block_queue.append_n(free)
+    named = [block for block in free if block.block_hash is not None and block.block_hash[:32] in names]
+    others = len(named) + sum(block.block_hash is None for block in free)
+    exact = [block for block in free if block.block_hash is not None and block not in named]
+    while others >= wanted:
+        taken = pool.get_new_blocks(wanted)
+        assert not set(map(id, taken)) & set(map(id, exact))
+        others -= wanted
+    taken = pool.get_new_blocks(wanted)
+    assert len(set(map(id, taken)) & set(map(id, exact))) == wanted - others
+
+
 def test_equal_prompts_at_once_hold_it_once(engine: Any, document: Prompt, source: random.Random, answer: Any) -> None:
     opening = some(source, 40) + document + some(source, 20)
     free = engine.pool.get_num_free_blocks()
@@ -216,4 +242,42 @@ def test_a_paused_engine_computes_nothing_in_the_background(
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     ask(engine, some(source, 50))
     assert engine.side.provider.stats().background_tokens > 0
+    engine.check_nothing_is_left()
+
+
+def in_the_background(engine: Any, document: Prompt, source: random.Random) -> str:
+    """Let a piece of a hot opening begin; the id it goes by."""
+    opening = some(source, 40) + document
+    for _ in range(3):
+        engine.add(opening + some(source, 20), ANSWER)
+        while not (pieces := [name for name in engine.scheduler.requests if name.startswith("semblend-exact")]):
+            if not engine.scheduler.has_requests() and not engine.in_flight:
+                break
+            engine.step()
+    (piece,) = pieces
+    while not engine.computed[piece]:
+        engine.step()
+    return str(piece)
+
+
+def test_a_piece_that_has_begun_steps_aside_too(engine: Any, document: Prompt, source: random.Random) -> None:
+    """It takes more than a step, and who comes meanwhile would share the next ones with it."""
+    piece = in_the_background(engine, document, source)
+    so_far = engine.computed[piece]
+    late = engine.add(some(source, 50), 2)
+    while not engine.answers[late.request_id]:
+        engine.step()
+    assert engine.computed[piece] == so_far
+    engine.finish()
+    assert engine.side.provider.stats().background_tokens > 0, "it goes on when all are served"
+    engine.check_nothing_is_left()
+
+
+def test_the_background_is_in_no_resets_way(engine: Any, document: Prompt, source: random.Random) -> None:
+    """vLLM does not empty a cache that somebody uses, and nobody does."""
+    in_the_background(engine, document, source)
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
+    assert not engine.cached_blocks()
+    engine.finish()
+    assert not engine.cached_blocks(), "what was under way is not found either"
     engine.check_nothing_is_left()

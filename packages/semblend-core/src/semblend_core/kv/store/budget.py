@@ -23,6 +23,8 @@ class Copy:
     """Handles, loads and moves that read these bytes; they are freed when nobody does."""
     listed: bool = True
     """False once it was evicted or forgotten: nobody new may pin it."""
+    scrub: bool = False
+    """Its bytes are overwritten before their memory is lent again."""
 
 
 @dataclass(slots=True, eq=False)

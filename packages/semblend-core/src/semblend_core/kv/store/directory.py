@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -15,17 +16,20 @@ except ImportError:  # not a POSIX system: one process per folder is then the us
     fcntl = None  # type: ignore[assignment]
 
 from semblend_core.kv.store.donor_file import (
+    LARGEST_METADATA,
     Checksums,
     DonorMetadata,
     FileLayout,
     decode_metadata,
     encode_metadata,
+    open_file,
     write_all,
     write_tensors,
 )
 from semblend_core.kv.store.kv_spec import LayerTensors
 from semblend_core.kv.store.options import StoreDirectoryError
-from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine
+from semblend_core.kv.store.vocabulary import CorruptDonorError, FormerDonorError, Quarantine
+from semblend_core.private_folder import OpenToOthersError, make_private
 
 Result = TypeVar("Result")
 
@@ -52,8 +56,10 @@ class StoreDirectory:
         self._sync = sync
         try:
             for folder in (self.root, self.donors, self.quarantine):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(folder, "SEMBLEND_STORE_DISK_PATH")
             self._lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OpenToOthersError as error:
+            raise StoreDirectoryError(str(error)) from error
         except OSError as error:
             raise StoreDirectoryError(
                 f"disk_path={str(self.root)!r} cannot be written ({error.strerror}): "
@@ -96,7 +102,8 @@ class StoreDirectory:
         return status.f_bavail * status.f_frsize
 
     def scan(self) -> Iterator[DonorMetadata | CorruptDonorError]:
-        """Every whole donor, and what is wrong with the others, which are set aside. Removes unfinished writes.
+        """Every whole donor, and what is wrong with the others, which are set aside. Removes unfinished writes, and
+        donors of earlier formats.
 
         Files that are not named as the store names them are left alone.
         """
@@ -108,6 +115,9 @@ class StoreDirectory:
         for stem in stems:
             try:
                 yield self._check(stem)
+            except FormerDonorError as error:
+                self.delete(stem)
+                yield error
             except CorruptDonorError as error:
                 self.set_aside(stem, error.reason)
                 yield error
@@ -117,25 +127,43 @@ class StoreDirectory:
         for ending in (METADATA, DATA):
             with contextlib.suppress(OSError):
                 os.replace(self.donors / (stem + ending), self.quarantine / f"{stem}.{reason}{ending}")
+        self._trim_quarantine()
+
+    def _trim_quarantine(self) -> None:
+        """The newest stay. What lies there may be no file at all, and is no less removed."""
+        aside = []
         with contextlib.suppress(OSError):
-            kept = sorted(self.quarantine.iterdir(), key=lambda path: path.stat().st_ctime_ns, reverse=True)
-            total = 0
-            for path in kept:
-                total += path.stat().st_size
-                if total > self._quarantine_bytes:
-                    total -= path.stat().st_size
-                    path.unlink()
+            for entry in os.scandir(self.quarantine):
+                about = entry.stat(follow_symlinks=False)
+                aside.append((about.st_ctime_ns, about.st_size, Path(entry.path)))
+        total = 0
+        for _, size, path in sorted(aside, reverse=True):
+            total += size
+            if total > self._quarantine_bytes:
+                total -= size
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def empty_quarantine(self) -> None:
+        """Damaged files do not always say whose they were."""
+        with contextlib.suppress(OSError):
+            for path in self.quarantine.iterdir():
+                path.unlink(missing_ok=True)
 
     def _check(self, stem: str) -> DonorMetadata:
         try:
-            metadata = decode_metadata((self.donors / (stem + METADATA)).read_bytes())
+            with open(open_file(self.donors / (stem + METADATA)), "rb") as file:
+                content = file.read(LARGEST_METADATA + 1)
         except OSError as error:
             raise CorruptDonorError(Quarantine.BAD_METADATA, str(error)) from error
+        if len(content) > LARGEST_METADATA:
+            raise CorruptDonorError(Quarantine.BAD_METADATA, "larger than any donor's metadata")
+        metadata = decode_metadata(content)
         if metadata.stem != stem:
             raise CorruptDonorError(Quarantine.MISMATCH, "the metadata of another donor")
         layout = FileLayout(metadata.spec)
         try:
-            with open(self.data_path(stem), "rb") as file:
+            with open(open_file(self.data_path(stem)), "rb") as file:
                 header, size = file.read(len(layout.header)), os.fstat(file.fileno()).st_size
         except OSError as error:
             raise CorruptDonorError(Quarantine.MISSING_DATA, str(error)) from error

@@ -21,6 +21,7 @@ from semblend_core.kv.store.donor_file import (
     Piece,
     chunk_checksums,
     largest_metadata,
+    open_file,
     raw_bytes,
     read_all,
 )
@@ -82,7 +83,7 @@ class DiskTier(StorageTier):
             raise
         return DiskStorage(metadata, layout)
 
-    def discard(self, storage: object) -> None:
+    def discard(self, storage: object, *, scrub: bool = False) -> None:
         assert isinstance(storage, DiskStorage)
         self.directory.delete(storage.stem)
 
@@ -127,7 +128,7 @@ class DiskReader:
             with side.open():
                 self._prepare(layout.largest_chunk())
             try:
-                descriptor = os.open(self._directory.data_path(storage.stem), os.O_RDONLY)
+                descriptor = open_file(self._directory.data_path(storage.stem))
             except FileNotFoundError as error:
                 raise CorruptDonorError(Quarantine.MISSING_DATA, str(error)) from error
             try:
@@ -139,6 +140,13 @@ class DiskReader:
                         self._read_tensor(descriptor, storage, tensor, layer, ranges, target, side)
             finally:
                 os.close(descriptor)
+
+    def scrub(self) -> None:
+        """Overwrite what was read last. Waits for a read under way."""
+        with self._lock:
+            for mark, buffer in zip(self._in_use, self._buffers, strict=True):
+                wait(mark)
+                buffer.zero_()
 
     def _read_tensor(
         self,

@@ -7,12 +7,15 @@ to find damage, not to withstand forgery.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from torch import Tensor
 
 from semblend_core.contract import TokenIds, as_token_ids
 from semblend_core.kv.store.kv_spec import DTYPE_NAMES, DTYPES, KvSpec, LayerTensors
-from semblend_core.kv.store.vocabulary import CorruptDonorError, DonorKey, Quarantine
+from semblend_core.kv.store.vocabulary import CorruptDonorError, DonorKey, FormerDonorError, Quarantine
 
 CHUNK_BYTES = 1024**2
 TENSOR_NAMES = ("keys", "values")
@@ -110,6 +113,15 @@ def write_all(descriptor: int, content: memoryview) -> None:
         content = content[os.write(descriptor, content) :]
 
 
+def open_file(path: Path) -> int:
+    """Of a file that the store wrote: no link, and nothing that never ends or never answers. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
 def read_all(descriptor: int, content: memoryview, offset: int) -> bool:
     """Fill ``content`` from ``offset`` on. False when the file ends before."""
     while content:
@@ -142,7 +154,12 @@ def _header(spec: KvSpec) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-FORMAT_VERSION = 1
+LARGEST_METADATA = 64 * 1024**2
+"""Of five million tokens. A larger file was not written by the store."""
+
+FORMAT_VERSION = 2
+FORMER_VERSIONS = (1,)
+"""1: weights were told by the times of their files."""
 _FIXED_BYTES = 1024
 _BYTES_PER_TOKEN_ID = 11  # Ten digits and a comma.
 _BYTES_PER_CHECKSUM = 8
@@ -199,11 +216,14 @@ def decode_metadata(content: bytes) -> DonorMetadata:
     try:
         whole = json.loads(content)
         version, digest, donor = whole["format"], whole["digest"], whole["donor"]
-    except (ValueError, KeyError, TypeError) as error:
+        is_as_written = digest == _digest(donor)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptDonorError(Quarantine.BAD_METADATA, f"not a donor's metadata: {error}") from error
+    if version in FORMER_VERSIONS:
+        raise FormerDonorError(Quarantine.WRONG_VERSION, f"format {version}, this is format {FORMAT_VERSION}")
     if version != FORMAT_VERSION:
         raise CorruptDonorError(Quarantine.WRONG_VERSION, f"format {version!r}, this is format {FORMAT_VERSION}")
-    if digest != _digest(donor):
+    if not is_as_written:
         raise CorruptDonorError(Quarantine.BAD_METADATA, "changed after it was written")
     try:
         return _metadata(donor)
@@ -213,13 +233,13 @@ def decode_metadata(content: bytes) -> DonorMetadata:
 
 def _metadata(donor: dict[str, Any]) -> DonorMetadata:
     spec = KvSpec(
-        layers=donor["layers"],
-        tokens=donor["tokens"],
-        kv_heads=donor["kv_heads"],
-        key_dim=donor["key_dim"],
-        value_dim=donor["value_dim"],
+        layers=_whole(donor["layers"]),
+        tokens=_whole(donor["tokens"]),
+        kv_heads=_whole(donor["kv_heads"]),
+        key_dim=_whole(donor["key_dim"]),
+        value_dim=None if donor["value_dim"] is None else _whole(donor["value_dim"]),
         dtype=DTYPES[donor["dtype"]],
-        first_position=donor["first_position"],
+        first_position=_whole(donor["first_position"]),
     )
     checksums = np.frombuffer(bytes.fromhex(donor["checksums"]), ">u4").astype(np.uint32)
     if not spec.storable or checksums.size != FileLayout(spec).chunks or donor["checksum"] != "crc32":
@@ -228,9 +248,16 @@ def _metadata(donor: dict[str, Any]) -> DonorMetadata:
     token_ids = None if ids is None else as_token_ids(ids)
     if token_ids is not None and token_ids.size != spec.tokens:
         raise ValueError("token ids and tokens do not go together")
-    return DonorMetadata(
-        DonorKey(donor["namespace"], donor["donor_id"]), donor["generation"], spec, checksums, token_ids
-    )
+    if not isinstance(donor["namespace"], str) or not isinstance(donor["donor_id"], str):
+        raise ValueError("it does not say whose it is")
+    key = DonorKey(donor["namespace"], donor["donor_id"])
+    return DonorMetadata(key, _whole(donor["generation"]), spec, checksums, token_ids)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError("not a number of tokens, heads, layers or the like")
+    return value
 
 
 def _digest(donor: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from semblend_core.contract import TenantReport, tenant_of
 from semblend_core.kv.store.budget import Copy, Entry, TierBudget
 from semblend_core.kv.store.options import StoreOptions
 from semblend_core.kv.store.stats import StoreStats, Tally
@@ -147,6 +148,32 @@ class Holdings:
             entry.copies.clear()
             return True, [copy for copy in copies if copy.pins == 0]
 
+    def forget_tenant(self, tenant: str) -> tuple[TenantReport, list[Copy]]:
+        """(what was held or on its way, the copies whose bytes are to be freed now)."""
+        with self.lock:
+            found = self._report(tenant)
+            for key in [key for key in self._coming if tenant_of(key.namespace) == tenant]:
+                del self._coming[key]
+                self.tally.declines[StoreDecline.FORGOTTEN] += 1
+            copies: list[Copy] = []
+            for key in [key for key in self._entries if tenant_of(key.namespace) == tenant]:
+                entry = self._entries.pop(key)
+                copies += entry.copies.values()
+                entry.copies.clear()
+            for copy in copies:
+                copy.scrub = True
+                self.budgets[copy.tier].remove(copy)
+            return found, [copy for copy in copies if copy.pins == 0]
+
+    def report(self, tenant: str) -> TenantReport:
+        """What is held of a tenant, or on its way."""
+        with self.lock:
+            return self._report(tenant)
+
+    def is_coming(self, entry: Entry) -> bool:
+        with self.lock:
+            return self._coming.get(entry.key) is entry
+
     def release(self, tier: Tier, charge: int) -> None:
         with self.lock:
             self.budgets[tier].release(charge)
@@ -198,6 +225,12 @@ class Holdings:
                 assert all(self._entries[key].copies[tier] is budget.copies[key] for key in listed), "a stray copy"
             assert all(entry.copies for entry in self._entries.values()), "a visible donor without bytes"
             assert not self._entries.keys() & self._coming.keys(), "a donor is both held and on its way"
+
+    def _report(self, tenant: str) -> TenantReport:
+        held = [entry for key, entry in self._entries.items() if tenant_of(key.namespace) == tenant]
+        coming = sum(tenant_of(key.namespace) == tenant for key in self._coming)
+        charges = sum(copy.charge for entry in held for copy in entry.copies.values())
+        return TenantReport(stored=len(held) + coming, bytes=charges)
 
     def _held(self, copy: Copy) -> Copy:
         self.budgets[copy.tier].pin(copy)

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    run: Callable[[], None]
+    run: Callable[[], object]
     dropped: Callable[[], None] = lambda: None
     """Called instead of ``run`` when the lane stops first."""
     nbytes: int = 0

@@ -40,8 +40,11 @@ class DeviceTier(StorageTier):
         wait(done)
         return kept
 
-    def discard(self, storage: object) -> None:
-        """Its last reference frees it; readers' streams were told to the allocator when they began."""
+    def discard(self, storage: object, *, scrub: bool = False) -> None:
+        """Its last reference frees it; readers' streams were told to the allocator when they began.
+
+        Never overwritten: a reader may still hold a view of it.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,8 +87,10 @@ class HostTier(StorageTier):
             raise
         return storage
 
-    def discard(self, storage: object) -> None:
+    def discard(self, storage: object, *, scrub: bool = False) -> None:
         assert isinstance(storage, HostStorage)
+        for extent in storage.extents if scrub else ():
+            self.pool.bytes_of(extent, extent.size).zero_()
         self.pool.give(storage.extents)
 
     def _allocate(self, spec: KvSpec) -> HostStorage:

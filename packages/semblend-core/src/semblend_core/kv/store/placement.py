@@ -88,10 +88,11 @@ class Placement:
             self.free(copy)
 
     def free(self, copy: Copy) -> None:
-        """Free the bytes of a copy that is unlisted and unpinned. Never waits: files go in the background."""
+        """Free the bytes of a copy that is unlisted and unpinned. Never waits: long work goes to the background."""
         discard = partial(self._discard, copy)
+        takes_long = copy.tier is Tier.DISK or copy.scrub
         # A stopped lane deletes no more; by then the store is closed and nobody waits for this thread.
-        if copy.tier is not Tier.DISK or not self._lanes[Tier.DISK].submit(Job(discard, dropped=discard), always=True):
+        if not takes_long or not self._lanes[copy.tier].submit(Job(discard, dropped=discard), always=True):
             discard()
 
     def lose(self, copy: Copy, reason: Quarantine) -> None:
@@ -167,7 +168,7 @@ class Placement:
             storage = self._write(stage, source)
             copy = self._holdings.commit(entry, stage.tier, storage, charge)
             if copy is None:
-                stage.discard(storage)
+                stage.discard(storage, scrub=True)
         finally:
             if copy is None:
                 self._holdings.release(stage.tier, charge)
@@ -184,7 +185,7 @@ class Placement:
                 self._retire(victim)
 
     def _discard(self, copy: Copy) -> None:
-        self._tiers[copy.tier].discard(copy.storage)
+        self._tiers[copy.tier].discard(copy.storage, scrub=copy.scrub)
         self._holdings.release(copy.tier, copy.charge)
 
     def _tell_gone(self, key: DonorKey, reason: Gone) -> None:

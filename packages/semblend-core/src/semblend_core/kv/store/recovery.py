@@ -14,6 +14,7 @@ from semblend_core.kv.store.stats import Tally
 from semblend_core.kv.store.vocabulary import (
     CorruptDonorError,
     DonorKey,
+    FormerDonorError,
     Quarantine,
     RecoveredDonor,
     StoreDecline,
@@ -55,7 +56,12 @@ class Recovery:
 
     def _take_stock(self, scanned: Sequence[DiskStorage | CorruptDonorError]) -> None:
         found: dict[DonorKey, DiskStorage] = {}
+        former = sum(isinstance(each, FormerDonorError) for each in scanned)
+        if former:
+            logger.warning("SemBlend removed %d donors of an earlier version: nothing tells their weights", former)
         for each in scanned:
+            if isinstance(each, FormerDonorError):
+                continue
             if isinstance(each, CorruptDonorError):
                 reason = each.reason
                 self._holdings.count(partial(_count, reason=reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from semblend_core.contract import Namespace, as_token_ids
+from semblend_core.contract import Namespace, TenantReport, as_token_ids
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.budget import Copy, Entry
 from semblend_core.kv.store.directory import StoreDirectory, Sync
@@ -43,8 +44,8 @@ from semblend_core.kv.store.vocabulary import (
 class DonorStore:
     """Threads: every method from any thread.
 
-    ``put``, ``acquire``, ``load``, ``contains``, ``tier_of``, ``forget`` and ``stats`` are made for the scheduler's
-    thread: they start work and never wait for a copy, a write or a read. ``recover``, ``flush`` and ``close`` wait.
+    All but ``recover``, ``purge``, ``flush`` and ``close`` are made for the scheduler's thread: they start work and
+    never wait for a copy, a write or a read. Those four wait.
     Faults of memory, disk or device end in a counted reason, never in an exception.
     """
 
@@ -80,6 +81,7 @@ class DonorStore:
         self._load_lane = Lane("load", options.queue_depth, options.queue_bytes)
         disk = self._tiers.get(Tier.DISK)
         self._disk = disk if isinstance(disk, DiskTier) else None
+        self._readers: list[DiskReader] = []
         self._placement = Placement(
             self._holdings, self._tiers, self._lanes, self._reader(), on_gone, lambda: self._loader.reap()
         )
@@ -176,6 +178,36 @@ class DonorStore:
             self._placement.free(copy)
         return known
 
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Make every donor of a tenant invisible at once, also those on their way: what there was.
+
+        Bytes and files go in the background, with what an earlier process left. ``purge`` waits for that.
+        """
+        found = self._drop_tenant(tenant)
+        if self._disk is not None:
+            self._lanes[Tier.DISK].submit(Job(partial(self._purge_disk, tenant)), always=True)
+        return found
+
+    def purge(self, tenant: str, timeout: float = 30.0) -> TenantReport:
+        """``forget_tenant``, and wait until nothing of it is left in host memory or on disk: what there was.
+
+        Damaged files that were set aside are deleted, whosever they were. Memory of the device is given back to its
+        allocator and not overwritten, since a load under way may still read it. TimeoutError after ``timeout`` seconds.
+        """
+        found = self._drop_tenant(tenant) + self._purge_disk(tenant)
+        passed = [threading.Event() for _ in self._lanes]
+        for lane, event in zip(self._lanes.values(), passed, strict=True):
+            if not lane.submit(Job(event.set, dropped=event.set), always=True):
+                event.set()  # It has stopped, and so holds nothing.
+        deadline = time.monotonic() + timeout
+        if not all(event.wait(max(0.0, deadline - time.monotonic())) for event in passed):
+            raise TimeoutError(f"the donor store did not come to the end of a purge within {timeout:g} s")
+        return found
+
+    def held_by(self, tenant: str) -> TenantReport:
+        """What the store holds of a tenant, or will soon."""
+        return self._holdings.report(tenant)
+
     def recover(self) -> list[RecoveredDonor]:
         """Make the donors that an earlier process left on disk visible, and name them. At start-up; it reads files.
 
@@ -267,6 +299,8 @@ class DonorStore:
     ) -> None:
         """On the lane of the first tier: the first tier that takes the donor has it."""
         reason: StoreDecline | None = StoreDecline.COPY_FAILED
+        if not self._holdings.is_coming(entry):
+            tiers, reason = [], StoreDecline.FORGOTTEN
         for tier in tiers:
             reason = self._placement.admit(tier, entry, source)
             if reason in (None, StoreDecline.FORGOTTEN):
@@ -278,6 +312,23 @@ class DonorStore:
                 self._placement.tell(lambda: on_declined(entry.key.donor_id, declined))
         elif on_durable is not None:
             self._placement.tell(lambda: on_durable(entry.key.donor_id))
+
+    def _drop_tenant(self, tenant: str) -> TenantReport:
+        found, copies = self._holdings.forget_tenant(tenant)
+        for copy in copies:
+            self._placement.free(copy)
+        return found
+
+    def _purge_disk(self, tenant: str) -> TenantReport:
+        """What an earlier process left is found first."""
+        if self._disk is None or self._recovery is None:
+            return TenantReport()
+        self._recovery.ensure()
+        found = self._drop_tenant(tenant)
+        self._disk.directory.empty_quarantine()
+        for reader in self._readers:
+            reader.scrub()
+        return found
 
     def _release(self, copy: Copy) -> None:
         self._placement.unpin(copy)
@@ -297,7 +348,10 @@ class DonorStore:
         return DiskTier(StoreDirectory(self.options.disk_path, self.options.quarantine_bytes, sync), self.device)
 
     def _reader(self) -> DiskReader | None:
-        return None if self._disk is None else DiskReader(self._disk.directory, self.device)
+        if self._disk is None:
+            return None
+        self._readers.append(DiskReader(self._disk.directory, self.device))
+        return self._readers[-1]
 
 
 def _source(entry: Entry, kv: DonorKv, give: bool) -> Source:

@@ -60,8 +60,8 @@ class StorageTier(ABC):
         """Take a donor in and return its storage once the bytes are durable here. Background threads only."""
 
     @abstractmethod
-    def discard(self, storage: object) -> None:
-        """Free a storage that nobody reads."""
+    def discard(self, storage: object, *, scrub: bool = False) -> None:
+        """Free a storage that nobody reads. ``scrub``: memory that others will be lent is overwritten first."""
 
     def holds(self, spec: KvSpec) -> bool:
         """Whether a donor of this shape can lie here when nothing else does."""

@@ -132,3 +132,7 @@ class CorruptDonorError(Exception):
     def __init__(self, reason: Quarantine, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+
+class FormerDonorError(CorruptDonorError):
+    """A donor of an earlier format, whose namespace says too little of its weights: removed, not kept aside."""

@@ -1,6 +1,7 @@
 """Donors: prompts that the engine's exact tree holds, remembered as tokens.
 
-Slots and nodes of the tree go stale, so nothing of it is kept: whoever needs a donor's KV matches its tokens again.
+Slots and nodes of the tree go stale, so nothing of it is kept: whoever needs a donor's KV matches its tokens again. The
+provider keeps these, within its budget. Of a provider that does not give them back, a copy is kept here.
 """
 
 from __future__ import annotations
@@ -13,28 +14,38 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from semblend_core.contract import Namespace, Plan, SemanticLookupProvider, Span, TokenIds, donor_id_of
+from semblend_core.contract import (
+    Namespace,
+    Plan,
+    SemanticLookupProvider,
+    Span,
+    TenantReport,
+    TokenIds,
+    as_token_ids,
+    donor_id_of,
+)
 from semblend_core.kv.fetching import DonorFetch, fetch_donor
 from semblend_core.kv.store import Tier
 from semblend_core.serving.containment import contain
 from semblend_core.serving.donors import CaptureRule, Donor, DonorBook
 from semblend_core.serving.earlier import EarlierDonors
-from semblend_core.serving.life import token_ids_of
-from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife
+from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
 from semblend_core.serving.tree.kept import KeptDonors
 from semblend_core.serving.tree.slot_pool import SlotPool
 from semblend_core.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+_NO_TOKENS = as_token_ids([])
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class TreePath:
-    """Where the tree keeps a donor, if it still does."""
+    """Where the tree keeps a donor, if it still does: under this key, by its tokens."""
 
     key: Any
-    tokens: Sequence[int]
-    """As the tree wants them."""
+    own_tokens: TokenIds | None = None
+    """Where nobody else has them."""
 
 
 TreeDonor: TypeAlias = Donor[TreePath]
@@ -61,6 +72,18 @@ class TreeDonors:
     def of(self, life: TreeLife, donor_id: str) -> TreeDonor | None:
         return self.book.get(life.namespace, donor_id)
 
+    def tokens_of(self, donor: TreeDonor) -> TokenIds:
+        """Empty where the provider has lost them: such a donor is found nowhere."""
+        if donor.note.own_tokens is not None:
+            return donor.note.own_tokens
+        kept = self._provider.donor_tokens(donor.namespace, donor.donor_id)
+        return _NO_TOKENS if kept is None else kept
+
+    def find(self, donor: TreeDonor, needed: int) -> TreeMatch:
+        """How many of its first tokens the tree holds now, up to those that are ``needed``, in whole pages."""
+        whole_pages = -(-needed // self._tree.page_size) * self._tree.page_size
+        return self._tree.find(self._tree.tokens_of(self.tokens_of(donor)[:whole_pages]), donor.note.key)
+
     # --- What becomes a donor ----------------------------------------------------------------------------------------
 
     def add(self, life: TreeLife, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
@@ -76,11 +99,26 @@ class TreeDonors:
         """A request that was not seen before: donors that an earlier process left for its like can be named now."""
         if self.kept is None:
             return
-        left = self.kept.left
-        self._earlier.found(left.popleft() for _ in range(len(left)))
+        self._hear_of_left()
         named = self._earlier.seen(life.namespace.digest, (life.namespace, life.key))
         for (namespace, key), donor_id, tokens in named or self._earlier.some():
             self._offer(namespace, key, tokens, donor_id)
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Every donor of the tenant, findable or left by an earlier process: what there was.
+
+        What the engine's own tree holds stays there for exact prefixes. Copies in the store are dropped at once, and
+        their bytes in the background.
+        """
+        self._hear_of_left()
+        self._rule.forget_tenant(tenant)
+        found = self.book.forget_tenant(tenant) + self._earlier.forget_tenant(tenant)
+        return found if self.kept is None else found + self.kept.store.forget_tenant(tenant)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        self._hear_of_left()
+        found = self.book.held_by(tenant) + self._earlier.held_by(tenant)
+        return found if self.kept is None else found + self.kept.store.held_by(tenant)
 
     def clear(self) -> None:
         self.book.clear()
@@ -97,20 +135,23 @@ class TreeDonors:
                 self._provider.forget_donor(life.namespace, donor_id)
                 missing = True
                 continue
-            there = self._in_tree(donor)
-            if there >= _reach(plan.spans, donor_id) or self._tier(donor) is not None:
+            needed = _reach(plan.spans, donor_id)
+            there = self.find(donor, needed).length
+            if there >= needed or self._tier(donor) is not None:
                 continue
             missing = True
+            tokens = self.tokens_of(donor)[:there]
             self.book.drop(donor.name)
             if there >= self._settings.min_span_tokens:
-                self._offer(donor.namespace, donor.note.key, token_ids_of(donor.note.tokens[:there]))
+                self._offer(donor.namespace, donor.note.key, tokens)
         return missing
 
     def are_of_same_tokens(self, life: TreeLife, plan: Plan) -> bool:
         """KV stands for its own tokens only: a provider's word is not enough for that."""
+        donors = {donor_id: self.of(life, donor_id) for donor_id in plan.donor_ids}
+        tokens = {name: _NO_TOKENS if donor is None else self.tokens_of(donor) for name, donor in donors.items()}
         for span in plan.spans:
-            donor = self.of(life, span.donor_id)
-            theirs = donor.note.tokens[span.donor_start : span.donor_end] if donor is not None else ()
+            theirs = tokens[span.donor_id][span.donor_start : span.donor_end]
             if not np.array_equal(theirs, life.token_ids[span.target_start : span.target_end]):
                 logger.error("the plan for %s would reuse KV of other tokens", life.request_id)
                 return False
@@ -118,7 +159,8 @@ class TreeDonors:
 
     def only_on_disk(self, donor: TreeDonor, spans: Sequence[Span]) -> bool:
         """Whether what ``spans`` want of it lies on disk and nowhere else."""
-        return self._tier(donor) is Tier.DISK and self._in_tree(donor) < _reach(spans, donor.donor_id)
+        needed = _reach(spans, donor.donor_id)
+        return self._tier(donor) is Tier.DISK and self.find(donor, needed).length < needed
 
     def fetch(self, donor: TreeDonor, spans: Sequence[Span]) -> DonorFetch | None:
         """Set what is kept of it on its way; None where nothing is."""
@@ -126,9 +168,17 @@ class TreeDonors:
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
+    def _hear_of_left(self) -> None:
+        if self.kept is not None:
+            left = self.kept.left
+            self._earlier.found(left.popleft() for _ in range(len(left)))
+
     def _offer(self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None) -> TreeDonor | None:
         """Make ``tokens`` known under a key; None where they are known, or are not wanted."""
-        return self.book.offer(namespace, tokens, TreePath(key, self._tree.tokens_of(tokens)), donor_id)
+        donor = self.book.offer(namespace, tokens, TreePath(key), donor_id)
+        if donor is not None and self._provider.donor_tokens(namespace, donor.donor_id) is None:
+            donor.note.own_tokens = as_token_ids(tokens.copy())
+        return donor
 
     def _keep(self, kept: KeptDonors, donor: TreeDonor, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> bool:
         nbytes = tokens.size * self._pool.token_bytes
@@ -143,10 +193,6 @@ class TreeDonors:
     def _gone(self, donor: TreeDonor) -> None:
         if self.kept is not None:
             self.kept.store.forget(donor.namespace, donor.donor_id)
-
-    def _in_tree(self, donor: TreeDonor) -> int:
-        """How many of its tokens the tree holds now."""
-        return self._tree.find(donor.note.tokens, donor.note.key).length
 
     def _tier(self, donor: TreeDonor) -> Tier | None:
         return None if self.kept is None else self.kept.store.tier_of(donor.namespace, donor.donor_id)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from semblend_core.contract import Namespace, TokenIds
+from semblend_core.contract import Namespace, TenantReport, TokenIds
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.lineage import Lineage, LineageBook
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife
@@ -102,6 +102,8 @@ class TreeLineages:
         self._growing.discard(life)
         for node in life.held.values():
             self.shadow.let_go(node)
+        if life.purged:
+            self.shadow.drop(life.held)
         life.held.clear()
 
     # --- All of it ---------------------------------------------------------------------------------------------------
@@ -119,6 +121,16 @@ class TreeLineages:
             gone += self.shadow.evict(tokens - gone)
         self.shadow.turnover += gone
         return gone
+
+    def forget_tenant(self, tenant: str) -> TenantReport:
+        """Nothing of the tenant's is found any more: what there was. What running requests hold goes with them."""
+        gone = self.book.forget_tenant(tenant)
+        self.shadow.drop(gone)
+        self.generation += 1
+        return TenantReport(lineages=len(gone))
+
+    def held_by(self, tenant: str) -> TenantReport:
+        return self.book.held_by(tenant)
 
     def new_weights(self) -> None:
         """Nothing of it is found any more. What running requests hold goes with them."""

@@ -107,8 +107,7 @@ class Loading:
             spans, donor = claim.spans_of(donor_id), self._donors.of(life, donor_id)
             if donor is not None:
                 needed = max(span.donor_end for span in spans)
-                whole_pages = -(-needed // self._tree.page_size) * self._tree.page_size
-                match = self._tree.find(donor.note.tokens[:whole_pages], donor.note.key)
+                match = self._donors.find(donor, needed)
                 if match.length >= needed:
                     held.enter_context(self._holding(match))
                     sources.in_tree[donor_id] = match.read_slots()

@@ -7,7 +7,7 @@ as if it were exact. It owns the slots that it holds, like the exact tree owns i
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -136,6 +136,15 @@ class ShadowTree:
             if parent in self._leaves and not parent.holders:
                 heapq.heappush(idle, (parent.last_used, id(parent), parent))
         return freed
+
+    def drop(self, lineages: Collection[Lineage]) -> None:
+        """Free what nobody holds of these lineages. The rest goes when it is let go and grows old: nobody finds it."""
+        wanted = set(lineages)
+        idle = [leaf for leaf in self._leaves if leaf.lineage in wanted and not leaf.holders]
+        while idle:
+            parent = self._remove(idle.pop())
+            if parent in self._leaves and not parent.holders:
+                idle.append(parent)
 
     def forget_all(self) -> None:
         """The engine has emptied its pool: the slots are not this tree's any more."""

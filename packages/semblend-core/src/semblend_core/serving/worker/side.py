@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TokenIds
+from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TenantReport, TokenIds
 from semblend_core.kv import DonorKv, DonorStore, Rotation, RotationProof, StoreOptions
 from semblend_core.kv.fetching import load_failure
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
@@ -106,6 +106,14 @@ class WorkerSide:
             news.fetched[number] = frozenset((self._rank,))
         return news or None
 
+    def purge(self, tenant: str, timeout: float = 30.0) -> TenantReport:
+        """Drop all KV of the tenant and wait until it is gone: what there was. Any thread but the engine's."""
+        return self._store.purge(tenant, timeout)
+
+    def held_by(self, tenant: str) -> TenantReport:
+        """Any thread."""
+        return self._store.held_by(tenant)
+
     def take_invalid_blocks(self) -> set[int]:
         invalid, self._invalid_blocks = self._invalid_blocks, set()
         return invalid
@@ -153,6 +161,8 @@ class WorkerSide:
 
     def _tidy_and_fetch(self, work: StepWork) -> None:
         try:
+            for tenant in work.purge:
+                self._store.forget_tenant(tenant)
             self.forget(work.forget)
             for request_id in work.unwanted:
                 self._fetched.cancel(request_id)

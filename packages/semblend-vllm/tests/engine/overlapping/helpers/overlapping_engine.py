@@ -161,8 +161,12 @@ class Overlapping:
         return {block.block_id: maybe_convert_block_hash(get_block_hash(block.block_hash)) for block in cached}
 
     def has_true_hashes(self, request: Any) -> bool:
-        again = _new_request("again", list(request.all_token_ids), 1)
-        return bool(request.block_hashes == again.block_hashes)
+        return not self.names_of_lineages(request)
+
+    def names_of_lineages(self, request: Any) -> set[Any]:
+        """Hashes of its blocks that are not made of tokens alone."""
+        again = _new_request("again", list(request.all_token_ids), 1, salt=request.cache_salt)
+        return set(request.block_hashes) - set(again.block_hashes)
 
 
 def _new_request(

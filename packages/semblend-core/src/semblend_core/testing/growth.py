@@ -1,0 +1,47 @@
+"""How much SemBlend's own objects hold, by place: what grows with traffic and never shrinks shows."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+_PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), range, type)
+_MANY = (Mapping, list, tuple, set, frozenset, deque)
+
+
+def held_by(*roots: object) -> Counter[str]:
+    """Items of every container, bytes of every array and characters of long texts, by their place.
+
+    Goes through objects of SemBlend's modules and plain containers. What belongs to an engine is the engine's care.
+    """
+    held: Counter[str] = Counter()
+    seen: set[int] = set()
+    open_ = [(type(root).__name__, root) for root in roots]
+    while open_:
+        place, value = open_.pop()
+        if isinstance(value, str | bytes | bytearray) and len(value) > 1024:
+            held[place] += len(value)
+        if isinstance(value, _PLAIN) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, np.ndarray):
+            held[place] += value.nbytes
+        elif isinstance(value, _MANY):
+            held[place] += len(value)
+            items = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
+            open_ += [(f"{place}[]", item) for item in list(items)]
+        elif type(value).__module__.startswith("semblend"):
+            open_ += [(f"{place}.{name}", part) for name, part in _parts(value)]
+    return held
+
+
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
+    yield from vars(value).items() if hasattr(value, "__dict__") else ()
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name != "__dict__" and hasattr(value, name):
+                yield name, getattr(value, name)

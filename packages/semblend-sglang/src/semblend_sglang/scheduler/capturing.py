@@ -1,0 +1,52 @@
+"""Prompts that SGLang's own cache has taken: they prove that keys move, and become donors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from semblend_core import Settings
+from semblend_core.kv import RotationProof
+from semblend_core.serving import SelfTest, contain, tokens_to_keep
+from semblend_core.serving.tree import SlotPool, TreeDonors
+from semblend_sglang.scheduler.requests import Asked, SglangRequests
+
+
+class Capturing:
+    def __init__(
+        self,
+        settings: Settings,
+        requests: SglangRequests,
+        donors: TreeDonors,
+        pool: SlotPool,
+        self_test: SelfTest,
+        page_size: int,
+    ) -> None:
+        self._page_size, self._settings, self._requests, self._donors = page_size, settings, requests, donors
+        self._pool, self._self_test = pool, self_test
+        self._proof = RotationProof(pool.rotation)
+        self.old_weights_in_tree = False
+        """Until the tree is emptied, what is cached may be of weights that are no more."""
+
+    def cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
+        """The exact tree holds the whole prompt now: it may become a donor."""
+        contain("taking a prompt for a donor", self._cached, asked, read_slots)
+
+    def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
+        life = self._requests.of_request(asked.request)
+        if life is None or life.captured or life.purged or life.is_approximate:
+            return
+        if asked.unsupported is not None or self.old_weights_in_tree:
+            return  # Its KV may be of more than its tokens, or of other weights.
+        life.captured = True
+        tokens = tokens_to_keep(life, self._settings, self._page_size)
+        if tokens is None:
+            return
+        wanted = life.wish.makes_donor(self._settings)
+        if wanted or self._self_test.wants_prompts:
+            found = self._pool.test_keys(self._proof, lambda: read_slots()[: tokens.size], tokens)
+            if found is not None and self._self_test.hear({0: found}):
+                self._donors.book.generation += 1  # What was found and not loaded may be asked for again.
+        if wanted:
+            self._donors.add(life, tokens, read_slots)

@@ -1,0 +1,68 @@
+"""What was loaded for admitted requests, until its bytes are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semblend_core import DeclineReason
+from semblend_core.serving import Stage
+from semblend_core.serving.tree import Load
+from semblend_sglang.scheduler.requests import SglangLife, SglangRequests
+
+
+class Landing:
+    def __init__(self, requests: SglangRequests, token_bytes: int) -> None:
+        self._requests, self._token_bytes = requests, token_bytes
+        self.loads: dict[SglangLife, Load] = {}
+        """Of admitted requests that no forward has seen yet."""
+        self._on_their_way: list[tuple[SglangLife, Load]] = []
+
+    def of(self, request: Any) -> Load | None:
+        """What was loaded for an admitted request that no forward has seen yet."""
+        life = self._requests.of_request(request)
+        return None if life is None else self.loads.get(life)
+
+    def rows(self) -> int:
+        """Sequences that requests of the batch under way have besides their own."""
+        return sum(len(loaded.claim.rows) for loaded in self.loads.values())
+
+    def take(self, request: Any) -> tuple[SglangLife, Load] | None:
+        """A forward is made for the request: what was loaded for it, which is not waited for from here on."""
+        life = self._requests.of_request(request)
+        loaded = None if life is None else self.loads.pop(life, None)
+        return None if life is None or loaded is None else (life, loaded)
+
+    def start(self, request: Any) -> None:
+        """A forward computes its rows: it is reported as soon as the rest has arrived."""
+        taken = self.take(request)
+        if taken is not None:
+            self._on_their_way.append(taken)
+            self.confirm()
+
+    def fail(self, request: Any) -> None:
+        """No forward could be made with its rows: the request computes its claim.
+
+        Its memory stays marked, so that nothing of it is kept: SGLang was told of a longer prefix.
+        """
+        taken = self.take(request)
+        if taken is not None:
+            self._requests.decline(taken[0], DeclineReason.INTERNAL_ERROR)
+            self._requests.compute(taken[0])
+
+    def confirm(self) -> None:
+        """Report what has arrived by now."""
+        waiting = []
+        for life, loaded in self._on_their_way:
+            if loaded.done is not None and not loaded.done.query():
+                waiting.append((life, loaded))
+                continue
+            moved = loaded.claim.reused_tokens
+            in_place = 0 if life.in_place is None else life.in_place.length
+            self._requests.confirm(life, in_place + moved, moved * self._token_bytes)
+        self._on_their_way = waiting
+
+    def check_integrity(self) -> None:
+        for life in self.loads:
+            assert self._requests.of_request(life.request) is life, "a load is ordered for a request that is gone"
+            assert life.stage is Stage.LOADING, f"a load is ordered for a request that is {life.stage}"
+            assert life.is_approximate, "relocated KV without the mark that keeps it out of the tree"

@@ -1,0 +1,72 @@
+"""Who shares with whom, and what a client can tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from semblend_core import DeclineReason
+from semblend_core.testing import passage
+
+DOCUMENT = passage(2, 717)
+
+
+@pytest.fixture
+def engine_with(new_overlapping: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def make(**settings: str) -> Any:
+        for name, value in settings.items():
+            monkeypatch.setenv(f"SEMBLEND_{name.upper()}", value)
+        return new_overlapping(tokens_of_a_step=1024)
+
+    return make
+
+
+def ask(engine: Any, seed: int, salt: Any = None, wish: Any = "on") -> Any:
+    request = engine.add([*passage(seed, 48), *DOCUMENT, *passage(seed + 100, 24)], 1, wish, salt)
+    engine.finish()
+    return request
+
+
+def shown(request: Any) -> int:
+    return int(request.prefill_stats.num_external_cached_tokens)
+
+
+def test_without_a_salt_nothing_is_given_or_taken_unless_all_share(engine_with: Callable[..., Any]) -> None:
+    engine = engine_with(sharing="salted")
+    for seed in (3, 4, 5):
+        ask(engine, seed)
+    stats = engine.side.provider.stats()
+    assert (stats.donors, stats.confirmed_tokens, stats.lookups) == (0, 0, 0)
+    assert stats.declines == {DeclineReason.NO_SALT: 3}
+    ask(engine, 6, "tenant")
+    ask(engine, 7, "tenant")
+    assert engine.side.provider.stats().confirmed_tokens > 600
+    engine.check_nothing_is_left()
+
+
+def test_where_all_share_a_salt_is_not_needed(engine_with: Callable[..., Any]) -> None:
+    engine = engine_with(sharing="all")
+    ask(engine, 3)
+    ask(engine, 4)
+    assert engine.side.provider.stats().confirmed_tokens > 600
+
+
+@pytest.mark.parametrize("setting", ["rounded", "left_out", "exact"])
+def test_a_client_sees_of_relocated_tokens_what_the_setting_says(engine_with: Callable[..., Any], setting: str) -> None:
+    engine = engine_with(cached_tokens=setting)
+    ask(engine, 3, "tenant")
+    asked = ask(engine, 4, "tenant")
+    reused = engine.side.provider.stats().confirmed_tokens
+    assert reused > 600
+    assert reused % 64
+    assert shown(asked) == {"rounded": reused - reused % 64, "left_out": 0, "exact": reused}[setting]
+
+
+def test_a_client_cannot_make_its_prompt_a_donor_where_the_operator_keeps_none(
+    engine_with: Callable[..., Any],
+) -> None:
+    engine = engine_with(capture="sampled", capture_share="0")
+    ask(engine, 3, "tenant", {"mode": "on", "capture": True})
+    assert engine.side.provider.stats().donors == 0
