@@ -43,6 +43,7 @@ class Churn:
             self.pause: 2,
             self.go_on: 4,
             self.update_weights: 0.7,
+            self.purge: 1,
         }
         for _ in range(self.source.randint(10, 50)):
             self.source.choices(list(actions), weights=list(actions.values()))[0]()
@@ -82,6 +83,12 @@ class Churn:
 
     def go_on(self) -> None:
         self.engine.pause("UNPAUSED")
+
+    def purge(self) -> None:
+        """Also with steps in flight. What of the tenant is under way leaves nothing behind."""
+        salt = self.source.choice(SALTS)
+        self.engine.side.purge(salt)
+        assert self.engine.side.held_by(salt).nothing
 
     def reset(self) -> bool:
         """Also with steps in flight."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-from semblend_core import DeclineReason, SelfTestResult, SelfTestState
+from semblend_core import DeclineReason, SelfTestResult, SelfTestState, tenant_of_salt
 from semblend_core.serving import Landed
 from semblend_vllm.messages import VllmWorkerNews
 
@@ -80,6 +80,8 @@ class PaperWorker:
         news = VllmWorkerNews(self_test=self._self_test, lost=self._lost)
         self._self_test, self._lost = {}, {}
         work = output.kv_connector_metadata
+        for donor in [each for each in self.donors if tenant_of_salt(self._origins[each][1]) in work.purge]:
+            del self.donors[donor]
         for namespace, donor_id in work.forget:
             self.donors.pop((namespace.digest, donor_id), None)
         for load in work.loads:
