@@ -212,6 +212,7 @@ MODULE_NAMES = {
         "bootstrapped",
         "conversation",
         "deliver",
+        "hostile",
         "never_slower",
         "options_of",
         "proving",

@@ -131,15 +131,22 @@ class Engine:
         return f"vLLM {__version__}"
 
     def ask(
-        self, prompts: Sequence[Sequence[int]], *, salt: str, reuse: bool = True, output_tokens: int = 1, top: int = 0
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        salt: str | Sequence[str],
+        reuse: bool = True,
+        output_tokens: int = 1,
+        top: int = 0,
     ) -> list[Answer]:
+        """``salt``: of all, or one for each."""
         engine, sampling = self.llm.llm_engine, self._asking(output_tokens, "on" if reuse else "off", top)
         begun, first, done = {}, {}, {}
         gc.collect()
-        for prompt in prompts:
+        for prompt, each in zip(prompts, [salt] * len(prompts) if isinstance(salt, str) else salt, strict=True):
             self._served += 1
             begun[f"bench{self._served}"] = time.perf_counter()
-            asked = {"prompt_token_ids": list(prompt), "cache_salt": salt}
+            asked = {"prompt_token_ids": list(prompt), "cache_salt": each}
             engine.add_request(f"bench{self._served}", asked, sampling)
         while len(done) < len(begun):
             for output in engine.step():

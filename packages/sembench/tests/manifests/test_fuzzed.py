@@ -61,3 +61,11 @@ def test_whatever_a_frozen_record_holds_it_is_read_or_refused_by_name(
 
     said: st.SearchStrategy[bytes] = changed(whole).map(as_line)
     fuzz(cases, check, damaged(as_line(whole)) | documents | said)
+
+
+def test_half_a_character_is_refused_where_it_stands(lines: list[bytes], tmp_path: Path) -> None:
+    path = tmp_path / "manifest.jsonl"
+    item = {**json.loads(lines[1]), "metadata": {"note": "\ud800"}}
+    path.write_bytes(lines[0] + as_line(item))
+    with pytest.raises(InputError, match=r"manifest.jsonl:2: not JSON: .*surrogates not allowed"):
+        load_manifest(path)

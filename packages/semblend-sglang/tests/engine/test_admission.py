@@ -143,12 +143,33 @@ def test_an_abort_gives_everything_back(rig: Any, when: str) -> None:
     assert declines(rig).get(DeclineReason.ABORTED, 0) == (when == "waiting")
 
 
-def test_a_retracted_request_is_computed_exactly_and_may_then_be_cached(rig: Any) -> None:
+def test_a_retracted_request_goes_on_from_its_lineage(rig: Any) -> None:
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
+    request = rig.submit(prompt, "asked")
+    rig.step()
+    request.output_ids.extend(passage(5, 50))
+    rig.retract(request)
+    rig.check_accounts()
+    rig.step()
+    assert request.prefix_len >= len(prompt) - rig.page_size, "what it had is computed again"
+    slots = rig.slots_of(request)
+    known = [*prompt, *request.output_ids][: len(slots)]
+    assert rig.tokens_at(slots) == known
+    assert rig.key_error(slots, list(range(len(slots)))) < 1e-5
+    rig.finish(request)
+    assert len(rig.exact_match(prompt, TreeKey(None))) <= 80, "the exact tree holds approximate KV"
+    rig.check_accounts()
+    assert len(rig.side.requests) == 0
+
+
+def test_a_retracted_request_whose_lineage_is_gone_is_computed_exactly_and_may_then_be_cached(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     prompt = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
     request = rig.submit(prompt, "asked")
     rig.step()
     rig.retract(request)
+    rig.side.lineages.shadow.evict(rig.slots)
     assert not request.skip_radix_cache_insert
     rig.check_accounts()
     rig.step()

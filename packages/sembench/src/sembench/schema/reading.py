@@ -12,6 +12,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
+_NAMED = 20
+"""Problems of one document that are named; the others are counted."""
+_LONGEST = 300
+"""Characters of what an error quotes of a file."""
 
 
 class InputError(Exception):
@@ -29,7 +33,7 @@ def read_jsonl(path: Path, model: type[Model]) -> Iterator[Model]:
             if not line.strip():
                 continue
             try:
-                yield _validated(json.loads(line), model, f"{path}:{number}")
+                yield _validated(_parsed(line), model, f"{path}:{number}")
             except (ValueError, RecursionError) as error:
                 hint = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
                 raise InputError(f"{path}:{number}: not JSON: {error}{hint}") from None
@@ -39,7 +43,7 @@ def read_json(path: Path, model: type[Model]) -> Model:
     with _opened(path) as file:
         data = file.read()
     try:
-        document = json.loads(data)
+        document = _parsed(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
     return _validated(document, model, str(path))
@@ -74,6 +78,14 @@ def _opened(path: Path) -> Any:
         return path.open("rb")
 
 
+def _parsed(data: bytes) -> Any:
+    """Raises ValueError too for half a character, which no file could be written with."""
+    document = json.loads(data.decode("utf-8"))
+    if rb"\ud" in data.lower():
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    return document
+
+
 def _validated(document: Any, model: type[Model], where: str) -> Model:
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected a JSON object, got {type(document).__name__}")
@@ -81,7 +93,9 @@ def _validated(document: Any, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise InputError("\n".join(_describe(where, problem) for problem in error.errors())) from None
+        problems = error.errors()
+        more = [f"{where}: and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
+        raise InputError("\n".join([*(_describe(where, each) for each in problems[:_NAMED]), *more])) from None
 
 
 def _check_version(document: dict[str, Any], model: type[Model], where: str) -> None:
@@ -89,10 +103,10 @@ def _check_version(document: dict[str, Any], model: type[Model], where: str) -> 
     for name in ("schema_version", "benchmark_version"):
         field = model.model_fields.get(name)
         if field is not None and document.get(name) != field.default:
-            found = f"{document[name]!r}" if name in document else "missing"
+            found = f"{document[name]!r:.80}" if name in document else "missing"
             raise InputError(f"{where}: {name}: expected {field.default!r}, found {found}")
 
 
 def _describe(where: str, problem: Any) -> str:
     field = ".".join(str(part) for part in problem["loc"])
-    return f"{where}: {field + ': ' if field else ''}{problem['msg']}"
+    return f"{where}: {field[:_LONGEST] + ': ' if field else ''}{problem['msg'][:_LONGEST]}"

@@ -13,7 +13,7 @@ _MANY = (Mapping, list, tuple, set, frozenset, deque)
 
 
 def held_by(*roots: object) -> Counter[str]:
-    """Items of every container, bytes of every array and characters of long texts, by their place.
+    """Items of every container, bytes of every array and characters of long texts, by class and attribute.
 
     Goes through objects of SemBlend's modules and plain containers. What belongs to an engine is the engine's care.
     """
@@ -34,7 +34,7 @@ def held_by(*roots: object) -> Counter[str]:
             items = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
             open_ += [(f"{place}[]", item) for item in list(items)]
         elif type(value).__module__.startswith("semblend"):
-            open_ += [(f"{place}.{name}", part) for name, part in _parts(value)]
+            open_ += [(f"{type(value).__name__}.{name}", part) for name, part in _parts(value)]
     return held
 
 

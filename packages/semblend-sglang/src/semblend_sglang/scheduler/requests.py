@@ -76,6 +76,8 @@ class SglangLife(TreeLife):
     key: TreeKey = field(kw_only=True)
     alias: SemanticPrefixResult | None = None
     """Tokens under which the exact cache is asked instead."""
+    retracted: bool = False
+    """SGLang took its memory away while it was answered. It goes on from its lineage, as far as that is there."""
     unasked: bool = False
     """The last round had no time left to look it up for the first time."""
     saved_skip_insert: bool | None = None
@@ -122,9 +124,12 @@ class SglangRequests(RequestBook[SglangLife]):
     def follow(self, asked: Asked, meet: Callable[[SglangLife], None] = lambda life: None) -> SglangLife | None:
         """The life of the request that is asked about. One that was not seen before is given to ``meet``.
 
-        None while another request with the same id is computed: its KV must not be taken for this one's.
+        None while another request with the same id is computed: its KV must not be taken for this one's. None for one
+        whose client gave it an empty id: nothing could be told of it.
         """
         request_id = asked.request.rid
+        if not request_id:
+            return None
         life = self._lives.get(request_id)
         if life is not None and life.request is not asked.request:
             if not life.is_queued:
@@ -152,14 +157,16 @@ class SglangRequests(RequestBook[SglangLife]):
         super().end(life, loading=loading)
 
     def _begin(self, asked: Asked) -> SglangLife:
-        request = asked.request
+        request, retracted = asked.request, bool(asked.request.output_ids)
         life = SglangLife(
             request,
             request.rid,
             self.namespaces.of(asked.key.adapter, asked.key.salt),
-            request.origin_input_ids,
+            request.origin_input_ids + request.output_ids if retracted else request.origin_input_ids,
             Wish.among(request.sampling_params.custom_params) if asked.key.is_short else Wish("off", capture=False),
             key=asked.key,
+            retracted=retracted,
+            captured=retracted,  # It was decided on when its prompt was computed first.
         )
         self.add(life)
         return life

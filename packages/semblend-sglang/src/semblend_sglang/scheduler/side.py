@@ -107,7 +107,7 @@ class Side:
             logger.exception("no reuse for %s", asked.request.rid)
             life = self.requests.of_request(asked.request)
             if life is not None:
-                self.requests.decline(life, DeclineReason.INTERNAL_ERROR)
+                contain("declining a request", self.requests.decline, life, DeclineReason.INTERNAL_ERROR)
             return None
 
     def was_not_asked_about(self, request: Any) -> bool:
@@ -312,7 +312,8 @@ class Side:
         with self.costs.apart(), self.round.spending():
             life.in_place = self.continuing.find(life, asked.exact_tokens)
             reach = asked.exact_tokens if life.in_place is None else life.in_place.end
-            self._seeker.seek(life, reach, self._may_ask)
+            if not life.retracted:
+                self._seeker.seek(life, reach, self._may_ask)
         return self.promised(asked.request)
 
     def _meet(self, life: SglangLife) -> None:

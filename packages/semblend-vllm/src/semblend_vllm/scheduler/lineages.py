@@ -79,14 +79,17 @@ class Lineages:
 
     def loading(self, life: VllmRequest) -> None:
         if life.lineage is not None:
-            life.lineage.confirmed = False  # What an equal request brought may be gone, and this may not come.
+            # What an equal request brought may be gone, and this may not come. Who counts on it looks again.
+            life.lineage.confirmed = False
+            self.generation += 1
             self._under_way.append(life)
 
     def landed(self, life: VllmRequest) -> None:
         """What the lineage grew from is there, and what was computed behind it."""
         if life in self._under_way and life.lineage is not None:
             self._under_way.remove(life)
-            life.lineage.confirmed = True
+            # Others may load the same for other tokens between.
+            life.lineage.confirmed = all(other.lineage is not life.lineage for other in self._under_way)
             self.generation += 1
 
     def failed(self, life: VllmRequest) -> None:
@@ -94,6 +97,7 @@ class Lineages:
         if life in self._under_way and life.lineage is not None:
             self._under_way.remove(life)
             self.book.spoil(life.lineage)
+            self.generation += 1
 
     def forget_tenant(self, tenant: str) -> TenantReport:
         """vLLM's blocks of these lineages stay until it needs them, and nobody knows their names any more."""

@@ -1,0 +1,72 @@
+"""What hostile clients send: vLLM's scheduler answers everybody, and what is kept of them is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from semblend_core.provider import open_requests
+from semblend_core.serving import donors, hot, lineage, namespaces
+from semblend_core.testing import held_by, passage
+from semblend_core.testing.fuzzing import few_or_many, fuzz, texts, values
+
+DOCUMENT = passage(1, 240)
+Make = Callable[..., Any]
+
+
+def prompt_of(number: int) -> list[int]:
+    return [*passage(1000 + number, 24), *DOCUMENT, *passage(5000 + number, 8)]
+
+
+@few_or_many
+def test_whatever_a_client_asks_of_semblend_it_is_answered(cases: int, new_overlapping: Make, answer: Any) -> None:
+    from overlapping_engine import _new_request
+
+    engine, seen = new_overlapping(), []
+    engine.add(prompt_of(0))
+    engine.finish()
+
+    def check(parameters: Any, salt: str) -> None:
+        seen.append(None)
+        request = _new_request(f"request of a client {len(seen)}", prompt_of(len(seen)), 2, salt=salt or "tenant")
+        request.kv_transfer_params = parameters
+        engine.scheduler.add_request(request)
+        engine.finish()
+        assert engine.answers.pop(request.request_id) == answer(list(request.prompt_token_ids), 2)
+
+    ours = st.fixed_dictionaries({"semblend": values | st.fixed_dictionaries({"mode": values, "capture": values})})
+    fuzz(cases, check, st.none() | st.dictionaries(texts, values, max_size=4) | ours, texts)
+    engine.check_nothing_is_left()
+
+
+@pytest.fixture
+def small_books(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every book is full soon."""
+    monkeypatch.setenv("SEMBLEND_MAX_DONORS", "32")
+    for module, name in (
+        *((namespaces, "MOST_REMEMBERED"), (open_requests, "REMEMBERED_REPORTS"), (donors, "MOST_LOST")),
+        *((donors, "MOST_ASKED_ONCE"), (lineage, "MOST_LINEAGES"), (hot, "MOST_LINEAGES")),
+    ):
+        monkeypatch.setattr(module, name, 32)
+
+
+@pytest.mark.usefixtures("small_books")
+def test_a_flood_of_salts_that_are_used_once_leaves_nothing_behind(new_overlapping: Make) -> None:
+    engine = new_overlapping(blocks=2000)
+
+    def flood(numbers: range) -> dict[str, int]:
+        for number in numbers:
+            for turn in range(3):
+                engine.add(prompt_of(3 * number + turn), 1, salt=f"salt {number}")
+                engine.finish()
+        engine.requests.clear()
+        return dict(held_by(engine.side))
+
+    before, after = flood(range(50)), flood(range(50, 150))
+    grown = {place: (before.get(place, 0), size) for place, size in after.items()}
+    assert {place: sizes for place, sizes in grown.items() if sizes[1] > 1.25 * sizes[0] + 8} == {}
+    assert engine.side.provider.stats().confirmed_tokens > 0, "the clients did reuse"
+    engine.check_nothing_is_left()
