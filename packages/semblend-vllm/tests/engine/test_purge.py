@@ -39,7 +39,7 @@ def test_nothing_is_left_of_the_tenant_and_nothing_is_taken_from_others(engine: 
     assert (report.donors, report.bytes, report.lineages) == (held.donors, held.bytes, held.lineages)
     assert engine.side.held_by("purged").nothing
     assert replace(engine.side.held_by("untouched"), oldest_s=None) == theirs
-    engine.llm.reset_prefix_cache()  # vLLM's own cache is its own affair.
+    engine.empty_own_cache()
     assert engine.ask(RECIPIENT, salt="purged", reuse={"capture": False}).cached_tokens == 0
     assert engine.ask(RECIPIENT, salt="untouched").cached_tokens > 0
     engine.check_integrity()
@@ -78,7 +78,7 @@ def test_a_request_under_way_leaves_nothing(engine: Any, monkeypatch: pytest.Mon
     assert len(purges) == 1
     engine.settle()
     assert engine.side.held_by("under way").nothing
-    engine.llm.reset_prefix_cache()
+    engine.empty_own_cache()
     assert engine.ask(RECIPIENT, salt="under way", reuse={"capture": False}).cached_tokens == 0
     keep(engine, "under way")
     assert engine.side.held_by("under way").donors == 1, "who comes later is served as ever"

@@ -155,6 +155,7 @@ class Overlapping:
         assert self.pool.get_num_free_blocks() == self._free
         self.side.check_integrity()
         assert len(self.side.requests) == 0
+        assert all(donor in self.side.keeper.donors for donor in self.worker.donors), "kept, and nobody can find it"
         assert not self.side.take_failed()
         assert not self.side.long_claims.unfinished()
         assert self.side.provider.stats().pinned_requests == 0
