@@ -132,6 +132,7 @@ MODULE_NAMES = {
         "Part",
         "RequestBook",
         "RequestLife",
+        "RoundTime",
         "Rows",
         "Seeker",
         "SelfTest",

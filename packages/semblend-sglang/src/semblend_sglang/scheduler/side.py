@@ -18,6 +18,7 @@ from semblend_core.serving import (
     CostGate,
     Finding,
     Namespaces,
+    RoundTime,
     Seeker,
     SelfTest,
     Stage,
@@ -32,7 +33,6 @@ from semblend_sglang.scheduler.fitting import BatchLimits, Fitting
 from semblend_sglang.scheduler.landing import Landing
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
-from semblend_sglang.scheduler.round_time import RoundTime
 
 logger = logging.getLogger(__name__)
 

@@ -65,6 +65,7 @@ class _WithRows:
 
     def _schedule(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side.costs.begin_step()
+        side.admission.round.begin()
         side.catch_up()
         self._background.step_aside()
         self._start_failed_over(side, None)
