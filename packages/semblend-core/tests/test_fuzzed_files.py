@@ -96,6 +96,7 @@ def fuzz_a_donor(cases: int, written: Path, tmp_path: Path, which: int, contents
     hit = {path: path.read_bytes() for path in files_of(folder, "hit")}
 
     def check(content: bytes) -> None:
+        shutil.rmtree(folder / "quarantine")
         for path, whole in hit.items():
             path.write_bytes(whole)
         list(hit)[which].write_bytes(content)

@@ -352,6 +352,7 @@ class Side:
         for life in self.requests:
             if life.is_queued:
                 life.namespace = self.requests.namespaces.of(life.key.adapter, life.key.salt)
+                life.in_place, life.sought = None, None
                 self.requests.withdraw(life)
             else:
                 life.captured = True  # A part of its KV may be of the old weights.
