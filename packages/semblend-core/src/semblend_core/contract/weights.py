@@ -48,8 +48,8 @@ SETTLED_AFTER_S = 5.0
 MOST_READ = 64
 _CHUNK = 4 * 1024**2
 _READ: dict[tuple[tuple[object, ...], ...], str] = {}
-"""Words of checkpoints by the state of their files. The time of a file's last change is the kernel's own: unlike that of
-its last writing, nobody sets it."""
+"""Words of checkpoints by the state of their files. The time of a file's last change is the kernel's own: unlike that
+of its last writing, nobody sets it."""
 
 Region = tuple[int, int]
 """Where bytes begin in a file, and how many."""
