@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from semblend_core import Namespace, donor_id_of
+from semblend_core import Namespace, donor_id_of, tenant_of_salt
 from semblend_core.serving import Namespaces, token_ids_of
 from semblend_sglang.scheduler.requests import SglangLife, TreeKey
 
@@ -51,6 +51,21 @@ def test_namespaces_keep_salts_adapters_and_nobody_apart() -> None:
 )
 def test_what_sglang_adds_to_a_key_makes_nobody_a_tenant(key: TreeKey, is_salted: bool) -> None:
     assert namespace_of(key).is_salted is is_salted
+
+
+@pytest.mark.parametrize(
+    ("key", "salt"),
+    [
+        (TreeKey(None, "a"), "a"),
+        (TreeKey("extra", "a"), "a"),
+        (TreeKey("extralora", "a", lora_id="lora"), "a"),
+        (TreeKey("a"), "a"),
+        (TreeKey("alora|elastic_ep_size=4", lora_id="lora"), "a"),
+        (TreeKey("lora", lora_id="lora"), None),
+    ],
+)
+def test_a_tenant_is_told_by_its_salt_under_every_key_and_adapter(key: TreeKey, salt: str | None) -> None:
+    assert namespace_of(key).salt_digest == tenant_of_salt(salt)
 
 
 def test_a_raw_salt_is_nowhere_in_a_namespace() -> None:

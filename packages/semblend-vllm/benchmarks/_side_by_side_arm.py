@@ -58,7 +58,9 @@ class Arm:
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         if order.get("reset"):
-            self._llm.reset_prefix_cache()
+            # Of the engine's own cache alone: donors, and what peers keep, stay.
+            scheduler = self._llm.llm_engine.engine_core.engine_core.scheduler
+            scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
             return {}
         return self._serve(order["prompt"], int(order["tokens"]), bool(order["reuse"]))
 

@@ -71,7 +71,7 @@ class Checks:
         prompt = self.prompts.fresh(SIZE)
         self.donate([prompt], "identity")
         cold = self.ask(prompt, "identity, cold", "off")
-        self.scheduler.reset_prefix_cache()
+        self.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()  # Of vLLM's own cache alone.
         again = self.ask(prompt, "identity")
         self.hold(
             f"identity: {again.num_cached_tokens} tokens came from the store", again.num_cached_tokens > SIZE * 0.9

@@ -34,13 +34,14 @@ CPU_BLOCK = 32
 
 
 class VllmBench:
-    """Trials have salts of their own; where an arm has none, all KV is forgotten before each."""
+    """Donors have salts of their own. Where an arm has none and all share, all KV is forgotten before each donor."""
 
     def __init__(self, model: Path, sharing: str, tier: str) -> None:
         from vllm import LLM, SamplingParams
         from vllm.config import KVTransferConfig
 
         self._sampling = SamplingParams
+        self._all_share = sharing == "all"
         settings = {"sharing": sharing, "quality_tier": tier, "store_host_bytes": "1GiB"}
         self.llm = LLM(
             model=str(model),
@@ -69,8 +70,8 @@ class VllmBench:
 
     def read(self, question: Question, trial: Trial, arm: PrivacyArm) -> Reading:
         first = None if arm.salts == "none" else self._new_salt()
-        second = self._new_salt() if arm.salts == "separate" else first
-        if first is None:
+        second = "who asks" if arm.salts == "separate" else first  # One client: its own prefix cache is its own.
+        if first is None and self._all_share:
             self.llm.reset_prefix_cache(reset_connector=True)
         self._serve(trial.donor_of(arm), first)
         return self._ask(question, second, reuse=arm.reuse)
@@ -86,9 +87,13 @@ class VllmBench:
         tokens = [self._tokenizer.encode(word, add_special_tokens=False)[0] for word in question.candidates]
         wish = {"kv_transfer_params": {"semblend": "on" if reuse else "off"}}
         sampling = self._sampling(temperature=0, max_tokens=1, logprob_token_ids=tokens, extra_args=wish)
-        output = self._generate(question.prompt, salt, sampling)
-        told = output.outputs[0].logprobs[0]
-        return Reading(tuple(told[token].logprob for token in tokens), None, output.num_cached_tokens or 0)
+        before = self._confirmed_tokens()
+        told = self._generate(question.prompt, salt, sampling).outputs[0].logprobs[0]
+        reused = self._confirmed_tokens() - before
+        return Reading(tuple(told[token].logprob for token in tokens), reused_tokens=reused)
+
+    def _confirmed_tokens(self) -> int:
+        return int(self._side.provider.stats().confirmed_tokens)
 
     def _generate(self, text: str, salt: str | None, sampling: Any) -> Any:
         prompt = {"prompt": text} if salt is None else {"prompt": text, "cache_salt": salt}

@@ -57,12 +57,6 @@ def keep(rig: Any, prompt: list[int] = DONOR, rid: str = "donor", **options: Any
     rig.evict(rig.slots)
 
 
-def flush(rig: Any) -> None:
-    """As SGLang's ``flush_cache``, which does it with nothing running."""
-    rig.tree.reset()
-    rig.allocator.clear()
-
-
 def serve_checked(rig: Any, prompt: list[int], rid: str = "asked", **options: Any) -> int:
     """Tokens reused for ``prompt``; each of its slots holds its own token's KV, turned to its own place."""
     request = rig.submit(prompt, rid, **options)
@@ -112,7 +106,7 @@ def test_with_the_weights_the_donors_go_for_good(start: Start, tmp_path: Path, c
     keep(rig)
     keep(rig, [*passage(7, 300)], "other")
     if change == "flush":
-        flush(rig)
+        rig.flush()
     elif change == "update":  # SGLang keeps its tree where it was told to.
         rig.update_weights()
     else:
@@ -121,7 +115,7 @@ def test_with_the_weights_the_donors_go_for_good(start: Start, tmp_path: Path, c
     assert files(tmp_path) == []
     assert serve_checked(rig, asked(), wish={"capture": False}) == 0
     if change != "flush":
-        flush(rig)
+        rig.flush()
     keep(rig, rid="of the new weights")
     assert serve_checked(rig, asked(1), "reuses them", wish={"capture": False}) > 350
     assert serve_checked(start(), asked(2), "after a restart, with the old ones again") == 0
@@ -144,7 +138,7 @@ def test_a_request_that_waited_for_the_new_weights_is_theirs(start: Start) -> No
     rig = start()
     waiting = rig.submit(DONOR, "waiting")
     waiting.init_next_round_input(rig.tree)
-    rig.update_weights(lambda: flush(rig))
+    rig.update_weights(rig.flush)
     rig.step()
     rig.finish(waiting)
     rig.side.donors.kept.flush()
@@ -252,10 +246,10 @@ def test_what_grows_from_old_weights_is_no_donor_until_the_tree_is_emptied(start
     after = rig.serve([*DONOR, *passage(8, 40)], "of both")
     assert after.cached_tokens == len(DONOR), "SGLang was told to keep its tree"
     assert rig.side.provider.stats().donors == 0
-    flush(rig)
+    rig.flush()
     rig.serve(DONOR, "of the new weights")
     assert rig.side.provider.stats().donors == 1
-    rig.update_weights(lambda: flush(rig))
+    rig.update_weights(rig.flush)
     rig.serve(DONOR, "after an update with a flush")
     assert rig.side.provider.stats().donors == 1
 
@@ -263,7 +257,7 @@ def test_what_grows_from_old_weights_is_no_donor_until_the_tree_is_emptied(start
 def test_what_is_computed_while_others_write_the_weights_is_no_donor(start: Start) -> None:
     rig = start()
     rig.serve(DONOR, "of the old weights")
-    rig.update_over_rdma(lambda: (flush(rig), rig.serve(DONOR, "of both")))
+    rig.update_over_rdma(lambda: (rig.flush(), rig.serve(DONOR, "of both")))
     assert rig.side.provider.stats().donors == 0
     rig.serve([*DONOR, *passage(8, 40)], "grown from both")
     assert rig.side.provider.stats().donors == 0
@@ -272,7 +266,7 @@ def test_what_is_computed_while_others_write_the_weights_is_no_donor(start: Star
 def test_an_update_that_is_flushed_before_its_session_ends_needs_no_other_flush(start: Start) -> None:
     rig = start()
     rig.serve(DONOR, "of the old weights")
-    rig.update_over_rdma(lambda: rig.update_weights(lambda: flush(rig)))
+    rig.update_over_rdma(lambda: rig.update_weights(rig.flush))
     rig.serve(DONOR, "of the new weights")
     assert rig.side.provider.stats().donors == 1
 

@@ -98,6 +98,10 @@ class Engine:
         self.worker.flush()
         self.side.catch_up()
 
+    def empty_own_cache(self) -> None:
+        """vLLM's alone: what it holds would be taken first. A reset from outside would drop the donors too."""
+        assert self.scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
+
     def stats(self) -> Any:
         return self.side.provider.stats()
 

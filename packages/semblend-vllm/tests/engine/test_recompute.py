@@ -46,8 +46,7 @@ def serve_donors(engine: Any, donors: list[str], salt: str) -> None:
     for donor in donors:
         engine.ask(donor, salt=salt, tokens=1)
     engine.settle()
-    # What vLLM itself holds would be taken first.
-    engine.llm.reset_prefix_cache()
+    engine.empty_own_cache()
 
 
 def worst(cold: Any, other: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from semblend_core.contract import (
     tenant_of,
 )
 from semblend_core.provider.sharing import may_share
+from semblend_core.serving.ages import DonorAges, Limits
 from semblend_core.serving.containment import contain
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
@@ -53,9 +54,16 @@ class Donor(Generic[Note]):
 class DonorBook(Generic[Note]):
     """The donors that can be found, least recently used first."""
 
-    def __init__(self, provider: SemanticLookupProvider, most: int, gone: Callable[[Donor[Note]], None]) -> None:
+    def __init__(
+        self,
+        provider: SemanticLookupProvider,
+        most: int,
+        gone: Callable[[Donor[Note]], None],
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
         """``gone`` is told of each that can be found no more: its bytes would only be in the way."""
-        self._provider, self._most, self._gone = provider, most, gone
+        self._provider, self._most, self._gone, self._limits = provider, most, gone, limits
+        self._ages = DonorAges()
         self._donors: OrderedDict[DonorName, Donor[Note]] = OrderedDict()
         self._lost: OrderedDict[DonorName, DeclineReason] = OrderedDict()
         """The last that went, and why."""
@@ -90,6 +98,7 @@ class DonorBook(Generic[Note]):
         donor = Donor(namespace, donor_id or donor_id_of(token_ids), note, int(token_ids.size))
         if donor.name in self._donors:
             return None
+        self.make_room(namespace, donor.tokens)
         result = self._provider.offer_donor(DonorOffer(donor.donor_id, namespace, token_ids))
         for name in result.evicted:
             self._remove(name)
@@ -100,6 +109,7 @@ class DonorBook(Generic[Note]):
             return None
         self.generation += 1
         self._donors[donor.name] = donor
+        self._ages.add(donor.name, donor.tokens, time.time())
         self.prefixes.add(donor.name, token_ids)
         while len(self._donors) > self._most:
             self.drop(next(iter(self._donors)))
@@ -137,11 +147,12 @@ class DonorBook(Generic[Note]):
 
     def forget_tenant(self, tenant: str) -> TenantReport:
         """No donor of the tenant is found any more: what there was. ``gone`` is not told: all of a tenant's KV goes."""
-        names = [name for name in self._donors if tenant_of(name[0]) == tenant]
+        names = self._ages.names_of(tenant)
         found = self.held_by(tenant)
         contain("forgetting a tenant", self._provider.forget_tenant, tenant)
         for name in names:
             donor = self._donors.pop(name)
+            self._ages.remove(name)
             self.prefixes.discard(name)
             contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
         for book in (self._lost, self._replaced):
@@ -150,11 +161,33 @@ class DonorBook(Generic[Note]):
         return found
 
     def held_by(self, tenant: str) -> TenantReport:
-        donors = [donor for name, donor in self._donors.items() if tenant_of(name[0]) == tenant]
-        return TenantReport(donors=len(donors), tokens=sum(donor.tokens for donor in donors))
+        return self._ages.report(tenant, time.time())
+
+    def make_room(self, namespace: Namespace, tokens: int) -> None:
+        """So many more tokens of a tenant are about to come: its own oldest donors go where it would have too many."""
+        most = self._limits.tenant_tokens
+        while most is not None and self._ages.tokens_of(namespace.salt_digest) + tokens > most:
+            oldest = self._ages.oldest_of(namespace.salt_digest)
+            if oldest is None:
+                return
+            self.drop(oldest)
+
+    def drop_expired(self) -> None:
+        """Donors that are too old: before anybody is served."""
+        if self._limits.max_age_s is None:
+            return
+        too_old = time.time() - self._limits.max_age_s
+        while (name := self._ages.born_before(too_old)) is not None:
+            self.drop(name)
+
+    def born(self, namespace: Namespace, donor_ids: Iterable[str]) -> float:
+        """When the oldest of these came. One that is not known came now."""
+        known = [self._ages.born((namespace.digest, donor_id)) for donor_id in donor_ids]
+        return min((born for born in known if born is not None), default=time.time())
 
     def _remove(self, name: DonorName) -> Donor[Note] | None:
         self.prefixes.discard(name)
+        self._ages.remove(name)
         donor = self._donors.pop(name, None)
         if donor is not None:
             self._gone(donor)
@@ -216,6 +249,9 @@ class Captures:
             self.stop(name)
         return stopped
 
+    def tokens_of(self, tenant: str) -> int:
+        return sum(each.token_ids.size for name, each in self._coming.items() if tenant_of(name[0]) == tenant)
+
     def held_by(self, tenant: str) -> TenantReport:
         return TenantReport(captures=sum(tenant_of(name[0]) == tenant for name in self._coming))
 
@@ -245,6 +281,9 @@ class CaptureRule:
         found = life.finding if life.approximate_from is None else None
         covered = 0 if found is None else found.covered_tokens
         added = token_ids.size - max(covered, self._prefixes.held(name[0], token_ids))
+        most = self._settings.tenant_tokens
+        if most is not None and token_ids.size > most:
+            return DeclineReason.DONOR_TOO_LARGE
         if added < self._settings.min_span_tokens:
             return DeclineReason.DONOR_COVERED
         if added >= SMALL_ADDITION * token_ids.size or life.wish.capture:

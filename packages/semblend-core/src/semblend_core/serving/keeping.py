@@ -13,6 +13,7 @@ from semblend_core.contract import (
     TokenIds,
     donor_id_of,
 )
+from semblend_core.serving.ages import Limits
 from semblend_core.serving.donors import Capture, CaptureRule, Captures, Donor, DonorBook, tokens_to_keep
 from semblend_core.serving.earlier import EarlierDonors
 from semblend_core.serving.life import RequestLife
@@ -43,7 +44,7 @@ class DonorKeeper:
         audit: AuditSink | None = None,
     ) -> None:
         self._settings, self._self_test, self._ranks, self._audit = settings, self_test, ranks, audit
-        self.donors: DonorBook[None] = DonorBook(provider, settings.max_donors, self._donor_gone)
+        self.donors: DonorBook[None] = DonorBook(provider, settings.max_donors, self._donor_gone, Limits.of(settings))
         self.captures = Captures(ranks)
         self._rule = CaptureRule(provider, settings, self.donors.prefixes)
         self._earlier: EarlierDonors[Namespace] = EarlierDonors()
@@ -63,6 +64,9 @@ class DonorKeeper:
             name = (life.namespace.digest, donor_id_of(kept))
             if self._rule.wants(life, name, kept):
                 donor_id = name[1]
+                # Its own oldest make room before its bytes come, or they would cost others their place.
+                coming = self.captures.tokens_of(life.namespace.salt_digest)
+                self.donors.make_room(life.namespace, kept.size + coming)
                 self.captures.begin(name, Capture(life.request_id, life.namespace, kept))
                 self.donors.prefixes.add(name, kept)
         return None if donor_id is None and not self._self_test.wants_prompts else Kept(donor_id, kept)

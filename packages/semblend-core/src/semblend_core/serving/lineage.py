@@ -9,9 +9,11 @@ it lies. Who has another namespace, or wants no reuse, can neither find nor gues
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from semblend_core.contract import Namespace, TenantReport, TokenIds, tenant_of
@@ -34,6 +36,8 @@ class Lineage:
     path: bytes
     """Digest of the tokens before ``start``, and of the first few behind it."""
     parent: Lineage | None = None
+    born: float = field(default_factory=time.time)
+    """When the oldest came of what it is made of."""
     confirmed: bool = False
     """The bytes it grew from have landed."""
     children: dict[int, dict[bytes, list[Lineage]]] = field(default_factory=dict, repr=False)
@@ -47,7 +51,15 @@ class LineageBook:
     """Tokens behind a lineage's start. Thousands may begin behind one system prompt, each with another document: a
     request looks at those that go on as it does. Sharing fewer tokens would gain it nothing."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        max_age_s: float | None = None,
+        born: Callable[[Namespace, Iterable[str]], float] = lambda namespace, donor_ids: time.time(),
+    ) -> None:
+        """``born``: when the oldest of these donors came, whose KV is in what grows from it."""
+        self._max_age_s, self._born = max_age_s, born
+        self._oldest = math.inf
+        """No lineage is older."""
         self._key = os.urandom(32)
         self._roots: dict[str, dict[int, dict[bytes, list[Lineage]]]] = {}
         """By digest of the namespace, start and path."""
@@ -73,7 +85,10 @@ class LineageBook:
         name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
         known = self._known.get(name)
         if known is None:
-            known = Lineage(name, namespace.digest, start, path, parent)
+            born = self._born(namespace, claim.donor_ids)
+            born = born if parent is None else min(born, parent.born)
+            known = Lineage(name, namespace.digest, start, path, parent, born)
+            self._oldest = min(self._oldest, born)
             self._known[name] = known
             branches = self._branches(known)
             branches.setdefault(start, {}).setdefault(path, []).append(known)
@@ -97,6 +112,19 @@ class LineageBook:
             for lineage in branches[end - ahead].get(path, ()):
                 if lineage.confirmed:
                     yield lineage
+
+    def forget_expired(self) -> list[Lineage]:
+        """Those that are too old, which nobody finds any more."""
+        if self._max_age_s is None:
+            return []
+        too_old = time.time() - self._max_age_s
+        if self._oldest >= too_old:
+            return []
+        expired = [lineage for lineage in self._known.values() if lineage.born < too_old]
+        for lineage in expired:
+            self.forget(lineage)
+        self._oldest = min((lineage.born for lineage in self._known.values()), default=math.inf)
+        return expired
 
     def use(self, lineage: Lineage) -> None:
         """It is the most recently used, and so is what it grew from."""

@@ -45,6 +45,7 @@ class Seeker(Generic[Life]):
         The question is asked once for as long as neither the donors nor the exact prefix change. ``may_ask``: asked
         before a lookup, for engines that limit them.
         """
+        self._donors.drop_expired()
         # What was claimed before a self-test failed must not be loaded after it.
         stands = life.claim is None or (life.claim.start == exact_tokens and self._self_test.passed)
         if not stands:

@@ -6,7 +6,7 @@ A package beside core declares its own as a ``DeclaredSettings`` and names the c
 
 from semblend_core.settings.declared import QualityTier, Settings
 from semblend_core.settings.declaring import DeclaredSettings, SettingError, setting
-from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, Text, Unset, Whole
+from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, TenantIds, Text, Unset, Whole
 
 __all__ = [
     "ByteSize",
@@ -18,6 +18,7 @@ __all__ = [
     "QualityTier",
     "SettingError",
     "Settings",
+    "TenantIds",
     "Text",
     "Unset",
     "Whole",

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from semblend_core.settings.declaring import DeclaredSettings, read_environment, setting
 from semblend_core.settings.installed import warn_of_unknown
-from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, Text, Unset, Whole
+from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, TenantIds, Text, Unset, Whole
 
 QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
 Eviction: TypeAlias = Literal["lru", "lfu"]
@@ -169,6 +169,23 @@ class Settings(DeclaredSettings):
         "store", False, Flag(), "Copy a donor into the next faster tier after its use, in the background."
     )
 
+    max_age_s: float | None = setting(
+        "tenants",
+        None,
+        Unset(Number(0, low_excluded=True)),
+        "Donors older than this are never served, and dropped in every tier; unset: no age is too great.",
+        unit="s",
+    )
+    tenant_tokens: int | None = setting(
+        "tenants",
+        None,
+        Unset(Whole(1)),
+        "Most tokens that the donors of one tenant may have; its own oldest make room; unset: no limit of its own.",
+        unit="tokens",
+    )
+    memory_only: tuple[str, ...] = setting(
+        "tenants", (), TenantIds(), "Tenants whose donors are never kept on disk; those found there are deleted."
+    )
     control_dir: str = setting(
         "tenants",
         "",

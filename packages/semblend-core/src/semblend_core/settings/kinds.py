@@ -110,6 +110,35 @@ class Text(Kind):
         return self.meaning
 
 
+_TENANT = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class TenantIds(Kind):
+    """Some tenants, or all of them."""
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return self.check(tuple(part.strip().lower() for part in text.split(",")))
+
+    def check(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+            raise NotAllowedError
+        if value != ("all",) and not all(_TENANT.fullmatch(each) for each in value):
+            raise NotAllowedError
+        return value
+
+    @property
+    def allowed(self) -> str:
+        return "`all`, or ids of 16 hex digits separated by commas, as `python -m semblend_core.control id` prints them"
+
+    @property
+    def brief(self) -> str:
+        return "`all`, or [ids](tenants.md#a-tenants-id) separated by commas"
+
+    def show(self, value: object) -> str:
+        return ",".join(value) if isinstance(value, tuple) else ""
+
+
 @dataclass(frozen=True)
 class Whole(Kind):
     """A whole number in [low, high]; no upper end where ``high`` is None."""

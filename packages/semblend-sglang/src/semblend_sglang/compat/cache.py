@@ -97,8 +97,8 @@ class SemBlendCache:
                 return exact
             found = exact if life.in_place is None else self._with_in_place(exact, life.in_place)
             return found if life.claim is None else found._replace(host_hit_length=life.claim.length)
-        if self.semblend_aliases is None:
-            return exact
+        if self.semblend_aliases is None or asked.request.output_ids:
+            return exact  # What a request had that was retracted is computed again.
         found = self.semblend_aliases.match(asked, lambda tokens: self._look(tokens, asked.key))
         life = self.semblend_aliases.requests.of_request(asked.request)
         # Where the switch would stop a prompt in pieces, the mark alone keeps it out of the tree.

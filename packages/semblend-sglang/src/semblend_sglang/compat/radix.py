@@ -32,8 +32,8 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         exact = super().match_prefix(params)
         req = params.req
-        if req is None or self.disable or req.req_pool_idx is not None or req.output_ids:
-            return exact  # A request that was retracted: what it had is computed again.
+        if req is None or self.disable or req.req_pool_idx is not None:
+            return exact
         return self._longer(self._asked(req, params.key, len(exact.device_indices)), exact)
 
     def init_load_back(self, params: InitLoadBackParams) -> Any:

@@ -44,8 +44,8 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         exact = super().match_prefix(params)
         req = params.req
-        if req is None or self.disable or req.kv.holds_kv or req.output_ids:
-            return exact  # A request that was retracted: what it had is computed again.
+        if req is None or self.disable or req.kv.holds_kv:
+            return exact
         asked = self._asked(req, params.key, exact.device_prefix_len, self._may_grow(req, exact))
         return self._longer(asked, exact)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from semblend_core import Settings, TokenIds
-from semblend_core.serving import HotOpenings, Lineage, SelfTest, contain
+from semblend_core.serving import DonorBook, HotOpenings, Lineage, LineageBook, SelfTest, contain
 from semblend_core.serving.tree import ExactTree, InPlace, TreeLineages
 from semblend_sglang.scheduler.background import Asker, Background
 from semblend_sglang.scheduler.repeats import Repeats
@@ -23,10 +24,15 @@ class Continuing:
     """What lies in place is found, held, grown, and computed exactly once many have asked for it."""
 
     def __init__(
-        self, tree: ExactTree, settings: Settings, self_test: SelfTest, count_background: Callable[[int], None]
+        self,
+        tree: ExactTree,
+        settings: Settings,
+        self_test: SelfTest,
+        donors: DonorBook[Any],
+        count_background: Callable[[int], None],
     ) -> None:
         self._self_test = self_test
-        self.lineages = TreeLineages(tree)
+        self.lineages = TreeLineages(tree, LineageBook(settings.max_age_s, donors.born))
         self.hot: HotOpenings[Asker] = HotOpenings(settings.exact_after)
         self.background = Background(self.hot, tree, count_background)
         self._searches = Repeats(MOST_REPEATED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import re
 import time
 from collections.abc import Callable
@@ -38,15 +38,16 @@ class TreeKey:
 
     @property
     def salt(self) -> str | None:
-        """For the namespace. Both parts come from clients and may hold a tenant's salt, so both are hashed there."""
-        if not self.cache_salt and not self._of_client:
-            return None
-        return json.dumps([self.extra_key, self.cache_salt])
+        """Whose request it is, for the namespace: ``cache_salt``, or without it the client's ``extra_key``."""
+        return self.cache_salt or self._of_client or None
 
     @property
     def adapter(self) -> str | None:
-        """For the namespace: what SGLang itself tells apart."""
-        return (self.extra_key or "").removeprefix(self._of_client) or None
+        """For the namespace: what SGLang tells apart besides. The client's part may be a salt, so it is hashed."""
+        of_client = self._of_client
+        hashed = hashlib.blake2b(of_client.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        beside = "" if not of_client else f"#{hashed}" if self.cache_salt else "#"  # Where it is no salt already.
+        return (self.extra_key or "").removeprefix(of_client) + beside or None
 
     @property
     def _of_client(self) -> str:
@@ -75,6 +76,8 @@ class SglangLife(TreeLife):
     key: TreeKey = field(kw_only=True)
     alias: SemanticPrefixResult | None = None
     """Tokens under which the exact cache is asked instead."""
+    retracted: bool = False
+    """SGLang took its memory away while it was answered. It goes on from its lineage, as far as that is there."""
     unasked: bool = False
     """The last round had no time left to look it up for the first time."""
     saved_skip_insert: bool | None = None
@@ -154,14 +157,16 @@ class SglangRequests(RequestBook[SglangLife]):
         super().end(life, loading=loading)
 
     def _begin(self, asked: Asked) -> SglangLife:
-        request = asked.request
+        request, retracted = asked.request, bool(asked.request.output_ids)
         life = SglangLife(
             request,
             request.rid,
             self.namespaces.of(asked.key.adapter, asked.key.salt),
-            request.origin_input_ids,
+            request.origin_input_ids + request.output_ids if retracted else request.origin_input_ids,
             Wish.among(request.sampling_params.custom_params) if asked.key.is_short else Wish("off", capture=False),
             key=asked.key,
+            retracted=retracted,
+            captured=retracted,  # It was decided on when its prompt was computed first.
         )
         self.add(life)
         return life

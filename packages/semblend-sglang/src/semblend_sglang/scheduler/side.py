@@ -18,6 +18,7 @@ from semblend_core.serving import (
     CostGate,
     Finding,
     Namespaces,
+    RoundTime,
     Seeker,
     SelfTest,
     Stage,
@@ -32,7 +33,6 @@ from semblend_sglang.scheduler.fitting import BatchLimits, Fitting
 from semblend_sglang.scheduler.landing import Landing
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
-from semblend_sglang.scheduler.round_time import RoundTime
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,9 @@ class Side:
         self.self_test = SelfTest(1, lambda found: contain("noting the self-test", provider.note_self_test, found))
         self.capturing = Capturing(settings, self.requests, self.donors, pool, self.self_test, tree.page_size)
         self.landing = Landing(self.requests, pool.token_bytes)
-        self.continuing = Continuing(tree, settings, self.self_test, lambda tokens: provider.note_background(tokens))
+        self.continuing = Continuing(
+            tree, settings, self.self_test, self.donors.book, lambda tokens: provider.note_background(tokens)
+        )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
         self._seeker = Seeker(
             provider,
@@ -310,7 +312,8 @@ class Side:
         with self.costs.apart(), self.round.spending():
             life.in_place = self.continuing.find(life, asked.exact_tokens)
             reach = asked.exact_tokens if life.in_place is None else life.in_place.end
-            self._seeker.seek(life, reach, self._may_ask)
+            if not life.retracted:
+                self._seeker.seek(life, reach, self._may_ask)
         return self.promised(asked.request)
 
     def _meet(self, life: SglangLife) -> None:
@@ -349,6 +352,7 @@ class Side:
         for life in self.requests:
             if life.is_queued:
                 life.namespace = self.requests.namespaces.of(life.key.adapter, life.key.salt)
+                life.in_place, life.sought = None, None
                 self.requests.withdraw(life)
             else:
                 life.captured = True  # A part of its KV may be of the old weights.

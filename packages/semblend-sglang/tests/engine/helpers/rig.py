@@ -94,6 +94,7 @@ class Rig(ToyModel):
         self.chunked: Req | None = None
         self.of_batch: dict[str, Any] = {}
         """Fields that a batch has otherwise."""
+        self.is_paused = False
         self.before_admission: Callable[[Req], None] = lambda request: None
 
     # --- What clients and the scheduler do ---------------------------------------------------------------------------
@@ -116,6 +117,8 @@ class Rig(ToyModel):
 
     def step(self) -> list[Req]:
         """One round of the scheduler: admit what fits, compute it, and hand the results on."""
+        if self.is_paused:
+            return []
         if self.side is not None:
             self.side.round.begin()
         adder = PrefillAdder(
@@ -176,14 +179,42 @@ class Rig(ToyModel):
         request.finished_reason = FINISH_ABORT()
         release_kv_cache(request, self.tree, checkpoint=False)
 
+    def pause(self, *, retract: bool) -> None:
+        """As SGLang's ``pause_generation``: no round until ``resume``."""
+        self.is_paused = True
+        for request in list(self.running) if retract else ():
+            self.retract(request)
+        if retract and self.chunked is not None:
+            self.running.append(self.chunked)
+            request, self.chunked = self.chunked, None
+            self.retract(request)
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    def flush(self) -> bool:
+        """As SGLang's ``flush_cache``: not while something is computed, or waits and is not paused. Whether it was."""
+        if self.running or self.chunked or (self.waiting and not self.is_paused):
+            return False
+        self.tree.reset()
+        self.rows.clear()
+        self.allocator.clear()
+        return True
+
     def update_weights(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Without emptying the tree, unless that happens ``meanwhile``."""
-        weights.update_weights(lambda _: meanwhile(), self.updater())
+
+        def update(_: Any) -> None:
+            self.weights += 1
+            meanwhile()
+
+        weights.update_weights(update, self.updater())
 
     def update_over_rdma(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Others write to the weights; SGLang hears of the beginning and of the end."""
         weights.open_session(lambda _: None, self.updater())
         meanwhile()
+        self.weights += 1
         weights.update_weights(lambda _: None, self.updater())
 
     def updater(self) -> Any:

@@ -2,13 +2,14 @@
 
 It stores with each token what it is and a number that follows from it and from the number in front of it, read through
 the request's slots. So whether KV is that of its token, and whether it was ever computed behind relocated KV, can be
-read from any slot at any time.
+read from any slot at any time. So can the weights that computed it, and the tenant whom it was computed for.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,8 @@ class ToyModel:
     rows: Any
     rotation: Rotation
     latent: bool
+    weights: int = 0
+    """Grows when they are updated."""
 
     @staticmethod
     def _new_pool(slots: int, page_size: int, latent: bool) -> Any:
@@ -50,8 +53,8 @@ class ToyModel:
         """The model. Sequences of one request stand in the order of their positions."""
         place = 0
         table = self.rows.req_to_token.numpy()
-        for row, prefix, length in zip(
-            batch.req_pool_indices.tolist(), batch.prefix_lens, batch.extend_lens, strict=True
+        for req, row, prefix, length in zip(
+            batch.reqs, batch.req_pool_indices.tolist(), batch.prefix_lens, batch.extend_lens, strict=True
         ):
             number = self.numbers_at([int(table[row, prefix - 1])])[0] if prefix else 0
             tokens = batch.input_ids[place : place + length].tolist()
@@ -59,6 +62,7 @@ class ToyModel:
             assert table[row, prefix : prefix + length].tolist() == slots, "a token is written to another's slot"
             numbers = list(itertools.accumulate(tokens, number_behind, initial=number))[1:]
             self._write(slots, prefix, tokens, numbers)
+            self._sign(slots, self.tenant_of(req))
             place += length
         assert place == len(batch.input_ids)
         return SimpleNamespace()
@@ -76,6 +80,20 @@ class ToyModel:
             self.pool.k_buffer[layer][slots, 0] = keys
         self.pool.v_buffer[0][slots, 0] = torch.tensor(tokens, dtype=torch.float32)[:, None]
         self.pool.v_buffer[1][slots, 0] = torch.tensor(numbers, dtype=torch.float32)[:, None]
+
+    def tenant_of(self, request: Any) -> int:
+        """A number for whom a request is computed."""
+        return zlib.crc32(str(request.cache_salt).encode()) % 1000
+
+    def _sign(self, slots: list[int], tenant: int) -> None:
+        first_layer = self.pool.kv_buffer[0] if self.latent else self.pool.v_buffer[0]
+        first_layer[slots, 0, 2], first_layer[slots, 0, 3] = self.weights, tenant
+
+    def signed_at(self, slots: list[int]) -> tuple[set[int], set[int]]:
+        """The weights and the tenants of what lies in ``slots``."""
+        first_layer = self.pool.kv_buffer[0] if self.latent else self.pool.v_buffer[0]
+        signs = first_layer[slots, 0, 2:4].to(torch.int64)
+        return set(signs[:, 0].tolist()), set(signs[:, 1].tolist())
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019 - a rig lives as long as its test
     def _key_of(self, token: int) -> torch.Tensor:

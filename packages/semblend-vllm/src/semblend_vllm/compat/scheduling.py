@@ -167,7 +167,7 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
 
 
 def count_as_found(scheduler: Any, request: Any, before: int, now: int, shown: int) -> None:
-    """vLLM counted ``before`` tokens as found outside of its cache; ``now`` is what was, ``shown`` what a client reads."""
+    """vLLM counted ``before`` tokens as found outside of its cache; ``now`` were, and a client reads ``shown``."""
     statistics = scheduler.connector_prefix_cache_stats
     if statistics is not None and statistics.hits >= before - now:
         statistics.hits -= before - now

@@ -37,7 +37,8 @@ class Background:
         """Behind a step: begin the next piece, if there is nothing else to do."""
         opening = self._side.hot.next()
         if opening is None:
-            self._piece = self._known = None  # It may have been purged.
+            if self._under_way() is None:
+                self._piece = self._known = None  # Its tenant may have been purged.
             return
         if not self._may_work or not compat.is_idle(self._scheduler):
             return

@@ -16,8 +16,8 @@ WORTH_WAITING_FOR = 0.5
 
 
 class Lineages:
-    def __init__(self, block_size: int) -> None:
-        self.book = LineageBook()
+    def __init__(self, block_size: int, book: LineageBook | None = None) -> None:
+        self.book = book or LineageBook()
         self._block_size = block_size
         self.holds: Callable[[Any], bool] | None = None
         """Whether vLLM has a block under this hash. None: its block pool is not known, and nothing can be taken."""
@@ -32,6 +32,8 @@ class Lineages:
         """Name the blocks of a waiting request by the lineage that has most of them behind its exact ones."""
         if self.holds is None:
             return
+        if self.book.forget_expired():
+            self.generation += 1
         exact = self._reach(life.true_hashes, 0, life)
         if life.looked == (self.generation, exact):
             return
@@ -77,14 +79,17 @@ class Lineages:
 
     def loading(self, life: VllmRequest) -> None:
         if life.lineage is not None:
-            life.lineage.confirmed = False  # What an equal request brought may be gone, and this may not come.
+            # What an equal request brought may be gone, and this may not come. Who counts on it looks again.
+            life.lineage.confirmed = False
+            self.generation += 1
             self._under_way.append(life)
 
     def landed(self, life: VllmRequest) -> None:
         """What the lineage grew from is there, and what was computed behind it."""
         if life in self._under_way and life.lineage is not None:
             self._under_way.remove(life)
-            life.lineage.confirmed = True
+            # Others may load the same for other tokens between.
+            life.lineage.confirmed = all(other.lineage is not life.lineage for other in self._under_way)
             self.generation += 1
 
     def failed(self, life: VllmRequest) -> None:
@@ -92,6 +97,7 @@ class Lineages:
         if life in self._under_way and life.lineage is not None:
             self._under_way.remove(life)
             self.book.spoil(life.lineage)
+            self.generation += 1
 
     def forget_tenant(self, tenant: str) -> TenantReport:
         """vLLM's blocks of these lineages stay until it needs them, and nobody knows their names any more."""

@@ -175,6 +175,34 @@ def test_one_that_fails_is_shared_by_nobody(engine: Any, document: Prompt, sourc
     engine.check_nothing_is_left()
 
 
+def two_documents(engine: Any, source: random.Random) -> Callable[[], Prompt]:
+    """Prompts that reuse the same in the same places, and differ between these."""
+    first, second = some(source, 160), some(source, 480)
+    for document in (first, second):
+        engine.add(some(source, 24) + document + some(source, 20))
+        engine.finish()
+    opening = some(source, 48)
+    engine.add(opening + some(source, 20), 2)  # Exact from now on.
+    engine.finish()
+    return lambda: opening + first + some(source, 20) + second + some(source, 20)
+
+
+def test_what_landed_for_one_has_not_landed_for_another(engine: Any, source: random.Random, answer: Any) -> None:
+    prompt = two_documents(engine, source)
+    fine, failing = engine.add(prompt(), ANSWER), prompt()
+    engine.schedule()
+    requests = [engine.add(failing, ANSWER)]
+    engine.worker.fails = lambda order: order.request_id == requests[0].request_id
+    engine.schedule()
+    requests.append(engine.add(failing, ANSWER))
+    engine.update()
+    engine.schedule()
+    engine.finish()
+    for request in (fine, *requests):
+        assert engine.answers[request.request_id] == answer(request.prompt_token_ids, ANSWER)
+    engine.check_nothing_is_left()
+
+
 def test_a_preempted_one_finds_its_own_again(engine: Any, document: Prompt, source: random.Random, answer: Any) -> None:
     opening = some(source, 40) + document + some(source, 20)
     first = converse(engine, source, opening, 1)[0]

@@ -29,10 +29,6 @@ def ask(engine: Any, seed: int, salt: Any = None, wish: Any = "on") -> Any:
     return request
 
 
-def shown(request: Any) -> int:
-    return int(request.prefill_stats.num_external_cached_tokens)
-
-
 def test_without_a_salt_nothing_is_given_or_taken_unless_all_share(engine_with: Callable[..., Any]) -> None:
     engine = engine_with(sharing="salted")
     for seed in (3, 4, 5):
@@ -61,7 +57,8 @@ def test_a_client_sees_of_relocated_tokens_what_the_setting_says(engine_with: Ca
     reused = engine.side.provider.stats().confirmed_tokens
     assert reused > 600
     assert reused % 64
-    assert shown(asked) == {"rounded": reused - reused % 64, "left_out": 0, "exact": reused}[setting]
+    shown = engine.shown_as_cached[asked.request_id]
+    assert shown == {"rounded": reused - reused % 64, "left_out": 0, "exact": reused}[setting]
 
 
 def test_a_client_cannot_make_its_prompt_a_donor_where_the_operator_keeps_none(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -119,77 +117,3 @@ def test_it_waits_with_its_blocks_in_hand(
     assert engine.answers[request.request_id] == answer(request.prompt_token_ids, 24)
     assert engine.has_true_hashes(request)
     engine.check_nothing_is_left()
-
-
-class Churn:
-    """One random sequence of what may happen to an engine."""
-
-    def __init__(self, engine: Any, source: random.Random, passages: list[Prompt]) -> None:
-        self.engine, self.source, self.passages = engine, source, passages
-        self.lengths: dict[str, int] = {}
-        self.aborted: set[str] = set()
-        engine.worker.fails = lambda order: source.random() < 0.4
-
-    def run(self) -> None:
-        actions = [self.add, self.abort, self.preempt, self.run_short, self.lose_a_donor, self.reset, self.engine.step]
-        for _ in range(self.source.randint(10, 50)):
-            self.source.choices(actions, weights=[12, 4, 5, 4, 2, 1, 60])[0]()
-        self.engine.finish()
-
-    def add(self) -> None:
-        source = self.source
-        if len(self.engine.scheduler.requests) < 6:
-            parts = source.sample(self.passages, source.randint(1, 3))
-            instruction, question = some(source, source.choice((0, 5, 40))), some(source, source.randint(1, 30))
-            prompt = list(chain(instruction, *parts, question))
-            tokens = source.choice((1, 2, 5, 24))
-            self.lengths[self.engine.add(prompt, tokens).request_id] = tokens
-
-    def abort(self) -> None:
-        alive = sorted(self.engine.scheduler.requests)
-        if alive:
-            chosen = self.engine.requests[self.source.choice(alive)]
-            self.aborted.add(chosen.request_id)
-            self.engine.abort(chosen)
-
-    def preempt(self) -> None:
-        if self.engine.scheduler.running:
-            self.engine.preempt(self.source.choice(self.engine.scheduler.running))
-
-    def run_short(self) -> None:
-        self.engine.run_short(self.source.randint(1, 3))
-
-    def lose_a_donor(self) -> None:
-        if self.engine.worker.donors:
-            self.engine.worker.lose(self.source.choice(list(self.engine.worker.donors)))
-
-    def reset(self) -> None:
-        if not self.engine.in_flight:
-            # vLLM preempts all, and then refuses if a request waits with its blocks in hand.
-            with suppress(RuntimeError):
-                self.engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-
-
-@pytest.mark.parametrize("mode", list(MODES))
-def test_random_sequences_leave_nothing_behind(
-    new_overlapping: Callable[..., Any], mode: str, source: random.Random, answer: Any, new_router: Any
-) -> None:
-    engine = new_overlapping(**MODES[mode], tokens_of_a_step=96)
-    passages = [some(source, source.randint(90, 160)) for _ in range(5)]
-    router = new_router()
-    for _ in range(200):
-        churn = Churn(engine, source, passages)
-        churn.run()
-        engine.check_nothing_is_left()
-        for request_id, length in churn.lengths.items():
-            right = answer(engine.requests[request_id].prompt_token_ids, length)
-            given = engine.answers[request_id]
-            assert given == right[: len(given)]
-            assert len(given) == length or request_id in churn.aborted
-        router.hear(engine.announced)
-        engine.announced.clear()
-        for block, block_hash in engine.cached_blocks().items():
-            assert block_hash not in router.held or engine.worker.holds_exactly(block, router.tokens[block_hash])
-    stats = engine.side.provider.stats()
-    assert stats.outcomes["materialized"] > 100
-    assert stats.declines["donor_evicted"] > 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -34,6 +35,8 @@ class Entry:
     key: DonorKey
     spec: KvSpec
     token_ids: TokenIds | None
+    born: int = field(default_factory=time.time_ns)
+    """When it was captured, in nanoseconds since 1970."""
     copies: dict[Tier, Copy] = field(default_factory=dict)
 
     @property

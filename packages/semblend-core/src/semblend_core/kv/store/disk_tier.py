@@ -66,7 +66,9 @@ class DiskTier(StorageTier):
     def write(self, source: Source) -> DiskStorage:
         assert source.layers is not None, "a donor on disk has no slower place to come from"
         layout = FileLayout(source.spec)
-        bare = DonorMetadata(source.key, self._next_generation(), source.spec, np.zeros(0, np.uint32), source.token_ids)
+        nothing = np.zeros(0, np.uint32)
+        generation = self._next_generation()
+        bare = DonorMetadata(source.key, generation, source.spec, nothing, source.token_ids, source.born)
         try:
             if self.directory.free_bytes() < self.charge(source.key, source.spec, source.token_ids):
                 raise StoreFaultError(StoreDecline.DISK_FULL, "the file system has too little room")

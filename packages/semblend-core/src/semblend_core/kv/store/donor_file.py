@@ -174,6 +174,8 @@ class DonorMetadata:
     spec: KvSpec
     checksums: Checksums
     token_ids: TokenIds | None
+    born: int = 0
+    """When it was captured, in nanoseconds since 1970. It may have been written later, or again."""
 
     @property
     def stem(self) -> str:
@@ -196,6 +198,7 @@ def encode_metadata(metadata: DonorMetadata) -> bytes:
         "namespace": metadata.key.namespace,
         "donor_id": metadata.key.donor_id,
         "generation": metadata.generation,
+        "born": metadata.born,
         "layers": spec.layers,
         "tokens": spec.tokens,
         "kv_heads": spec.kv_heads,
@@ -251,7 +254,7 @@ def _metadata(donor: dict[str, Any]) -> DonorMetadata:
     if not isinstance(donor["namespace"], str) or not isinstance(donor["donor_id"], str):
         raise ValueError("it does not say whose it is")
     key = DonorKey(donor["namespace"], donor["donor_id"])
-    return DonorMetadata(key, _whole(donor["generation"]), spec, checksums, token_ids)
+    return DonorMetadata(key, _whole(donor["generation"]), spec, checksums, token_ids, _whole(donor["born"]))
 
 
 def _whole(value: object) -> int:

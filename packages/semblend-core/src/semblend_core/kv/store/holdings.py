@@ -6,6 +6,7 @@ No method copies, writes, waits or calls out.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from semblend_core.contract import TenantReport, tenant_of
@@ -20,6 +21,7 @@ class Holdings:
         self.budgets = {tier: TierBudget(options.limit_of(tier), options.eviction) for tier in options.tiers}
         self.tally = Tally()
         self.closed = False
+        self._max_age_s = options.max_age_s
         self._entries: dict[DonorKey, Entry] = {}
         self._coming: dict[DonorKey, Entry] = {}
         """Accepted and not durable yet."""
@@ -74,7 +76,7 @@ class Holdings:
         """Pin the fastest copy and count its use."""
         with self.lock:
             entry = self._entries.get(key)
-            if self.closed or entry is None:
+            if self.closed or entry is None or entry.born < self.too_old():
                 known = Miss.NOT_DURABLE if key in self._coming else Miss.UNKNOWN
                 miss = Miss.CLOSED if self.closed else known
                 self.tally.misses[miss] += 1
@@ -155,15 +157,19 @@ class Holdings:
             for key in [key for key in self._coming if tenant_of(key.namespace) == tenant]:
                 del self._coming[key]
                 self.tally.declines[StoreDecline.FORGOTTEN] += 1
-            copies: list[Copy] = []
-            for key in [key for key in self._entries if tenant_of(key.namespace) == tenant]:
-                entry = self._entries.pop(key)
-                copies += entry.copies.values()
-                entry.copies.clear()
-            for copy in copies:
-                copy.scrub = True
-                self.budgets[copy.tier].remove(copy)
-            return found, [copy for copy in copies if copy.pins == 0]
+            theirs = [entry for key, entry in self._entries.items() if tenant_of(key.namespace) == tenant]
+            return found, [copy for entry in theirs for copy in self._take_out(entry)]
+
+    def too_old(self) -> int:
+        """Who was captured before is not served, in nanoseconds since 1970."""
+        return 0 if self._max_age_s is None else time.time_ns() - int(self._max_age_s * 1e9)
+
+    def expire(self, born_before: int) -> list[tuple[DonorKey, list[Copy]]]:
+        """Forget who is too old: each with the copies whose bytes are to be freed now."""
+        with self.lock:
+            expired = [entry for entry in self._entries.values() if entry.born < born_before]
+            self.tally.gone[Gone.EXPIRED] += len(expired)
+            return [(entry.key, self._take_out(entry)) for entry in expired]
 
     def report(self, tenant: str) -> TenantReport:
         """What is held of a tenant, or on its way."""
@@ -181,7 +187,7 @@ class Holdings:
     def tier_of(self, key: DonorKey) -> Tier | None:
         with self.lock:
             entry = None if self.closed else self._entries.get(key)
-            return None if entry is None else entry.fastest.tier
+            return None if entry is None or entry.born < self.too_old() else entry.fastest.tier
 
     def may_promote(self, copy: Copy, tier: Tier) -> bool:
         with self.lock:
@@ -225,6 +231,16 @@ class Holdings:
                 assert all(self._entries[key].copies[tier] is budget.copies[key] for key in listed), "a stray copy"
             assert all(entry.copies for entry in self._entries.values()), "a visible donor without bytes"
             assert not self._entries.keys() & self._coming.keys(), "a donor is both held and on its way"
+
+    def _take_out(self, entry: Entry) -> list[Copy]:
+        """The copies to be freed now. All are overwritten, also those that somebody still reads."""
+        del self._entries[entry.key]
+        copies = list(entry.copies.values())
+        entry.copies.clear()
+        for copy in copies:
+            copy.scrub = True
+            self.budgets[copy.tier].remove(copy)
+        return [copy for copy in copies if copy.pins == 0]
 
     def _report(self, tenant: str) -> TenantReport:
         held = [entry for key, entry in self._entries.items() if tenant_of(key.namespace) == tenant]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from semblend_core.contract import tenant_of
 from semblend_core.donors.eviction import POLICIES
 from semblend_core.kv.store.vocabulary import Tier
 from semblend_core.settings import Settings
@@ -40,6 +41,10 @@ class StoreOptions:
     """Host memory is pinned in pieces of this; each layer of a donor lies in one of them. A power of two."""
     promote: bool = False
     """Copy a donor into the next faster tier after its use, in the background."""
+    max_age_s: float | None = None
+    """Donors older than this are not found, and dropped."""
+    memory_only: tuple[str, ...] = ()
+    """Tenants whose donors are never written to disk; ``("all",)``: nobody's are."""
     quarantine_bytes: int = _GIB
     """Damaged files kept for inspection; the oldest go first."""
 
@@ -77,12 +82,18 @@ class StoreOptions:
             eviction=settings.eviction,
             queue_bytes=settings.store_queue_bytes,
             promote=settings.store_promote,
+            max_age_s=settings.max_age_s,
+            memory_only=settings.memory_only,
         )
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The tiers that are switched on, the fastest first."""
         return tuple(tier for tier in Tier if self.limit_of(tier))
+
+    def may_lie_in(self, tier: Tier, namespace_digest: str) -> bool:
+        """Whether donors of this namespace may be kept there."""
+        return tier is not Tier.DISK or not {"all", tenant_of(namespace_digest)} & set(self.memory_only)
 
     def limit_of(self, tier: Tier) -> int:
         return {Tier.DEVICE: self.device_bytes, Tier.HOST: self.host_bytes, Tier.DISK: self.disk_bytes}[tier]

@@ -14,6 +14,7 @@ from semblend_core.kv.store.holdings import Holdings
 from semblend_core.kv.store.kv_spec import layers_of
 from semblend_core.kv.store.lane import Job, Lane
 from semblend_core.kv.store.memory_tiers import HostStorage
+from semblend_core.kv.store.options import StoreOptions
 from semblend_core.kv.store.stats import Tally
 from semblend_core.kv.store.tier import FragmentedError, Source, StorageTier, fill_from, out_of_memory
 from semblend_core.kv.store.vocabulary import (
@@ -38,6 +39,7 @@ class Placement:
         promotion_reader: DiskReader | None,
         on_gone: Callable[[DonorKey, Gone], None] | None,
         reap: Callable[[], None],
+        options: StoreOptions,
     ) -> None:
         """``reap`` gives up the pins of loads that have landed."""
         self._holdings = holdings
@@ -46,6 +48,7 @@ class Placement:
         self._promotion_reader = promotion_reader
         self._on_gone = on_gone
         self._reap = reap
+        self._options = options
 
     def admit(self, tier: Tier, entry: Entry, source: Source) -> StoreDecline | None:
         """Bring a donor into ``tier`` and list it there; why not, otherwise. Errors end here, as reasons.
@@ -108,6 +111,13 @@ class Placement:
         if gone:
             self._tell_gone(copy.entry.key, Gone.CORRUPT)
 
+    def expire(self, born_before: int) -> None:
+        """Drop the donors that are too old, and tell their owner."""
+        for key, copies in self._holdings.expire(born_before):
+            for copy in copies:
+                self.free(copy)
+            self._tell_gone(key, Gone.EXPIRED)
+
     def source_of(self, copy: Copy) -> Source:
         """A copy's bytes, for as long as the caller pins it."""
         entry, storage = copy.entry, copy.storage
@@ -121,10 +131,11 @@ class Placement:
                 entry.token_ids,
                 lambda target, side: reader.read(disk, whole, target, side),
                 None,
+                born=entry.born,
             )
         assert isinstance(storage, DonorKv | HostStorage)
         layers = layers_of(storage) if isinstance(storage, DonorKv) else storage.layers
-        return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers)
+        return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, born=entry.born)
 
     def tell(self, call: Callable[[], None]) -> None:
         """Call out to the owner, never under the short lock; errors of a callback are counted and end there."""
@@ -157,7 +168,9 @@ class Placement:
             self._tell_gone(copy.entry.key, Gone.EVICTED)
 
     def fits_ever(self, tier: Tier, entry: Entry) -> bool:
-        """Whether an empty tier could hold the donor. Any thread."""
+        """Whether an empty tier could hold the donor, and may. Any thread."""
+        if not self._options.may_lie_in(tier, entry.key.namespace):
+            return False
         stage, budget = self._tiers[tier], self._holdings.budgets[tier]
         return stage.holds(entry.spec) and stage.charge(entry.key, entry.spec, entry.token_ids) <= budget.limit
 

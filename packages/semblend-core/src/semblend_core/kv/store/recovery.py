@@ -10,6 +10,7 @@ from itertools import accumulate
 from semblend_core.kv.store.budget import Entry
 from semblend_core.kv.store.disk_tier import DiskStorage, DiskTier
 from semblend_core.kv.store.holdings import Holdings
+from semblend_core.kv.store.options import StoreOptions
 from semblend_core.kv.store.stats import Tally
 from semblend_core.kv.store.vocabulary import (
     CorruptDonorError,
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 class Recovery:
     """Looks once; before the disk tier takes anything in, or its budget would not know what lies there."""
 
-    def __init__(self, holdings: Holdings, disk: DiskTier) -> None:
-        self._holdings = holdings
+    def __init__(self, holdings: Holdings, disk: DiskTier, options: StoreOptions) -> None:
+        self._holdings, self._options = holdings, options
         self._disk = disk
         self._done = False
 
@@ -70,18 +71,27 @@ class Recovery:
             older = found.pop(each.metadata.key, None)
             if older is not None:  # Forgotten and stored anew, and the process ended before the deletion.
                 self._disk.discard(older)
-            found[each.metadata.key] = each
+            if self._may_stay(each):
+                found[each.metadata.key] = each
+            else:
+                self._disk.discard(each)
         # The newest first, so that a budget that has shrunk costs the oldest; then listed the oldest first.
         newest_first = list(reversed(found.values()))
         limit = self._holdings.budgets[Tier.DISK].limit
         kept = sum(total <= limit for total in accumulate(map(self._charge, newest_first)))
         for storage in reversed(newest_first[:kept]):
             metadata = storage.metadata
-            entry = Entry(metadata.key, metadata.spec, metadata.token_ids)
+            entry = Entry(metadata.key, metadata.spec, metadata.token_ids, metadata.born)
             if not self._holdings.restore(entry, Tier.DISK, storage, self._charge(storage)):
                 self._disk.discard(storage)
         for storage in newest_first[kept:]:
             self._disk.discard(storage)
+
+    def _may_stay(self, storage: DiskStorage) -> bool:
+        """Not where the donor is too old by now, or its tenant may no longer lie here."""
+        metadata = storage.metadata
+        is_young = metadata.born >= self._holdings.too_old()
+        return is_young and self._options.may_lie_in(Tier.DISK, metadata.key.namespace)
 
     def _charge(self, storage: DiskStorage) -> int:
         metadata = storage.metadata

@@ -40,6 +40,9 @@ from semblend_core.kv.store.vocabulary import (
     Tier,
 )
 
+MOST_BETWEEN_LOOKS_S = 30.0
+"""Between two looks for donors that are too old."""
+
 
 class DonorStore:
     """Threads: every method from any thread.
@@ -83,13 +86,18 @@ class DonorStore:
         self._disk = disk if isinstance(disk, DiskTier) else None
         self._readers: list[DiskReader] = []
         self._placement = Placement(
-            self._holdings, self._tiers, self._lanes, self._reader(), on_gone, lambda: self._loader.reap()
+            self._holdings, self._tiers, self._lanes, self._reader(), on_gone, lambda: self._loader.reap(), options
         )
         self._loader = Loader(self._holdings, self._placement, self._load_lane, self._reader(), self.device)
         self._recovery: Recovery | None = None
         if self._disk is not None:
-            self._recovery = Recovery(self._holdings, self._disk)
+            self._recovery = Recovery(self._holdings, self._disk, options)
             self._disk.prepare = self._recovery.ensure
+
+        self._ending = threading.Event()
+        if options.max_age_s is not None:
+            wait_s = min(options.max_age_s / 4, MOST_BETWEEN_LOOKS_S)
+            threading.Thread(target=self._expire, args=(wait_s,), name="semblend-store-ages", daemon=True).start()
 
     def put(
         self,
@@ -236,6 +244,7 @@ class DonorStore:
         call may try again. Idempotent. What is on disk stays; what is in memory goes with the last handle.
         """
         deadline = time.monotonic() + timeout
+        self._ending.set()
         with self._holdings.lock:
             self._holdings.closed = True
         lanes = [*self._lanes.values(), self._load_lane]
@@ -313,6 +322,10 @@ class DonorStore:
         elif on_durable is not None:
             self._placement.tell(lambda: on_durable(entry.key.donor_id))
 
+    def _expire(self, wait_s: float) -> None:
+        while not self._ending.wait(wait_s):
+            self._placement.expire(self._holdings.too_old())
+
     def _drop_tenant(self, tenant: str) -> TenantReport:
         found, copies = self._holdings.forget_tenant(tenant)
         for copy in copies:
@@ -356,7 +369,9 @@ class DonorStore:
 
 def _source(entry: Entry, kv: DonorKv, give: bool) -> Source:
     layers, given = layers_of(kv), kv if give else None
-    return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, mark_caller(kv.keys), given)
+    return Source(
+        entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, mark_caller(kv.keys), entry.born, given
+    )
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -32,6 +32,8 @@ class Source:
     """Its layers where they are in memory already; None for a donor on disk."""
     after: object = None
     """A mark of the work that makes the source; None when it is whole."""
+    born: int = 0
+    """When the donor was captured, in nanoseconds since 1970."""
     given: DonorKv | None = None
     """Its tensors, where they are the store's to keep: a tier of the same memory need not copy them."""
 

@@ -81,6 +81,7 @@ class Gone(StrEnum):
 
     EVICTED = "evicted"
     CORRUPT = "corrupt"
+    EXPIRED = "expired"
 
 
 @dataclass(frozen=True, slots=True)

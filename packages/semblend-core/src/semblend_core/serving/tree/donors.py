@@ -26,6 +26,7 @@ from semblend_core.contract import (
 )
 from semblend_core.kv.fetching import DonorFetch, fetch_donor
 from semblend_core.kv.store import Tier
+from semblend_core.serving.ages import Limits
 from semblend_core.serving.containment import contain
 from semblend_core.serving.donors import CaptureRule, Donor, DonorBook
 from semblend_core.serving.earlier import EarlierDonors
@@ -62,7 +63,7 @@ class TreeDonors:
     ) -> None:
         self._provider, self._settings, self._tree, self._pool = provider, settings, tree, pool
         self.kept = kept
-        self.book: DonorBook[TreePath] = DonorBook(provider, settings.max_donors, self._gone)
+        self.book: DonorBook[TreePath] = DonorBook(provider, settings.max_donors, self._gone, Limits.of(settings))
         self._rule = CaptureRule(provider, settings, self.book.prefixes)
         self._earlier: EarlierDonors[tuple[Namespace, Any]] = EarlierDonors()
 

@@ -25,9 +25,9 @@ AGED_AFTER = 0.25
 class TreeLineages:
     """Called on the scheduler's thread only."""
 
-    def __init__(self, tree: ExactTree) -> None:
+    def __init__(self, tree: ExactTree, book: LineageBook | None = None) -> None:
         self._tree = tree
-        self.book = LineageBook()
+        self.book = book or LineageBook()
         self.shadow = ShadowTree(tree.page_size, tree.free, self.book.forget)
         self.generation = 0
         """Grows whenever there is more to be found."""
@@ -38,6 +38,7 @@ class TreeLineages:
 
     def find(self, life: TreeLife, exact_tokens: int) -> InPlace | None:
         """The longest run behind the exact prefix that some lineage holds. One token is left to be computed."""
+        self.shadow.drop(self.book.forget_expired())
         tokens = life.token_ids[: self._whole_pages(life.token_ids.size - 1)]
         best = self._longest(life.namespace, tokens, exact_tokens)
         if not best or best[-1][1] <= exact_tokens:

@@ -71,6 +71,8 @@ class Overlapping:
         self.answers: dict[str, list[int]] = defaultdict(list)
         self.computed: Counter[str] = Counter()
         """Tokens by request, its rows included."""
+        self.shown_as_cached: dict[str, int] = {}
+        """What clients read of relocated tokens."""
         self.requests: dict[str, Any] = {}
         self.announced: list[Any] = []
         self.scheduler.kv_event_publisher.publish = lambda batch: self.announced.extend(batch.events)
@@ -130,6 +132,8 @@ class Overlapping:
         for told in self.scheduler.update_from_output(*self.in_flight.popleft()).values():
             for output in told.outputs:
                 self.answers[output.request_id] += output.new_token_ids
+                if output.prefill_stats is not None:
+                    self.shown_as_cached[output.request_id] = output.prefill_stats.num_external_cached_tokens
 
     def step(self) -> None:
         if self.scheduler.has_requests() and len(self.in_flight) < self.depth:
@@ -151,6 +155,7 @@ class Overlapping:
         assert self.pool.get_num_free_blocks() == self._free
         self.side.check_integrity()
         assert len(self.side.requests) == 0
+        assert all(donor in self.side.keeper.donors for donor in self.worker.donors), "kept, and nobody can find it"
         assert not self.side.take_failed()
         assert not self.side.long_claims.unfinished()
         assert self.side.provider.stats().pinned_requests == 0

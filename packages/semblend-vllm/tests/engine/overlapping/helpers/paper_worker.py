@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-from semblend_core import DeclineReason, SelfTestResult, SelfTestState
+from semblend_core import DeclineReason, SelfTestResult, SelfTestState, tenant_of_salt
 from semblend_core.serving import Landed
 from semblend_vllm.messages import VllmWorkerNews
 
@@ -80,6 +80,8 @@ class PaperWorker:
         news = VllmWorkerNews(self_test=self._self_test, lost=self._lost)
         self._self_test, self._lost = {}, {}
         work = output.kv_connector_metadata
+        for donor in [each for each in self.donors if tenant_of_salt(self._origins[each][1]) in work.purge]:
+            del self.donors[donor]
         for namespace, donor_id in work.forget:
             self.donors.pop((namespace.digest, donor_id), None)
         for load in work.loads:
@@ -154,7 +156,8 @@ class PaperWorker:
         before, new = slots[: sequence.computed], slots[sequence.computed :]
         whose = request_id.split("#")[0]
         right = self._holds(sequence, before, known, approximate=whose in self.may_be_approximate)
-        right &= self._is_its_own(before, self.tenant_of(whose))
+        # Where the tokens are others, as after a load that failed, the answer shows it.
+        right = right and self._is_its_own(before, self.tenant_of(whose))
         self._tokens[new] = sequence.tokens[sequence.computed : end] if right else -1
         self._positions[new] = np.arange(sequence.computed, end)
         self._weights_of[new], self._tenants[new] = self.weights, self.tenant_of(whose)
