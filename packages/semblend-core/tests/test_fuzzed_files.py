@@ -174,6 +174,17 @@ def test_whatever_a_page_holds_it_is_a_page_or_a_miss(cases: int, tmp_path: Path
     fuzz(cases, check, damaged(whole))
 
 
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_page_is_a_miss(tmp_path: Path, odd: str) -> None:
+    pages = PageFolder(tmp_path, MIB)
+    pages.write("key", memoryview(bytes(100)))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    ODD[odd](path)
+    assert not PageFolder(tmp_path, MIB).read("key", memoryview(bytearray(100)))
+    assert not pages.read("key", memoryview(bytearray(100)))
+
+
 @few_or_many
 def test_whatever_a_cost_file_holds_the_engine_starts(cases: int, tmp_path: Path) -> None:
     kept = CostFile(tmp_path, {"engine": "e"})

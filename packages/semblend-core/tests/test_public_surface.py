@@ -220,6 +220,7 @@ MODULE_NAMES = {
         "saturation",
     ],
     "semblend_core.testing": [
+        "BOUNDS_OF_BOOKS",
         "Fault",
         "Marker",
         "ReferenceProvider",

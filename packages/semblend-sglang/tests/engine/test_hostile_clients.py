@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from semblend_core.provider import open_requests
-from semblend_core.serving import donors, hot, lineage, namespaces
-from semblend_core.testing import held_by, passage
+from semblend_core.testing import BOUNDS_OF_BOOKS, held_by, passage
 from semblend_core.testing.fuzzing import few_or_many, fuzz, texts, values
 
 DOCUMENT = passage(1, 240)
@@ -45,11 +43,8 @@ def test_whatever_a_client_asks_of_semblend_it_is_served(cases: int, new_rig: Ca
 @pytest.fixture
 def small_books(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every book is full soon."""
-    for module, name in (
-        *((namespaces, "MOST_REMEMBERED"), (open_requests, "REMEMBERED_REPORTS"), (donors, "MOST_LOST")),
-        *((donors, "MOST_ASKED_ONCE"), (lineage, "MOST_LINEAGES"), (hot, "MOST_LINEAGES")),
-    ):
-        monkeypatch.setattr(module, name, 32)
+    for bound in BOUNDS_OF_BOOKS:
+        monkeypatch.setattr(bound, 32)
 
 
 @pytest.mark.usefixtures("small_books")
