@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from semblend_core.contract import (
     OutcomeKind,
     Plan,
     ProviderStats,
+    TokenIds,
 )
 from semblend_core.provider import create_provider
 from semblend_core.settings import Settings
@@ -133,6 +135,42 @@ class MisplacesSpans(ReferenceProvider):
         )
 
 
+class ShowsLineagesToEverybody(TokenEngine):
+    def _in_place(self, namespace: Namespace, tokens: TokenIds, exact: int, reuse: bool) -> TokenIds:
+        return super()._in_place(namespace, tokens, exact, True)
+
+
+class HasLineagesFor(TokenEngine):
+    """Of every request there is."""
+
+    def _in_place(self, namespace: Namespace, tokens: TokenIds, exact: int, reuse: bool) -> TokenIds:
+        return super()._in_place(self.taken_for(namespace), tokens, exact, reuse)
+
+    def _grow(self, namespace: Namespace, tokens: TokenIds, kv: TokenIds, plan: Plan) -> None:
+        super()._grow(self.taken_for(namespace), tokens, kv, plan)
+
+    def taken_for(self, namespace: Namespace) -> Namespace:
+        raise NotImplementedError
+
+
+class HasLineagesForAnySalt(HasLineagesFor):
+    def taken_for(self, namespace: Namespace) -> Namespace:
+        return replace(namespace, salt=None)
+
+
+class HasLineagesOfOldWeights(HasLineagesFor):
+    def taken_for(self, namespace: Namespace) -> Namespace:
+        return replace(namespace, salt=namespace.salt_digest, revision="whatever")
+
+
+class CountsOnWhatWasEvicted(TokenEngine):
+    def evict(self, tokens: int) -> None:
+        for grown in self._grown:
+            others = grown.kv.copy()
+            others[max(grown.lineage.start, grown.kv.size - tokens) :] = -1
+            grown.kv = others
+
+
 _ANYONE = Namespace(
     model="any", revision="1", tokenizer="t", dtype="d", kv_layout="l", block_size=1, adapter=None, salt="tenant"
 )
@@ -140,8 +178,11 @@ _ANYONE = Namespace(
 BROKEN: list[tuple[int, type[ReferenceProvider], type[TokenEngine]]] = [
     (1, TakesExactTokens, TokenEngine),
     (2, ReferenceProvider, EngineThatPublishesApproximateKv),
+    (2, ReferenceProvider, ShowsLineagesToEverybody),
     (3, KeepsApproximateDonors, TokenEngine),
     (4, IgnoresTheNamespace, TokenEngine),
+    (4, ReferenceProvider, HasLineagesForAnySalt),
+    (4, ReferenceProvider, HasLineagesOfOldWeights),
     (5, ForgetsToCountDeclines, TokenEngine),
     (6, ReadsAFileInLookup, TokenEngine),
     (6, HasNoTimeLimit, TokenEngine),
@@ -150,6 +191,7 @@ BROKEN: list[tuple[int, type[ReferenceProvider], type[TokenEngine]]] = [
     (8, LoadsDespiteAFailedSelfTest, TokenEngine),
     (9, CountsPlansAsReuse, TokenEngine),
     (9, MisplacesSpans, TokenEngine),
+    (9, ReferenceProvider, CountsOnWhatWasEvicted),
 ]
 
 

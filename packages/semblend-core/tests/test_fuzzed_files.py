@@ -96,6 +96,7 @@ def fuzz_a_donor(cases: int, written: Path, tmp_path: Path, which: int, contents
     hit = {path: path.read_bytes() for path in files_of(folder, "hit")}
 
     def check(content: bytes) -> None:
+        shutil.rmtree(folder / "quarantine")
         for path, whole in hit.items():
             path.write_bytes(whole)
         list(hit)[which].write_bytes(content)
@@ -171,6 +172,17 @@ def test_whatever_a_page_holds_it_is_a_page_or_a_miss(cases: int, tmp_path: Path
         assert not found or bytes(into) == page
 
     fuzz(cases, check, damaged(whole))
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_page_is_a_miss(tmp_path: Path, odd: str) -> None:
+    pages = PageFolder(tmp_path, MIB)
+    pages.write("key", memoryview(bytes(100)))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    ODD[odd](path)
+    assert not PageFolder(tmp_path, MIB).read("key", memoryview(bytearray(100)))
+    assert not pages.read("key", memoryview(bytearray(100)))
 
 
 @few_or_many

@@ -132,6 +132,7 @@ MODULE_NAMES = {
         "Part",
         "RequestBook",
         "RequestLife",
+        "RoundTime",
         "Rows",
         "Seeker",
         "SelfTest",
@@ -219,6 +220,7 @@ MODULE_NAMES = {
         "saturation",
     ],
     "semblend_core.testing": [
+        "BOUNDS_OF_BOOKS",
         "Fault",
         "Marker",
         "ReferenceProvider",

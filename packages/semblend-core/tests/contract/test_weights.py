@@ -87,6 +87,18 @@ def test_a_copy_at_another_place_and_time_is_the_same(checkpoint: Path, tmp_path
     assert identity_of_weights(copy) == identity_of_weights(linked) == identity_of_weights(checkpoint)
 
 
+def test_files_that_nobody_writes_to_are_read_once_in_a_process(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "SETTLED_AFTER_S", -1.0)
+    before = identity_of_weights(checkpoint)
+    with monkeypatch.context() as unreadable:
+        unreadable.delattr(os, "pread")
+        assert identity_of_weights(checkpoint) == before
+    (checkpoint / "config.json").write_text("{} ")
+    assert identity_of_weights(checkpoint) != before
+
+
 # --- What training changes -----------------------------------------------------------------------------------------
 
 

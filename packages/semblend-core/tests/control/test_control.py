@@ -24,6 +24,7 @@ from semblend_core.control import (
     Turns,
     ask_engines,
     asked_of_engines,
+    client,
     open_control,
 )
 
@@ -87,7 +88,8 @@ def test_a_purge_is_carried_out_by_all_and_looked_at_again(serve: Serve, folder:
     assert asked_of_engines(folder, "show", TENANT)["engines"].popitem()[1]["donors"] == 0
 
 
-def test_what_is_left_after_a_purge_is_told(serve: Serve, folder: Path) -> None:
+def test_what_is_left_after_a_purge_is_told(serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SECOND_LOOK_S", 0.2)
     holder = Holder(3)
     serve(TenantCommands(holder.show, holder.show))
     told = asked_of_engines(folder, "purge", TENANT)

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from semblend_core import LookupRequest, Namespace, Outcome, OutcomeKind, Settings, create_provider, read_audit
-from semblend_core.provider import open_requests
-from semblend_core.serving import DonorKeeper, Namespaces, RequestBook, RequestLife, SelfTest, namespaces
-from semblend_core.serving import donors as donor_book
-from semblend_core.testing import held_by, passage
+from semblend_core.serving import DonorKeeper, Namespaces, RequestBook, RequestLife, SelfTest
+from semblend_core.testing import BOUNDS_OF_BOOKS, held_by, passage
 from semblend_core.testing.fuzzing import SURROGATES
 
 SHARED = {"model": "m", "revision": "r", "tokenizer": "t", "dtype": "d", "kv_layout": "l", "block_size": 16}
@@ -20,10 +18,8 @@ LONG = 100_000
 @pytest.fixture
 def small_books(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every book is full soon."""
-    monkeypatch.setattr(namespaces, "MOST_REMEMBERED", 32)
-    monkeypatch.setattr(open_requests, "REMEMBERED_REPORTS", 32)
-    monkeypatch.setattr(donor_book, "MOST_LOST", 32)
-    monkeypatch.setattr(donor_book, "MOST_ASKED_ONCE", 32)
+    for bound in BOUNDS_OF_BOOKS:
+        monkeypatch.setattr(bound, 32)
 
 
 @pytest.mark.usefixtures("small_books")

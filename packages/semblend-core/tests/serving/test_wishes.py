@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from semblend_core import Settings
 from semblend_core.serving import Wish
+from semblend_core.testing.fuzzing import few_or_many, fuzz, values
 
 OFF = Wish("off", capture=False)
 
@@ -75,3 +77,17 @@ def test_a_sample_is_the_share_that_was_asked_for() -> None:
 
 def test_nothing_is_kept_where_semblend_is_off() -> None:
     assert not Wish(capture=True).makes_donor(Settings(enabled=False))
+
+
+@few_or_many
+def test_whatever_a_client_says_it_asks_for_no_more_than_the_settings_allow(cases: int) -> None:
+    def check(parameters: Any) -> None:
+        wish = Wish.among(parameters)
+        assert wish.mode in ("on", "off", "discovery")
+        assert wish.capture in (True, False, None)
+        assert not wish.makes_donor(Settings(enabled=False))
+        assert not wish.makes_donor(Settings(capture="sampled", capture_share=0.0))
+        assert wish.makes_donor(Settings(capture="all")) is (wish.capture is not False)
+
+    ours = st.fixed_dictionaries({"semblend": values | st.fixed_dictionaries({"mode": values, "capture": values})})
+    fuzz(cases, check, values | ours)

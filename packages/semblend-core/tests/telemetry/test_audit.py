@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -11,13 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from semblend_core import Plan, Span
 from semblend_core.settings import Settings
 from semblend_core.telemetry import (
     AuditLog,
     DonorRegistered,
+    ErrorSeen,
     LoadAdvertised,
     Materialized,
     NoAudit,
+    PlanMade,
     iter_audit,
     open_audit,
     read_audit,
@@ -114,8 +118,8 @@ def test_without_backups_rotation_starts_over(tmp_path: Path) -> None:
 
 def test_a_record_larger_than_a_file_gets_a_file_of_its_own(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.jsonl", "vllm", max_bytes=1000, backups=5)
-    for donor in ("a", "b" * 5000, "c"):
-        log.emit(DonorRegistered(request_id="r", donor_id=donor))
+    for where in ("a", "b" * 5000, "c"):
+        log.emit(ErrorSeen(request_id="r", where=where))
     assert log.close(LONG)
     assert [len(read_audit(file, backups=False).records) for file in audit_files(log.path)] == [1, 1, 1]
 
@@ -158,11 +162,36 @@ def test_numbers_from_numpy_are_numbers(tmp_path: Path) -> None:
 def test_text_of_any_kind_stays_one_line(tmp_path: Path) -> None:
     odd = 'a\nb\r\u2028"\\\ud800'
     log = AuditLog(tmp_path / "audit.jsonl", "vllm")
-    log.emit(DonorRegistered(request_id="r", donor_id=odd))
+    log.emit(DonorRegistered(request_id=odd, donor_id=odd))
     assert log.close(LONG)
     reading = read_audit(log.path)
     assert (len(reading.records), reading.torn) == (1, ())
-    assert reading.records[0]["donor_id"] == odd
+    assert reading.records[0]["request_id"] == odd
+
+
+def test_donors_have_names_that_only_the_writer_could_have_made(tmp_path: Path) -> None:
+    plan = Plan.over("r", 400, 16, [Span(32, "donor", 0, 128)])
+    names = []
+    for number in range(2):
+        log = AuditLog(tmp_path / f"audit-{number}.jsonl", "vllm")
+        log.emit(DonorRegistered(request_id=None, donor_id="donor"))
+        log.emit(PlanMade.of(plan, materialize=True))
+        log.emit(DonorRegistered(request_id=None, donor_id="another"))
+        assert log.close(LONG)
+        registered, made, other = read_audit(log.path).records
+        assert made["donors"] == [registered["donor_id"]], "one donor has one name"
+        assert other["donor_id"] != registered["donor_id"]
+        assert b'"donor"' not in Path(log.path).read_bytes()
+        names.append(registered["donor_id"])
+    assert names[0] != names[1], "another process has another key"
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl", "vllm", max_bytes=1000, backups=2)
+    for number in range(30):
+        log.emit(event(number))
+    assert log.close(LONG)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_value_that_json_cannot_express_costs_that_record_alone(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from toy_model import exact_numbers
 
 from semblend_core import DeclineReason, OutcomeKind
 from semblend_core.kv import StoreOptions
+from semblend_core.serving import RoundTime
 from semblend_core.serving.tree import KeptDonors
 from semblend_core.testing import passage
 from semblend_sglang.scheduler.requests import TreeKey
-from semblend_sglang.scheduler.round_time import RoundTime
 
 DOCUMENT = passage(2, 400)
 LAYOUTS = [
@@ -260,8 +260,8 @@ def test_a_new_donor_is_found_by_those_who_wait_in_front(rig: Any) -> None:
 
 def test_a_round_has_time_for_a_few_first_lookups_and_nobody_overtakes_who_waits_for_one(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
-    seconds = iter(range(10**6))
-    rig.side.round = RoundTime(2.0, clock=lambda: float(next(seconds)) * 2)  # Each takes all the time it may.
+    # Each takes all the time that it may.
+    rig.side.round = RoundTime(1.0, clock=lambda: float(rig.side.provider.stats().lookups))
     before = rig.side.provider.stats().lookups
     asked = [rig.submit([*passage(50 + n, 30), *DOCUMENT[:200], *passage(90 + n, 20)], f"asked-{n}") for n in range(10)]
     rounds = [[request.rid for request in rig.step()] for _ in range(3)]
@@ -275,10 +275,11 @@ def test_a_round_has_time_for_a_few_first_lookups_and_nobody_overtakes_who_waits
 def test_who_wants_no_reuse_waits_for_no_lookup(rig: Any) -> None:
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     rig.side.round = RoundTime(0.0)
-    asked, plain = rig.submit([*passage(3, 30), *DOCUMENT], "asked"), rig.submit(passage(5, 60), "plain", wish="off")
-    assert rig.step() == []
-    rig.waiting.remove(asked)
-    assert rig.step() == [plain]
+    first = rig.submit([*passage(3, 30), *DOCUMENT], "first")
+    plain = rig.submit(passage(5, 60), "plain", wish="off")
+    second = rig.submit([*passage(7, 30), *DOCUMENT], "second")
+    assert rig.step() == [first, plain]
+    assert rig.step() == [second]
 
 
 @pytest.mark.parametrize("wish", ["off", "discovery"])

@@ -28,6 +28,7 @@ class RigSubject(Subject):
     """Serves one prompt at a time. Donors are named by their content, so a served request is named alike."""
 
     min_span_tokens = 32
+    has_lineages = True
 
     def __init__(self, rig: Any) -> None:
         self._rig, self.block_size = rig, rig.page_size
@@ -84,9 +85,10 @@ class RigSubject(Subject):
             undo()
         tokens = tuple(self._rig.tokens_at(self._rig.slots_of(request)))
         plan = self._plans.get(name)
-        exact = int(request.cached_tokens) if plan is None else plan.exact_prefix_tokens
         self._rig.finish(request)
         outcome = self._reported.get(name) or Outcome(name, OutcomeKind.COLD)
+        in_place = outcome.confirmed_tokens or 0
+        exact = int(request.cached_tokens) - in_place if plan is None else plan.exact_prefix_tokens
         return Served(name, tuple(prompt), outcome, exact, plan, tokens)
 
     def _suffer(self, fault: Fault | None) -> Callable[[], None]:
@@ -124,6 +126,12 @@ class RigSubject(Subject):
     def settle(self) -> None:
         while self._stalled:
             self._stalled.pop(0)()
+
+    def change_weights(self) -> None:
+        self._rig.update_weights()
+
+    def evict(self, tokens: int) -> None:
+        self._rig.evict(tokens)
 
     def fail_self_test(self) -> None:
         self._rig.side.provider.restrict_to_discovery("told so by a test")

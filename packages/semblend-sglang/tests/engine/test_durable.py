@@ -174,6 +174,18 @@ def test_a_model_at_a_hub_is_told_by_the_commit_that_was_fetched(
         assert storage.set(KEY, a_page(pool))
 
 
+def test_weights_that_need_not_come_from_files_have_no_durable_pages(
+    new_pool: Any, config: Any, request: pytest.FixtureRequest
+) -> None:
+    from sglang.srt.runtime_context import get_context
+
+    arguments = get_context()
+    request.addfinalizer(lambda was=arguments.server_args.load_format: arguments.override("test", load_format=was))
+    arguments.override("test", load_format="dummy")
+    with pytest.raises(UnsupportedSglangError, match="load_format=dummy"):
+        backend(config, new_pool())
+
+
 def test_other_adapters_in_the_same_place_have_pages_of_their_own(
     new_pool: Any, config: Any, tmp_path: Path, model_folder: Path, request: pytest.FixtureRequest
 ) -> None:

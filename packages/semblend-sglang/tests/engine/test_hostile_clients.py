@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from semblend_core.provider import open_requests
-from semblend_core.serving import donors, hot, lineage, namespaces
-from semblend_core.testing import held_by, passage
+from semblend_core.testing import BOUNDS_OF_BOOKS, held_by, passage
 from semblend_core.testing.fuzzing import few_or_many, fuzz, texts, values
 
 DOCUMENT = passage(1, 240)
@@ -45,11 +43,8 @@ def test_whatever_a_client_asks_of_semblend_it_is_served(cases: int, new_rig: Ca
 @pytest.fixture
 def small_books(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every book is full soon."""
-    for module, name in (
-        *((namespaces, "MOST_REMEMBERED"), (open_requests, "REMEMBERED_REPORTS"), (donors, "MOST_LOST")),
-        *((donors, "MOST_ASKED_ONCE"), (lineage, "MOST_LINEAGES"), (hot, "MOST_LINEAGES")),
-    ):
-        monkeypatch.setattr(module, name, 32)
+    for bound in BOUNDS_OF_BOOKS:
+        monkeypatch.setattr(bound, 32)
 
 
 @pytest.mark.usefixtures("small_books")
@@ -64,7 +59,7 @@ def test_a_flood_of_salts_that_are_used_once_leaves_nothing_behind(new_rig: Call
         rig.check_accounts()
         return dict(held_by(rig.side))
 
-    before, after = flood(range(50)), flood(range(50, 150))
+    before, after = flood(range(40)), flood(range(40, 100))
     grown = {place: (before.get(place, 0), size) for place, size in after.items()}
     assert {place: sizes for place, sizes in grown.items() if sizes[1] > 1.25 * sizes[0] + 8} == {}
     assert rig.side.provider.stats().confirmed_tokens > 0, "the clients did reuse"
@@ -76,3 +71,36 @@ def test_a_client_with_an_endless_salt_neither_gives_nor_takes(new_rig: Callable
         assert rig.serve(prompt_of(turn), f"turn {turn}", salt=LONG).cached_tokens == 0
     assert rig.side.provider.stats().donors == 0
     assert sum(held_by(rig.side).values()) < len(LONG)
+
+
+HOSTILE = {
+    "480 spans": [token for at in range(0, 15360, 32) for token in (*passage(7, 15360)[at : at + 32], 100 + at % 64)],
+    "one token": [7] * 16_000,
+    "one period": passage(8, 33) * 480,
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_who_stands_behind_a_hostile_prompt_waits_no_more_rounds_than_without_reuse(
+    new_rig: Callable[..., Any], hostile: str
+) -> None:
+    def rounds(wish: str) -> int:
+        rig = new_rig(context=20_000, slots=60_000)
+        for number, donor in enumerate((passage(7, 15360), HOSTILE[hostile][:8000])):
+            rig.serve(donor, f"donor {number}")
+        attack = rig.submit([*passage(9, 40), *HOSTILE[hostile]], "attack", wish=wish)
+        polite = [rig.submit(passage(10 + number, 60), f"polite {number}") for number in range(4)]
+        taken = 0
+        while any(request in rig.waiting for request in polite):
+            rig.step()
+            taken += 1
+        while attack not in rig.running:
+            rig.step()
+        slots = rig.slots_of(attack)
+        assert rig.tokens_at(slots) == list(attack.origin_input_ids)[: len(slots)]
+        for request in (attack, *polite):
+            rig.finish(request)
+        rig.check_accounts()
+        return taken
+
+    assert rounds("on") <= rounds("off") + 1

@@ -147,6 +147,24 @@ def test_what_runs_while_the_weights_change_is_found_by_nobody(rig: Any) -> None
     assert request.cached_tokens <= len(OPENING) - len(DOCUMENT)
 
 
+def test_whoever_waits_while_the_weights_change_counts_on_nothing_old(rig: Any) -> None:
+    """However many they are: SGLang asks about all of them to put them in order, and not all are looked up again."""
+    running = rig.submit([*OPENING, *passage(5, 40)], "running")
+    rig.step()
+    waiting = [rig.submit([*OPENING, *passage(20 + number, 40)], f"waiting-{number}") for number in range(12)]
+    for request in waiting:
+        request.init_next_round_input(rig.tree)
+        assert rig.side.requests.of_request(request).in_place is not None
+    rig.update_weights()
+    for request in waiting:
+        request.init_next_round_input(rig.tree)
+        assert rig.side.requests.of_request(request).in_place is None
+    for request in waiting:
+        rig.abort(request)
+    rig.finish(running)
+    settled(rig)
+
+
 def test_a_failed_self_test_hides_it(rig: Any) -> None:
     asked(rig, [*OPENING, *passage(5, 40)], "first")
     rig.side.self_test.refuse("for a test")

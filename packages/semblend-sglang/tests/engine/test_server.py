@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(files: Path, shallow_folder: Path) -> Iterator[httpx.Client]:
     settings = {
         "SEMBLEND_AUDIT_PATH": str(files / "audit.jsonl"),
+        "SEMBLEND_CONTROL_DIR": str(files / "control"),
         "SEMBLEND_SGLANG_KEEP_DONORS": "1",
         "SEMBLEND_STORE_HOST_BYTES": "0",
         "SEMBLEND_STORE_DISK_BYTES": "1GiB",
@@ -79,6 +83,24 @@ def test_flushing_the_cache_forgets_the_donors(server: httpx.Client, files: Path
     assert server.post("/flush_cache").status_code == 200
     wait_for_kept(files, 0)
     assert cached(ask(server, PROMPT, salt="flushed", wish={"capture": False})) == 0
+
+
+def test_an_operator_purges_a_tenant_of_an_engine_that_has_nothing_to_do(server: httpx.Client, files: Path) -> None:
+    ask(server, first(), salt="purged")
+    wait_for_kept(files, 1)
+    told = subprocess.run(
+        [sys.executable, "-m", "semblend_core.control", "purge", "--dir", str(files / "control")],
+        input="purged",
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    purged = json.loads(told.stdout)
+    (report,) = purged["engines"].values()
+    assert (report["donors"], report["stored"]) == (1, 1)
+    assert purged["verified"]
+    assert list((files / "kept").glob("donors/*")) == []
+    assert cached(ask(server, PROMPT, salt="purged", wish={"capture": False})) == 0
 
 
 def test_new_weights_are_given_no_donors_of_the_old_ones(

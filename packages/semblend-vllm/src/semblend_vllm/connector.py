@@ -23,6 +23,7 @@ from semblend_vllm.compat import kv_memory
 from semblend_vllm.compat.announcements import ExactAnnouncements
 from semblend_vllm.compat.log import join_engines_log
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
+from semblend_vllm.compat.new_weights import tell_of_new_weights
 from semblend_vllm.compat.resets import on_reset
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
@@ -173,6 +174,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             refused = SelfTestResult.refused(str(error) or type(error).__name__)
             self._refusal = WorkerNews(self_test={kv_memory.tensor_parallel_rank(): refused})
             return
+        tell_of_new_weights(self.worker_side)
         self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
         if not neighbour.announce(self._config, self.worker_side):
             commands = TenantCommands(self.worker_side.purge, self.worker_side.held_by)

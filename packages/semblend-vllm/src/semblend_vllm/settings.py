@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semblend_core.settings import DeclaredSettings, Flag, setting
+from semblend_core.settings import DeclaredSettings, Flag, Text, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,4 +21,10 @@ class VllmSettings(DeclaredSettings):
 
     force_version: bool = setting(
         "vllm", False, Flag(), "Run with a vLLM that the adapter was never tested with, at your own risk."
+    )
+    control_token_file: str = setting(
+        "vllm",
+        "",
+        Text("file of mode 0600"),
+        "Holds the token with which an operator may use the [HTTP routes](tenants.md#over-http); empty: no routes.",
     )

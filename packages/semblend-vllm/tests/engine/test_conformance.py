@@ -36,6 +36,7 @@ class VllmSubject(Subject):
 
     block_size = 32
     min_span_tokens = 64
+    has_lineages = True
 
     def __init__(self, engine: Any, settings: dict[str, Any]) -> None:
         self._engine, self._side = engine, engine.side
@@ -166,6 +167,16 @@ class VllmSubject(Subject):
         for go_on in stalled:
             go_on()
         self._engine.settle()
+
+    def change_weights(self) -> None:
+        self._engine.scheduler.connector.reset_cache()
+        self._engine.ask("Now.", reuse="off", tokens=1)  # The workers hear of it with a step.
+
+    def evict(self, tokens: int) -> None:
+        pool = self._engine.scheduler.kv_cache_manager.block_pool
+        free = pool.free_block_queue.get_all_free_blocks()
+        unnamed = sum(block.block_hash is None for block in free)
+        pool.free_blocks(pool.get_new_blocks(min(len(free), unnamed + tokens // self.block_size)))
 
     def fail_self_test(self) -> None:
         from semblend_core.serving import WorkerNews

@@ -48,3 +48,27 @@ def test_its_memory_is_free_at_once(engine: Any) -> None:
     assert sum(tier.bytes for tier in engine.worker._store.stats().tiers.values()) > 0
     engine.llm.reset_prefix_cache()
     assert sum(tier.bytes for tier in engine.worker._store.stats().tiers.values()) == 0
+
+
+@pytest.mark.parametrize("one_process", [True, False])
+def test_weights_that_are_reloaded_without_a_reset(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, one_process: bool
+) -> None:
+    """The worker's half hears of it. One in another process voids the orders of a scheduler that does not know yet."""
+    salt = f"reloaded, {one_process}"
+    engine.ask(DONOR, salt=salt, tokens=1)
+    engine.settle()
+    assert engine.stats().donors > 0
+    engine.llm.collective_rpc("reload_weights")
+    before = engine.stats()
+    with monkeypatch.context() as patched:
+        if not one_process:
+            patched.setattr(engine.side._neighbour, "take_news", lambda: None)
+        assert engine.ask(RECIPIENT, salt=salt, reuse={"capture": False}).cached_tokens == 0
+    assert engine.stats().confirmed_tokens == before.confirmed_tokens
+    assert engine.stats().plans - before.plans == (0 if one_process else 1)
+    assert engine.stats().donors == 0
+    engine.ask(DONOR, salt=salt, tokens=1)
+    engine.settle()
+    assert engine.ask(RECIPIENT, salt=salt).cached_tokens > 0, "donors of the weights that are there now"
+    engine.check_integrity()

@@ -6,12 +6,16 @@ import contextlib
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 from semblend_core.control.folder import sockets_in
 
 ANSWER_TIMEOUT_S = 60.0
+SECOND_LOOK_S = 5.0
+"""How long a purge is looked at again while something is left."""
+_COUNTED = ("donors", "stored", "bytes", "lineages", "captures", "openings")
 
 
 class ControlError(RuntimeError):
@@ -56,11 +60,20 @@ def asked_of_engines(folder: Path, command: str, tenant: str, timeout: float = A
     answers = ask_engines(folder, command, tenant, timeout)
     told: dict[str, Any] = {"command": command, "tenant": tenant, "engines": answers}
     if command == "purge":
-        left = ask_engines(folder, "show", tenant, timeout)
-        counted = ("donors", "stored", "bytes", "lineages", "captures", "openings")
-        told["left"] = {name: sum(each[name] for each in left.values()) for name in counted}
+        told["left"] = _left(folder, tenant, timeout)
         told["verified"] = not any(told["left"].values())
     return told
+
+
+def _left(folder: Path, tenant: str, timeout: float) -> dict[str, int]:
+    """What is still held. A step that was under way may bring something, and the next one drops it."""
+    until = time.monotonic() + SECOND_LOOK_S
+    while True:
+        held = ask_engines(folder, "show", tenant, timeout)
+        left = {name: sum(each[name] for each in held.values()) for name in _COUNTED}
+        if not any(left.values()) or time.monotonic() > until:
+            return left
+        time.sleep(0.1)
 
 
 def _sockets(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class DonorRegistry:
             with self._writing:
                 if self._unswept:
                     self._index.remove(self._unswept.pop())
+            time.sleep(0)  # Whoever waits for the lock would otherwise hardly get it.
 
     def find(self, namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> list[Run] | None:
         """Runs the namespace's donors share with ``query``; None when out of time."""

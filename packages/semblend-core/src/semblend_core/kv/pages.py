@@ -85,7 +85,7 @@ class PageFolder:
         name = _name(key)
         path = self._folder / name
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=_open_page) as file:
                 head, got, rest = file.read(_HEADER.size), file.readinto(into), file.read(1)
         except FileNotFoundError:
             self._uncount(name)
@@ -113,7 +113,7 @@ class PageFolder:
         found = []
         for entry in os.scandir(self._folder):
             with contextlib.suppress(FileNotFoundError):
-                known = entry.stat()
+                known = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(_PAGE):
                     found.append((known.st_mtime_ns, entry.name, known.st_size))
                 elif entry.name.endswith(_PART) and known.st_mtime < time.time() - _ABANDONED_AFTER_S:
@@ -150,6 +150,11 @@ class PageFolder:
         self._uncount(name)
         with contextlib.suppress(OSError):
             (self._folder / name).unlink()
+
+
+def _open_page(path: str, flags: int) -> int:
+    """No link, and nothing that waits for a writer."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _digest(key: str) -> bytes:

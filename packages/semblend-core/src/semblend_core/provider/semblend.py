@@ -119,7 +119,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         try:
             known = self.registry.forget(namespace.digest, donor_id)
         except Exception as error:  # Its record went first: no plan can name the donor any more.
-            self._contained(error, "forget", donor_id, namespace)
+            self._contained(error, "forget", None, namespace)
             known = True
         if known:
             self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))

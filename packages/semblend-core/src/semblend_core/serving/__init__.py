@@ -30,6 +30,7 @@ from semblend_core.serving.messages import (
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.requests import RequestBook
+from semblend_core.serving.round_time import RoundTime
 from semblend_core.serving.seeking import Seeker
 from semblend_core.serving.self_test import SelfTest
 from semblend_core.serving.tenants import Tenants
@@ -56,6 +57,7 @@ __all__ = [
     "Part",
     "RequestBook",
     "RequestLife",
+    "RoundTime",
     "Rows",
     "Seeker",
     "SelfTest",

@@ -75,6 +75,8 @@ class StepWork:
     unwanted: list[str] = field(default_factory=list)
     """Requests for which nothing need be fetched any more."""
     forget: list[tuple[Namespace, str]] = field(default_factory=list)
+    weights: int = 0
+    """How often they had changed when these orders were given."""
     purge: list[str] = field(default_factory=list)
     """Tenants of whom nothing that was captured before this step is kept."""
 
@@ -103,10 +105,12 @@ class WorkerNews:
     """By rank, where it has changed."""
     no_correction: str | None = None
     """Why KV cannot be corrected inside the forward."""
+    weights: int = 0
+    """How often they must have changed by orders that are carried out. More than was ordered: a worker heard of it."""
 
     def __bool__(self) -> bool:
         donors = (self.durable, self.recovered, self.fetched, self.lost)
-        return any((*donors, self.landed, self.failed, self.self_test, self.no_correction))
+        return any((*donors, self.landed, self.failed, self.self_test, self.no_correction, self.weights))
 
     def joined(self, other: WorkerNews) -> WorkerNews:
         """The news of several ranks as one. A load has landed where it has at every rank."""
@@ -126,6 +130,7 @@ class WorkerNews:
             failed=self.failed | other.failed,
             self_test=self.self_test | other.self_test,
             no_correction=self.no_correction or other.no_correction,
+            weights=max(self.weights, other.weights),
         )
 
 

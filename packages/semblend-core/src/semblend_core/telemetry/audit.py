@@ -15,6 +15,7 @@ from typing import Protocol, SupportsFloat, SupportsIndex, TypeAlias
 
 from semblend_core.settings import Settings
 from semblend_core.telemetry.counters import AuditAlarm, AuditCounters
+from semblend_core.telemetry.donor_names import DonorNames
 from semblend_core.telemetry.events import AuditEvent, as_record
 from semblend_core.telemetry.rotating_file import RotatingFile
 
@@ -73,6 +74,7 @@ class AuditLog:
     ) -> None:
         self.path = os.fspath(path).replace("{pid}", str(os.getpid()))
         self.engine = engine
+        self._donors = DonorNames()
         self._file = RotatingFile(self.path, max_bytes=max_bytes, backups=backups)
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._queue_size = queue_size
@@ -171,7 +173,7 @@ class AuditLog:
     def _encode(self, record: tuple[float, AuditEvent]) -> bytes | None:
         stamp, event = record
         try:
-            flat = as_record(event, engine=self.engine, time=stamp)
+            flat = self._donors.renamed(as_record(event, engine=self.engine, time=stamp))
             text = json.dumps(flat, default=_plain, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         except Exception:  # one wrong value must not cost the other records
             return None

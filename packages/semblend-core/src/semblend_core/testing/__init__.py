@@ -5,7 +5,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.for_adapters import divergence, passage
-from semblend_core.testing.growth import held_by
+from semblend_core.testing.growth import BOUNDS_OF_BOOKS, held_by
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
@@ -15,6 +15,7 @@ from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
 from semblend_core.testing.waiting import wait_until
 
 __all__ = [
+    "BOUNDS_OF_BOOKS",
     "Fault",
     "Marker",
     "ReferenceProvider",

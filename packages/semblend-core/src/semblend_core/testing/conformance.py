@@ -20,6 +20,7 @@ from semblend_core.testing.subject import Fault, Served, Subject
 
 MakeSubject = Callable[..., Subject]
 
+TENANT = "tenant-a"
 DECLINES_BY_FAULT = {
     Fault.LOOKUP_ERROR: {DeclineReason.INTERNAL_ERROR},
     Fault.DONOR_EVICTED: {DeclineReason.DONOR_EVICTED, DeclineReason.LOAD_FAILED},
@@ -71,6 +72,13 @@ class ProviderConformance:
             plan = _materialized(subject, recipient)
             probe = subject.serve([*recipient.prompt, *appended], reuse=False)
             assert probe.exact_prefix_tokens <= plan.first_approximate_token
+
+    def test_2_who_wants_no_reuse_goes_on_from_nothing_approximate(self, make_subject: MakeSubject) -> None:
+        subject = _with_lineages(make_subject)
+        approximate_from, third_turn = _two_turns(subject)
+        probe = subject.serve(third_turn, salt=TENANT, reuse=False)
+        assert probe.outcome.kind is not OutcomeKind.MATERIALIZED
+        assert probe.exact_prefix_tokens <= approximate_from
 
     # 3. A request served approximately never becomes a donor, except its untouched exact part.
 
@@ -130,6 +138,26 @@ class ProviderConformance:
         assert served.outcome.reason is DeclineReason.NO_SALT
         assert subject.stats().declines[DeclineReason.NO_SALT] >= 1
         _materialized(subject, _serve_changed_instruction(subject, salt="tenant-a"))
+
+    @pytest.mark.parametrize("salt", ["tenant-b", None])
+    def test_4_another_salt_goes_on_from_nothing(self, make_subject: MakeSubject, salt: str | None) -> None:
+        subject = _with_lineages(make_subject)
+        approximate_from, third_turn = _two_turns(subject)
+        opening = approximate_from + subject.block_size
+        subject.serve(third_turn[:opening], salt=salt)  # It stands where the lineage begins.
+        stranger = subject.serve(third_turn, salt=salt)
+        assert stranger.outcome.kind is not OutcomeKind.MATERIALIZED
+        assert stranger.exact_prefix_tokens <= opening
+
+    def test_4_new_weights_go_on_from_nothing_of_the_old(self, make_subject: MakeSubject) -> None:
+        subject = _with_lineages(make_subject)
+        approximate_from, third_turn = _two_turns(subject)
+        subject.change_weights()
+        opening = approximate_from + subject.block_size
+        subject.serve(third_turn[:opening], salt=TENANT)
+        later = subject.serve(third_turn, salt=TENANT)
+        assert later.outcome.kind is not OutcomeKind.MATERIALIZED
+        assert later.exact_prefix_tokens <= opening
 
     def test_4_a_raw_salt_is_never_shown(self, make_subject: MakeSubject, caplog: pytest.LogCaptureFixture) -> None:
         salt = "raw-salt-7f3a"
@@ -275,6 +303,41 @@ class ProviderConformance:
         composite = subject.serve(passage(310, 30) + parts[2] + parts[0] + parts[3] + parts[1] + passage(311, 30))
         assert len(_materialized(subject, composite).donor_ids) == len(parts)
         _assert_right_tokens(composite)
+
+    @pytest.mark.parametrize("tokens", [64, 160, 4000])
+    def test_9_what_is_evicted_between_two_turns_is_not_counted_on(
+        self, make_subject: MakeSubject, tokens: int
+    ) -> None:
+        subject = _with_lineages(make_subject)
+        _, third_turn = _two_turns(subject)
+        subject.evict(tokens)
+        third = subject.serve(third_turn, salt=TENANT)
+        _assert_right_tokens(third)
+        assert (third.outcome.confirmed_tokens or 0) + third.exact_prefix_tokens < len(third_turn)
+        subject.check_integrity()
+
+
+def _with_lineages(make_subject: MakeSubject) -> Subject:
+    subject = make_subject()
+    if not subject.has_lineages:
+        pytest.skip("nobody goes on from what this subject computed behind relocated KV")
+    return subject
+
+
+def _two_turns(subject: Subject) -> tuple[int, list[int]]:
+    """A conversation about a document that another request brought: from where on it is approximate, and a third turn.
+
+    The second turn takes what the first left where it lies: nothing is moved.
+    """
+    first = _serve_changed_instruction(subject, salt=TENANT)
+    approximate_from = _materialized(subject, first).first_approximate_token
+    prompt = [*first.prompt, *passage(90, 64)]
+    second = subject.serve(prompt, salt=TENANT)
+    assert second.outcome.kind is OutcomeKind.MATERIALIZED, f"expected reuse, got {second.outcome}"
+    assert second.outcome.confirmed_bytes is None, "KV was moved that lies in place"
+    assert (second.outcome.confirmed_tokens or 0) >= 300
+    _assert_right_tokens(second)
+    return approximate_from, [*prompt, *passage(91, 64)]
 
 
 def _serve_changed_instruction(

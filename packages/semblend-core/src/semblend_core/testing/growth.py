@@ -8,6 +8,16 @@ from typing import Any
 
 import numpy as np
 
+BOUNDS_OF_BOOKS = (
+    "semblend_core.provider.open_requests.REMEMBERED_REPORTS",
+    "semblend_core.serving.donors.MOST_ASKED_ONCE",
+    "semblend_core.serving.donors.MOST_LOST",
+    "semblend_core.serving.hot.MOST_LINEAGES",
+    "semblend_core.serving.lineage.MOST_LINEAGES",
+    "semblend_core.serving.namespaces.MOST_REMEMBERED",
+)
+"""How many requests, tenants and the like are remembered: a test that sets these low has all books full soon."""
+
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), range, type)
 _MANY = (Mapping, list, tuple, set, frozenset, deque)
 

@@ -50,6 +50,9 @@ class Subject(ABC):
     """Granularity of the engine's exact prefix cache, in tokens."""
     min_span_tokens: int
     """Shortest run the subject reuses."""
+    has_lineages: bool = False
+    """Whether a request may go on from what another computed behind relocated KV. Then it has ``change_weights`` and
+    ``evict`` too."""
 
     @property
     @abstractmethod
@@ -87,3 +90,11 @@ class Subject(ABC):
     @abstractmethod
     def check_integrity(self) -> None:
         """Raise AssertionError if slots, pins or donors do not add up."""
+
+    def change_weights(self) -> None:
+        """SemBlend hears that the weights have changed. The engine's own cache may be as it was."""
+        raise NotImplementedError
+
+    def evict(self, tokens: int) -> None:
+        """The engine's cache lets go of so many tokens, as if to make room for others."""
+        raise NotImplementedError

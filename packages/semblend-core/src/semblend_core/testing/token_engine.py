@@ -29,9 +29,19 @@ from semblend_core.contract import (
     TokenIds,
     as_token_ids,
 )
+from semblend_core.serving import Lineage, LineageBook, claim_of
 from semblend_core.testing.subject import Fault, Served, Subject
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Grown:
+    """What was computed behind relocated KV."""
+
+    lineage: Lineage
+    tokens: TokenIds
+    kv: TokenIds
 
 
 @dataclass(frozen=True)
@@ -41,12 +51,17 @@ class _Capture:
 
 
 class TokenEngine(Subject):
+    has_lineages = True
+
     def __init__(self, provider: SemanticLookupProvider, *, block_size: int = 16, min_span_tokens: int = 64) -> None:
         self.block_size = block_size
         self.min_span_tokens = min_span_tokens
         self._provider = provider
         self._exact_blocks: set[bytes] = set()
         self._donor_kv: dict[tuple[str, str], TokenIds] = {}
+        self._epoch = 1
+        self._lineages = LineageBook()
+        self._grown: list[_Grown] = []
         self._stalled: list[_Capture] = []
         self._ids = itertools.count()
 
@@ -67,6 +82,9 @@ class TokenEngine(Subject):
         tokens = as_token_ids(prompt)
         namespace = self.namespace(salt=salt, adapter=adapter)
         exact = self._exact_prefix(namespace, tokens)
+        in_place = self._in_place(namespace, tokens, exact, reuse)
+        if in_place.size > exact:
+            return self._go_on(request_id, tokens, exact, in_place)
         request = LookupRequest(request_id, namespace, tokens, exact)
 
         result = self._look_up(request, fault) if reuse else None
@@ -78,6 +96,8 @@ class TokenEngine(Subject):
             self._provider.report_outcome(outcome)
 
         approximate_from = landed.first_approximate_token if landed else None
+        if landed is not None and isinstance(kv, np.ndarray):
+            self._grow(namespace, tokens, kv, landed)
         self._publish(request, approximate_from)
         self._capture(_Capture(DonorOffer(request_id, namespace, tokens, approximate_from), fault))
         final_kv = kv if isinstance(kv, np.ndarray) else tokens
@@ -95,6 +115,14 @@ class TokenEngine(Subject):
         for capture in stalled:
             self._capture(_Capture(capture.offer, None))
 
+    def change_weights(self) -> None:
+        self._epoch += 1
+
+    def evict(self, tokens: int) -> None:
+        """Of what lies behind relocated KV: it goes first."""
+        for grown in self._grown:
+            grown.kv = grown.kv[: max(grown.lineage.start, grown.kv.size - tokens)]
+
     def fail_self_test(self) -> None:
         self._provider.restrict_to_discovery("self-test failed: relocated layer-0 K differs from computed K")
 
@@ -108,7 +136,7 @@ class TokenEngine(Subject):
     def namespace(self, *, salt: str | None = None, adapter: str | None = None) -> Namespace:
         return Namespace(
             model="token-engine",
-            revision="1",
+            revision=str(self._epoch),
             tokenizer="ids",
             dtype="int32",
             kv_layout="flat",
@@ -116,6 +144,32 @@ class TokenEngine(Subject):
             adapter=adapter,
             salt=salt,
         )
+
+    def _in_place(self, namespace: Namespace, tokens: TokenIds, exact: int, reuse: bool) -> TokenIds:
+        """KV from the first token on, as far as it need not be computed or moved."""
+        best = tokens[:exact]
+        for lineage in self._lineages.behind(namespace, tokens, exact) if reuse else ():
+            for grown in self._grown:
+                length = min(grown.kv.size, tokens.size - 1)
+                same = int(np.cumprod(grown.tokens[:length] == tokens[:length]).sum())
+                whole_blocks = same // self.block_size * self.block_size
+                if grown.lineage is lineage and whole_blocks > best.size:
+                    best = grown.kv[:whole_blocks]
+        return best
+
+    def _go_on(self, request_id: str, tokens: TokenIds, exact: int, in_place: TokenIds) -> Served:
+        outcome = Outcome(request_id, OutcomeKind.MATERIALIZED, confirmed_tokens=in_place.size - exact)
+        self._provider.report_outcome(outcome)
+        kv = (*in_place.tolist(), *tokens[in_place.size :].tolist())
+        return Served(request_id, tuple(tokens.tolist()), outcome, exact, None, kv)
+
+    def _grow(self, namespace: Namespace, tokens: TokenIds, kv: TokenIds, plan: Plan) -> None:
+        claim = claim_of(plan, self.block_size)
+        if claim is not None:
+            start = plan.first_approximate_token // self.block_size * self.block_size
+            lineage = self._lineages.grow(namespace, tokens, claim, start)
+            lineage.confirmed = True
+            self._grown.append(_Grown(lineage, tokens, kv))
 
     def _look_up(self, request: LookupRequest, fault: Fault | None) -> LookupResult:
         try:

@@ -1,8 +1,12 @@
-"""After a purge nothing of the tenant is left in memory or on disk, and nothing of the others is missing."""
+"""After a purge nothing of the tenant is left in memory or on disk, and nothing of the others is missing.
+
+Nobody but its owner enters the folder.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 import torch
 
 from semblend_core import Namespace, tenant_of_salt
-from semblend_core.kv.store import DonorStore, Tier
+from semblend_core.kv.store import DonorStore, StoreDirectoryError, Tier
 from semblend_core.testing import Marker, found_in_files, found_in_memory
 
 OpenStore = Callable[..., DonorStore]
@@ -136,3 +140,22 @@ def test_a_reader_ends_in_peace_and_the_bytes_go_behind_it(kit: Any, open_store:
     del handle, part
     assert store.flush()
     assert found_in_memory(store, marker_of(kit, 1)) == []
+
+
+def test_a_folder_that_others_may_read_is_closed_to_them(open_store: OpenStore, tmp_path: Path) -> None:
+    (tmp_path / "kv" / "donors").mkdir(parents=True)
+    for folder in (tmp_path / "kv", tmp_path / "kv" / "donors"):
+        folder.chmod(0o755)
+    open_store(disk_bytes=MIB)
+    for folder in ("", "donors", "quarantine"):
+        assert stat.S_IMODE((tmp_path / "kv" / folder).stat().st_mode) == 0o700
+
+
+def test_one_that_is_not_ours_to_close_is_refused(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kv").mkdir()
+    (tmp_path / "kv").chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(StoreDirectoryError, match=r"SEMBLEND_STORE_DISK_PATH=.*open to others"):
+        open_store(disk_bytes=MIB)

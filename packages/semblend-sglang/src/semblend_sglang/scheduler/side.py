@@ -18,6 +18,7 @@ from semblend_core.serving import (
     CostGate,
     Finding,
     Namespaces,
+    RoundTime,
     Seeker,
     SelfTest,
     Stage,
@@ -32,7 +33,6 @@ from semblend_sglang.scheduler.fitting import BatchLimits, Fitting
 from semblend_sglang.scheduler.landing import Landing
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
-from semblend_sglang.scheduler.round_time import RoundTime
 
 logger = logging.getLogger(__name__)
 
@@ -352,6 +352,7 @@ class Side:
         for life in self.requests:
             if life.is_queued:
                 life.namespace = self.requests.namespaces.of(life.key.adapter, life.key.salt)
+                life.in_place, life.sought = None, None
                 self.requests.withdraw(life)
             else:
                 life.captured = True  # A part of its KV may be of the old weights.

@@ -12,6 +12,7 @@ from semblend_core.serving import (
     DonorBook,
     FetchOrders,
     RequestBook,
+    RoundTime,
     Seeker,
     SelfTest,
     Stage,
@@ -45,16 +46,22 @@ class Admission:
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
         self.fetch_orders = FetchOrders(ranks) if settings.store_disk_bytes else None
         """None where no donor can lie on disk."""
+        self.round = RoundTime(settings.lookup_budget_ms / 1e3)
+        """Of a step of our scheduler's."""
         self.room: RowRoom | None = None
         """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
 
     def prepare(self, life: VllmRequest, computed_tokens: int) -> Claim | None:
         """Make the claim of an open request, and send for its donors. None while it has none that can be loaded."""
+        if self._has_no_time_for(life):
+            return None
         claim = self._seek(life, computed_tokens)  # What finds nothing now may find something later.
         return None if claim is None or self._arrival(life) != "there" else claim
 
     def claim(self, life: VllmRequest, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens that vLLM may count on for an open request; None: ask again. And whether it waits for them."""
+        if self._has_no_time_for(life):
+            return None, False  # So do all behind it who are not known yet.
         claim = self._seek(life, computed_tokens)
         if claim is None:
             if life.taken is None:
@@ -89,11 +96,15 @@ class Admission:
         if life.taken is not None and rest <= self._settings.min_saved_tokens:
             return None  # As in most turns of a conversation: no plan could spare enough behind what is taken.
         try:
-            with self._costs.apart():
+            with self._costs.apart(), self.round.spending():
                 return self.seeker.seek(life, computed_tokens)
         except Exception:
             self._give_up(life)
             return None
+
+    def _has_no_time_for(self, life: VllmRequest) -> bool:
+        """Whether its first lookup is for the next step. Where our scheduler is not in charge, nobody counts steps."""
+        return self.room is not None and self.round.is_up and life.question is None and life.claim is None
 
     def _claim_for(self, life: VllmRequest, plan: Plan) -> Claim | DeclineReason:
         if self.room is None:  # Steps are timed by our scheduler.

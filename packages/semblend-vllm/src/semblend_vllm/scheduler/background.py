@@ -37,7 +37,8 @@ class Background:
         """Behind a step: begin the next piece, if there is nothing else to do."""
         opening = self._side.hot.next()
         if opening is None:
-            self._piece = self._known = None  # It may have been purged.
+            if self._under_way() is None:
+                self._piece = self._known = None  # Its tenant may have been purged.
             return
         if not self._may_work or not compat.is_idle(self._scheduler):
             return
@@ -73,7 +74,7 @@ class Background:
         request = self._under_way()
         if request is not None:
             self._piece = None
-            compat.abort_at_once(self._scheduler, request)
+            compat.abort(self._scheduler, request)
 
     def _under_way(self) -> Any | None:
         return None if self._piece is None else self._scheduler.requests.get(self._piece[0])

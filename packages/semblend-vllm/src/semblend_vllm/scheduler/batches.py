@@ -65,6 +65,7 @@ class _WithRows:
 
     def _schedule(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side.costs.begin_step()
+        side.admission.round.begin()
         side.catch_up()
         self._background.step_aside()
         self._start_failed_over(side, None)
@@ -107,9 +108,7 @@ class _WithRows:
 
     def _reset(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> bool:
         self._background.stop()
-        for life in side.reusing():
-            if compat.waits_with_blocks(life.request):
-                side.give_up(life)
+        side.give_up_waiting()
         self._start_failed_over(side, None)
         compat.end_waiting(self, side.long_claims.take_ended())
         with compat.blocks_freed_at_once(self):

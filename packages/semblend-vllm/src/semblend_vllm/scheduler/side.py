@@ -35,6 +35,7 @@ from semblend_core.serving import (
     contain,
     contained,
 )
+from semblend_vllm.compat.scheduling import waits_with_blocks
 from semblend_vllm.neighbour import Neighbour
 from semblend_vllm.scheduler.admission import Admission
 from semblend_vllm.scheduler.lineages import Lineages
@@ -93,6 +94,8 @@ class SchedulerSide:
         """Tenants that no step has told the workers of."""
         self._loads: dict[str, tuple[LoadOrder, CorrectionOrder | None]] = {}
         """Of admitted requests that no step has computed yet."""
+        self._weights = 0
+        """How often they have changed."""
         self._failed: list[VllmRequest] = []
         """Requests whose load did not come: their blocks hold nothing of use."""
 
@@ -176,6 +179,7 @@ class SchedulerSide:
     @in_turn
     def put_into(self, work: StepWork, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> None:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
+        work.weights = self._weights
         work.purge, self._to_purge = self._to_purge, []
         for request_id in [each for each in self._loads if each in scheduled]:
             load, correction = self._loads.pop(request_id)
@@ -221,7 +225,9 @@ class SchedulerSide:
     @in_turn
     def reset(self) -> None:
         """vLLM's caches were reset, since the weights changed: no donor is of use any longer."""
+        self._weights += 1
         self._follow.new_weights()
+        self.give_up_waiting()
         for life in self.requests:  # Its namespace is that of the old weights, and its KV is of new ones too.
             life.wish = replace(life.wish, capture=False)
         self.lineages.clear()
@@ -230,13 +236,11 @@ class SchedulerSide:
         if self._neighbour.is_here:  # Others forget them with the next step.
             self._neighbour.forget(self.keeper.take_forgotten())
 
-    def reusing(self) -> list[VllmRequest]:
-        """Requests that hold relocated KV, or are about to."""
-        return [life for life in self.requests if life.stage in (Stage.LOADING, Stage.REUSING)]
-
-    def give_up(self, life: VllmRequest) -> None:
-        """What it counts on is of no use any longer: as if its load had failed."""
-        self._load_failed(life.request_id, DeclineReason.DONOR_EVICTED)
+    def give_up_waiting(self) -> None:
+        """What requests that wait with blocks in hand count on is of no use: as if their loads had failed."""
+        for life in list(self.requests):
+            if life.stage in (Stage.LOADING, Stage.REUSING) and waits_with_blocks(life.request):
+                self._load_failed(life.request_id, DeclineReason.DONOR_EVICTED)
 
     # --- What an operator asks ---------------------------------------------------------------------------------------
 
@@ -281,6 +285,8 @@ class SchedulerSide:
             self.keeper.donors.generation += 1  # What was found and not loaded may be asked for again.
         if news.no_correction:
             self.admission.stop_correcting(news.no_correction)
+        if news.weights > self._weights:  # vLLM has told its workers, and nobody else.
+            self.reset()
         self.keeper.recovered(news.recovered)
         for name, ranks in news.durable.items():
             self.keeper.durable(name, ranks)

@@ -21,6 +21,7 @@ import pytest
 from semblend_core.testing import shallow_model_folder, wait_until
 
 BLOCK = 32
+OPERATORS_TOKEN = "a token for operators"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,23 @@ class Server:
         answer = self.client.post("/v1/completions", json={**body, **more})
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def control(self, command: str, salt: str) -> dict[str, Any]:
+        """What an operator's command prints."""
+        told = subprocess.run(
+            [sys.executable, "-m", "semblend_core.control", command, "--dir", str(self.audit.parent / "control")],
+            input=salt,
+            capture_output=True,
+            text=True,
+        )
+        assert told.returncode == 0, told.stderr
+        return dict(json.loads(told.stdout))
+
+    def control_over_http(self, command: str, salt: str) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {OPERATORS_TOKEN}"}
+        answer = self.client.post(f"/semblend/tenants/{command}", json={"salt": salt}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
     def stop(self) -> None:
         _stop(self.process)
@@ -136,7 +154,7 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
         command += ["--scheduler-cls", "semblend_vllm.SemBlendScheduler"] if scheduler else []
         # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
         variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **settings}
-        variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl")}
+        variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl"), **_for_operators(folder)}
         with (folder / "log").open("wb") as output:
             # A session of its own, so that the engine's processes end with the server.
             process = subprocess.Popen(
@@ -156,6 +174,17 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
 def server(new_server: NewServer) -> Iterator[Server]:
     with new_server({}, whole=True) as started:
         yield started
+
+
+def _for_operators(folder: Path) -> dict[str, str]:
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(OPERATORS_TOKEN)
+    return {
+        "VLLM_PLUGINS": "semblend",
+        "SEMBLEND_CONTROL_DIR": str(folder / "control"),
+        "SEMBLEND_VLLM_CONTROL_TOKEN_FILE": str(token),
+    }
 
 
 def _server_command(port: int, whole: bool) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 TEXT = " ".join(f"Lot {n} is a chair of oak number {n * 17 % 90}, sold for {n * 3 % 40 + 5} crowns." for n in range(40))
 DONOR = f"An auction.\n\n{TEXT}\n\nQuestion: which lot was cheapest?\nAnswer:"
 RECIPIENT = f"System: reply with one number from the list.\n\n{TEXT}\n\nQuestion: how many lots?\nAnswer:"
@@ -33,3 +35,21 @@ def test_a_changed_instruction_is_reused_over_http(server: Any) -> None:
 def test_the_same_prompt_without_reuse_finds_nothing(server: Any) -> None:
     probe = server.ask(RECIPIENT, kv_transfer_params={"semblend": "off"})
     assert cached_tokens(probe) == 0
+
+
+@pytest.mark.parametrize("way", ["control", "control_over_http"])
+def test_an_operator_purges_a_tenant_of_an_engine_that_has_nothing_to_do(server: Any, way: str) -> None:
+    ask_operator = getattr(server, way)
+    for salt in (f"purged by {way}", f"untouched by {way}"):
+        server.keep(DONOR, cache_salt=salt)
+    purged = ask_operator("purge", f"purged by {way}")
+    (report,) = purged["engines"].values()
+    assert report["donors"] == report["stored"] == 1
+    assert report["bytes"] > 0
+    assert purged["verified"]
+    (left,) = ask_operator("show", f"untouched by {way}")["engines"].values()
+    assert (left["donors"], left["stored"]) == (1, 1)
+    assert left["oldest_s"] > 0
+    may_not_stay = {"semblend": {"capture": False}}
+    assert cached_tokens(server.ask(RECIPIENT, cache_salt=f"purged by {way}", kv_transfer_params=may_not_stay)) == 0
+    assert cached_tokens(server.ask(RECIPIENT, cache_salt=f"untouched by {way}")) > 0

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from semblend_core.provider import open_requests
-from semblend_core.serving import donors, hot, lineage, namespaces
-from semblend_core.testing import held_by, passage
+from semblend_core.testing import BOUNDS_OF_BOOKS, held_by, passage
 from semblend_core.testing.fuzzing import few_or_many, fuzz, texts, values
 
 DOCUMENT = passage(1, 240)
@@ -46,11 +44,8 @@ def test_whatever_a_client_asks_of_semblend_it_is_answered(cases: int, new_overl
 def small_books(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every book is full soon."""
     monkeypatch.setenv("SEMBLEND_MAX_DONORS", "32")
-    for module, name in (
-        *((namespaces, "MOST_REMEMBERED"), (open_requests, "REMEMBERED_REPORTS"), (donors, "MOST_LOST")),
-        *((donors, "MOST_ASKED_ONCE"), (lineage, "MOST_LINEAGES"), (hot, "MOST_LINEAGES")),
-    ):
-        monkeypatch.setattr(module, name, 32)
+    for bound in BOUNDS_OF_BOOKS:
+        monkeypatch.setattr(bound, 32)
 
 
 @pytest.mark.usefixtures("small_books")
@@ -65,8 +60,43 @@ def test_a_flood_of_salts_that_are_used_once_leaves_nothing_behind(new_overlappi
         engine.requests.clear()
         return dict(held_by(engine.side))
 
-    before, after = flood(range(50)), flood(range(50, 150))
+    before, after = flood(range(40)), flood(range(40, 100))
     grown = {place: (before.get(place, 0), size) for place, size in after.items()}
     assert {place: sizes for place, sizes in grown.items() if sizes[1] > 1.25 * sizes[0] + 8} == {}
     assert engine.side.provider.stats().confirmed_tokens > 0, "the clients did reuse"
     engine.check_nothing_is_left()
+
+
+def long_context(config: Any) -> None:
+    config.model_config.max_model_len = config.scheduler_config.max_model_len = 10_000
+
+
+HOSTILE = {
+    "480 spans": [token for at in range(0, 7680, 16) for token in (*passage(7, 7680)[at : at + 16], 100 + at % 64)],
+    "one token": [7] * 8000,
+    "one period": passage(8, 33) * 240,
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_who_stands_behind_a_hostile_prompt_waits_no_more_steps_than_without_reuse(
+    new_overlapping: Make, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    monkeypatch.setenv("SEMBLEND_MIN_SPAN_TOKENS", "16")
+
+    def calls(wish: str) -> int:
+        engine = new_overlapping(blocks=3000, tokens_of_a_step=2048, change=long_context)
+        for donor in (passage(7, 7680), HOSTILE[hostile][:4000]):
+            engine.add(donor, 1)
+            engine.finish()
+        engine.add([*passage(9, 40), *HOSTILE[hostile]], 1, wish)
+        polite = [engine.add(passage(10 + number, 60), 1) for number in range(4)]
+        taken = 0
+        while not all(request.is_finished() for request in polite):
+            engine.step()
+            taken += 1
+        engine.finish()
+        engine.check_nothing_is_left()
+        return taken
+
+    assert calls("on") <= calls("off") + 2

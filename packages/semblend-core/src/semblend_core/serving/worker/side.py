@@ -38,6 +38,8 @@ class WorkerSide:
         self._memory, self._rank = memory, rank
         self._lock = threading.Lock()
         self._news = WorkerNews()
+        self._weights = self._least_weights = 0
+        """How often they have changed: as orders say, and as orders must say to be carried out."""
         self._invalid_blocks: set[int] = set()
         self._corrections: dict[str, LayerCorrection] = {}
         """By request: of the step under way."""
@@ -58,11 +60,20 @@ class WorkerSide:
         with self._lock:
             self._news.no_correction = reason
 
+    def new_weights(self) -> None:
+        """The engine's weights have changed. Orders that were given before are void, since their donors are.
+
+        On the engine's thread. The scheduler's half may know already; if not, it hears of it, and forgets its donors.
+        """
+        with self._lock:
+            self._least_weights = self._news.weights = self._weights + 1
+
     def load(self, work: StepWork) -> None:
+        self._weights = max(self._weights, work.weights)
         self._tidy_and_fetch(work)
         self._corrections.clear()
         for load in work.loads:
-            reason = self._load(load)
+            reason = DeclineReason.DONOR_EVICTED if self._is_void(work) else self._load(load)
             with self._lock:
                 if reason is None:
                     moved = sum(span.length for span in load.spans) * self._memory.token_bytes
@@ -89,6 +100,9 @@ class WorkerSide:
     def capture(self, work: StepWork) -> None:
         self._corrections.clear()
         for capture in work.captures:
+            if self._is_void(work):  # What it was computed behind may be of the weights before.
+                self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
+                continue
             try:
                 self._capture(capture)
             except Exception:
@@ -128,6 +142,9 @@ class WorkerSide:
 
     def check_integrity(self) -> None:
         self._store.check_integrity()
+
+    def _is_void(self, work: StepWork) -> bool:
+        return work.weights < self._least_weights
 
     def _load(self, load: LoadOrder) -> DeclineReason | None:
         try:

@@ -1,4 +1,4 @@
-"""How long requests may be looked up in one round of the scheduler: its thread has others to serve."""
+"""How long requests may be looked up in one round, or step, of the scheduler: its thread has others to serve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class RoundTime:
 
     @property
     def is_up(self) -> bool:
-        return self._spent_s >= self._budget_s
+        """Somebody is always asked about, or nobody's turn would come."""
+        return self._spent_s > 0 and self._spent_s >= self._budget_s
 
     @contextmanager
     def spending(self) -> Iterator[None]:
