@@ -75,10 +75,12 @@ class DurablePages(HiCacheStorage):  # type: ignore[misc]
     # --- What SGLang asks ------------------------------------------------------------------------------------------
 
     def exists(self, key: str) -> bool:
-        return self._pages is not None and self._pages.holds(key)
+        pages = self._pages  # It may go while SGLang's threads are in here.
+        return pages is not None and pages.holds(key)
 
     def get(self, key: str, target_location: torch.Tensor, target_sizes: Any = None) -> torch.Tensor | None:
-        if self._pages is None or not self._pages.read(key, _bytes_of(target_location)):
+        pages = self._pages
+        if pages is None or not pages.read(key, _bytes_of(target_location)):
             return None
         return target_location
 
@@ -88,7 +90,8 @@ class DurablePages(HiCacheStorage):  # type: ignore[misc]
         return [self.get(key, target) for key, target in zip(keys, target_locations, strict=True)]
 
     def set(self, key: str, value: torch.Tensor, target_location: Any = None, target_sizes: Any = None) -> bool:
-        return self._pages is not None and self._pages.write(key, _bytes_of(value.contiguous()))
+        pages = self._pages
+        return pages is not None and pages.write(key, _bytes_of(value.contiguous()))
 
     def batch_set(
         self, keys: list[str], values: list[torch.Tensor], target_locations: Any = None, target_sizes: Any = None

@@ -49,11 +49,20 @@ def test_a_byte_search_of_both_halves_finds_nothing(engine: Any) -> None:
     for salt in ("untouched", "purged"):
         engine.side.purge(salt)
     keep(engine, "searched")
-    assert found_in_memory(engine.side.provider, marker(engine))
-    assert found_in_memory(engine.worker._store, marker(engine))
+    keeper = engine.side.keeper
+    index, stored = engine.side.provider.registry, engine.worker._store._holdings
+    assert found_in_memory(index, marker(engine))
+    assert found_in_memory(stored, marker(engine))
     engine.side.purge("searched")
-    for half in (engine.side.provider, engine.side.keeper, engine.side.lineages, engine.side.hot, engine.worker._store):
-        assert found_in_memory(half, marker(engine)) == []
+    books = (
+        keeper.captures,
+        keeper._earlier,
+        keeper.donors._donors,
+        engine.side.lineages.book,
+        engine.side.hot._waiting,
+    )
+    for held in (index, stored, *books):
+        assert found_in_memory(held, marker(engine)) == []
 
 
 @pytest.mark.parametrize("when", ["before its step", "in its step", "behind its step"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,11 +21,12 @@ class Marker:
         ids = np.asarray(token_ids)
         binary = [ids.astype(kind).tobytes() for kind in (np.int32, np.int64, np.uint32, ">i4")] if ids.size else []
         text = [separator.join(map(str, ids.tolist())).encode() for separator in (",", ", ", " ")] if ids.size else []
-        self._needles = [each for each in (*binary, *text, raw) if each]
+        # A pattern can search a large buffer where it lies.
+        self._needles = [re.compile(re.escape(each)) for each in (*binary, *text, raw) if each]
         self._ids = ids.tolist()
 
-    def is_in(self, content: bytes) -> bool:
-        return any(needle in content for needle in self._needles)
+    def is_in(self, content: bytes | memoryview) -> bool:
+        return any(needle.search(content) for needle in self._needles)
 
     def is_in_list(self, values: Sequence[Any]) -> bool:
         """A list of numbers is no bytes."""
@@ -50,7 +52,7 @@ def found_in_memory(root: object, marker: Marker) -> list[str]:
     return found
 
 
-def _content_of(value: object, searched: set[int]) -> bytes:
+def _content_of(value: object, searched: set[int]) -> bytes | memoryview:
     """Its bytes, unless they are among those ``searched``: many arrays and tensors share one buffer."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
@@ -66,12 +68,12 @@ def _content_of(value: object, searched: set[int]) -> bytes:
     return b""
 
 
-def _new(buffer: np.ndarray[Any, Any], searched: set[int]) -> bytes:
+def _new(buffer: np.ndarray[Any, Any], searched: set[int]) -> bytes | memoryview:
     address = int(buffer.__array_interface__["data"][0])
-    if address in searched:
+    if address in searched or buffer.dtype.hasobject:
         return b""
     searched.add(address)
-    return buffer.tobytes()
+    return buffer.reshape(-1).view(np.uint8).data if buffer.flags.c_contiguous else buffer.tobytes()
 
 
 def _reachable(root: object) -> Iterator[object]:

@@ -123,16 +123,6 @@ def abort(scheduler: Any, request: Any) -> None:
     scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
 
 
-def abort_at_once(scheduler: Any, request: Any) -> None:
-    """Its blocks too are given back now: whatever we load into them is queued behind the step that writes them."""
-    deferred = getattr(scheduler, "deferred_frees", ())  # Not in vLLM 0.26.
-    before = len(deferred)
-    abort(scheduler, request)
-    while len(deferred) > before:
-        _, blocks = deferred.pop()
-        scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
-
-
 def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequence[tuple[int, int]]) -> list[str]:
     """Put the rows of ``request`` into a step that has it already. Returns the ids they go by."""
     if not rows:

@@ -77,7 +77,8 @@ class ShadowBlocks:
         queue.prepend_n(first)
 
     def _next_free(self, count: int) -> list[Any]:
-        queue, free = self._pool.free_block_queue, []
+        queue = self._pool.free_block_queue
+        free: list[Any] = []
         block = queue.fake_free_list_head.next_free_block
         while len(free) < count and block is not queue.fake_free_list_tail:
             free.append(block)

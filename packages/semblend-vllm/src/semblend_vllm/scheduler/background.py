@@ -74,7 +74,7 @@ class Background:
         request = self._under_way()
         if request is not None:
             self._piece = None
-            compat.abort_at_once(self._scheduler, request)
+            compat.abort(self._scheduler, request)
 
     def _under_way(self) -> Any | None:
         return None if self._piece is None else self._scheduler.requests.get(self._piece[0])
