@@ -176,9 +176,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             return
         tell_of_new_weights(self.worker_side)
         self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
-        if not neighbour.announce(self._config, self.worker_side):
-            commands = TenantCommands(self.worker_side.purge, self.worker_side.held_by)
-            self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)
+        neighbour.announce(self._config, self.worker_side)
+        commands = TenantCommands(self.worker_side.purge, self.worker_side.held_by)
+        self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)
 
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
         rank = kv_memory.tensor_parallel_rank()

@@ -28,12 +28,9 @@ class NearWorker(Protocol):
 _workers: WeakValueDictionary[str, NearWorker] = WeakValueDictionary()
 
 
-def announce(vllm_config: Any, worker: NearWorker) -> bool:
-    """Whether the scheduler's half is in this process."""
-    is_here = bool(vllm_config.parallel_config.world_size == 1)
-    if is_here:
+def announce(vllm_config: Any, worker: NearWorker) -> None:
+    if vllm_config.parallel_config.world_size == 1:
         _workers[vllm_config.kv_transfer_config.engine_id] = worker
-    return is_here
 
 
 class Neighbour:

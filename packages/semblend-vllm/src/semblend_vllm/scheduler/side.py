@@ -250,23 +250,26 @@ class SchedulerSide:
         Requests under way are served to their end and leave nothing. Workers in other processes drop their part at
         the beginning of the next step.
         """
-        return self.purge_tenant(tenant_of_salt(salt))
+        tenant = tenant_of_salt(salt)
+        return self.purge_tenant(tenant) + self._neighbour.purge(tenant)
 
     def purge_tenant(self, tenant: str) -> TenantReport:
+        """The same for this half alone."""
         with self.turn:
             found = self.tenants.begin_purge(tenant)
             self._to_purge.append(tenant)  # Also for what a step under way is about to capture.
         self.tenants.finish_purge()
-        return found + self._neighbour.purge(tenant)
+        return found
 
     def held_by(self, salt: str | None) -> TenantReport:
         """What is held of all that came with this salt, here and by a worker in this process. Any thread."""
-        return self.show_tenant(tenant_of_salt(salt))
+        tenant = tenant_of_salt(salt)
+        return self.show_tenant(tenant) + self._neighbour.held_by(tenant)
 
     def show_tenant(self, tenant: str) -> TenantReport:
+        """The same for this half alone."""
         with self.turn:
-            found = self.tenants.held_by(tenant)
-        return found + self._neighbour.held_by(tenant)
+            return self.tenants.held_by(tenant)
 
     # --- What the workers say ----------------------------------------------------------------------------------------
 
