@@ -60,6 +60,7 @@ def test_noise_alone_is_chance_within_its_interval() -> None:
 
 def test_a_leak_is_rank_nought_also_under_noise() -> None:
     assert figures(gain=0.5).mean_rank.value == 0.0
+    assert figures(gain=0.5).gain_nats.value == pytest.approx(0.5 * 11 / 12)
     noisy = figures(gain=3.0, noise=0.5)
     assert noisy.mean_rank.high is not None
     assert noisy.mean_rank.high < 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import socket
@@ -26,6 +28,9 @@ from semblend_core.control import (
     asked_of_engines,
     client,
     open_control,
+)
+from semblend_core.control import (
+    server as server_module,
 )
 
 TENANT = tenant_of_salt("salt")
@@ -253,3 +258,104 @@ def test_an_error_is_raised_where_it_was_asked_for() -> None:
     while not raised:
         turns.take()
     caller.join()
+
+
+def test_engines_with_one_process_number_are_all_asked(serve: Serve, folder: Path) -> None:
+    """As in two containers that share the folder, or in one process that runs two engines."""
+    holders = [Holder(3), Holder(2)]
+    servers = [serve(holder.commands) for holder in holders]
+    assert asked_of_engines(folder, "purge", TENANT)["verified"]
+    assert [holder.donors for holder in holders] == [{}, {}]
+    servers[0].close()
+    assert len(ask_engines(folder, "show", TENANT)) == 1, "who ends takes its own socket along"
+
+
+def test_a_socket_has_its_name_only_when_it_listens(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that comes too soon would take it for what a killed process left, and delete it."""
+    seen: list[list[Path]] = []
+    listen = socket.socket.listen
+
+    class Early(socket.socket):
+        def listen(self, *args: Any) -> None:
+            seen.append(client.sockets_in(folder))
+            listen(self, *args)
+
+    monkeypatch.setattr(socket, "socket", Early)
+    serve(Holder().commands)
+    assert seen == [[]]
+    assert ask_engines(folder, "show", TENANT)
+
+
+def test_more_commands_at_once_than_can_wait_are_all_answered(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MOST_WAITING", 1)
+    go_on = threading.Event()
+    serve(lambda asked: {"waited": go_on.wait(10)})
+    told: list[Any] = []
+    threads = [threading.Thread(target=lambda: told.append(ask_engines(folder, "show", TENANT))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len(told) == 8
+
+
+def test_an_engine_that_dies_while_it_is_asked_keeps_nobody_from_asking_the_others(serve: Serve, folder: Path) -> None:
+    holder = Holder()
+    serve(holder.commands, "worker-0")
+    with socket.socket(socket.AF_UNIX) as dying:
+        dying.bind(str(folder / "scheduler-1.sock"))
+        dying.listen()
+
+        def reset() -> None:
+            connection, _ = dying.accept()
+            connection.recv(1)
+            connection.close()  # With something unread.
+
+        threading.Thread(target=reset).start()
+        with pytest.raises(ControlError, match=r"scheduler-1 could not be asked.*did its engine just end"):
+            ask_engines(folder, "purge", TENANT)
+    assert not holder.donors
+
+
+def test_a_client_that_asks_letter_by_letter_is_let_go(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "QUESTION_TIMEOUT_S", 0.3)
+    server = serve(Holder().commands)
+    ended = threading.Event()
+
+    def drip() -> None:
+        with socket.socket(socket.AF_UNIX) as slow, contextlib.suppress(OSError):
+            slow.connect(str(server.path))
+            while not ended.wait(0.05):
+                slow.send(b" ")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        assert ask_engines(folder, "show", TENANT, timeout=5.0)
+    finally:
+        ended.set()
+        dripping.join()
+
+
+def test_too_many_open_files_are_outlived(serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = threading.Event()
+    accept = socket.socket.accept
+
+    class Full(socket.socket):
+        def accept(self) -> Any:
+            if not failed.is_set():
+                failed.set()
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(self)
+
+    monkeypatch.setattr(socket, "socket", Full)
+    serve(Holder().commands)
+    assert failed.wait(5)
+    assert ask_engines(folder, "show", TENANT, timeout=5.0)

@@ -103,8 +103,9 @@ def _side(
     )
     costs = cost_gate_of(ctx, settings, audit, step_tokens)
     side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
-    side.purge_storage = lambda: purge_storage(cache)
-    control = open_control(settings, "scheduler", TenantCommands(side.purge_between_rounds, side.show_between_rounds))
+    side.operator.purge_storage = lambda: purge_storage(cache)
+    commands = TenantCommands(side.operator.purge_between_rounds, side.operator.show_between_rounds)
+    control = open_control(settings, "scheduler", commands)
     if control is not None:
         atexit.register(control.close)
     side.on_change = EngineMetrics(provider).update

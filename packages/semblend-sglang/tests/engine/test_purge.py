@@ -48,13 +48,13 @@ def test_donors_copies_and_lineages_go_and_those_of_others_stay(rig: Any, tmp_pa
     for salt in ("purged", "untouched"):
         serve(rig, DONOR, f"donor of {salt}", salt)
         assert serve(rig, asked(), f"first of {salt}", salt, output_tokens=4) > 300
-    held, theirs = rig.side.held_by("purged"), rig.side.held_by("untouched")
+    held, theirs = rig.side.operator.held_by("purged"), rig.side.operator.held_by("untouched")
     assert held.donors > 0
     assert held.lineages > 0
     assert held.bytes > 0
-    assert without_age(rig.side.purge("purged")) == without_age(held)
-    assert rig.side.held_by("purged").nothing
-    assert without_age(rig.side.held_by("untouched")) == without_age(theirs)
+    assert without_age(rig.side.operator.purge("purged")) == without_age(held)
+    assert rig.side.operator.held_by("purged").nothing
+    assert without_age(rig.side.operator.held_by("untouched")) == without_age(theirs)
     rig.check_accounts()
     assert serve(rig, asked(1), "of the purged", "purged", wish={"capture": False}) == 0
     assert serve(rig, asked(1), "of the others", "untouched") > 300
@@ -66,7 +66,7 @@ def test_a_byte_search_finds_nothing_but_in_sglangs_own_cache(rig: Any, tmp_path
     serve(rig, DONOR, "donor", "purged")
     ours = (rig.side.provider, rig.side.donors.book, rig.side.donors.kept, rig.side.lineages.book)
     assert any(found_in_memory(each, MARKER) for each in ours)
-    rig.side.purge("purged")
+    rig.side.operator.purge("purged")
     assert [found_in_memory(each, MARKER) for each in ours] == [[]] * 4
     assert found_in_files(tmp_path, MARKER) == []
 
@@ -76,30 +76,30 @@ def test_a_request_under_way_is_served_and_leaves_nothing(rig: Any, stage: str) 
     serve(rig, DONOR, "donor", "purged")
     request = rig.submit(asked(), "under way", salt="purged")
     if stage == "waiting":
-        rig.before_admission = lambda _: rig.side.purge("purged")
+        rig.before_admission = lambda _: rig.side.operator.purge("purged")
     rig.step()
     rig.before_admission = lambda _: None
     if stage == "running":
         assert rig.is_approximate(request)
-        rig.side.purge("purged")
+        rig.side.operator.purge("purged")
     rig.check_lineages()
     rig.finish(request)
     rig.side.donors.kept.flush()
     rig.check_accounts()
-    assert rig.side.held_by("purged").nothing
+    assert rig.side.operator.held_by("purged").nothing
     serve(rig, DONOR, "later", "purged")
-    assert rig.side.held_by("purged").donors == 1, "who comes later is served as ever"
+    assert rig.side.operator.held_by("purged").donors == 1, "who comes later is served as ever"
 
 
 def test_an_operator_waits_for_the_end_of_a_round(rig: Any) -> None:
     serve(rig, DONOR, "donor", "purged")
     tenant = rig.namespaces.of(None, "purged").salt_digest
     reports: list[Any] = []
-    operator = threading.Thread(target=lambda: reports.append(rig.side.purge_between_rounds(tenant)))
+    operator = threading.Thread(target=lambda: reports.append(rig.side.operator.purge_between_rounds(tenant)))
     operator.start()
     scheduler = SimpleNamespace(tree_cache=rig.tree)
     while not reports:
         next_batch(lambda _: None, scheduler)  # As SGLang's loop does, with or without anything to compute.
     operator.join()
     assert reports[0].donors == 1
-    assert rig.side.held_by("purged").nothing
+    assert rig.side.operator.held_by("purged").nothing

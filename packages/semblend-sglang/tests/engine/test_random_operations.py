@@ -151,10 +151,10 @@ class Operations(RuleBasedStateMachine):
     def purge(self, salt: str | None) -> None:
         """Of one tenant, with requests of all in the queue and running."""
         side, (other,) = self.rig.side, {*SALTS} - {salt}
-        others = replace(side.held_by(other), oldest_s=None)
-        self.happened["purged"] += not side.purge(salt).nothing
-        assert side.held_by(salt).nothing
-        assert replace(side.held_by(other), oldest_s=None) == others, "another tenant's"
+        others = replace(side.operator.held_by(other), oldest_s=None)
+        self.happened["purged"] += not side.operator.purge(salt).nothing
+        assert side.operator.held_by(salt).nothing
+        assert replace(side.operator.held_by(other), oldest_s=None) == others, "another tenant's"
         for life in side.requests:
             waits_for_purged = life.key.cache_salt == salt and life.is_queued and (life.claim or life.in_place)
             assert not waits_for_purged, f"{life.request_id} counts on what was purged"

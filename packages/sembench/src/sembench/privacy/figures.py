@@ -41,6 +41,8 @@ class PrivacyFigures(BaseModel):
     cold_rank: Interval
     """The same by how much more likely it is than cold: who asks needs no other donors to compare with."""
     cold_ranked_first: Rate
+    gain_nats: Interval
+    """How far its log-probability is above the mean of it behind all donors of the document."""
     shift_nats: Interval
     """How far its log-probability moved against cold."""
     named: Rate | None
@@ -83,9 +85,9 @@ class Readings:
 def summarize(arm: PrivacyArm, readings: Sequence[Readings]) -> PrivacyFigures:
     """All questions of one transform in one arm."""
     first = readings[0].question
-    among_donors = [rank_told(_against_other_donors(read.shifts()), read.told) for read in readings]
+    gains = [_against_all_donors(read.shifts()) for read in readings]
+    among_donors = [rank_told(gain, read.told) for gain, read in zip(gains, readings, strict=True)]
     against_cold = [rank_told(read.shifts(), read.told) for read in readings]
-    moved = [[float(row[told]) for row, told in zip(read.shifts(), read.told, strict=True)] for read in readings]
     ranks = [rank for part in among_donors for rank in part]
     behind = [reading for read in readings for reading in read.behind]
     reused = [reading.reused_tokens for reading in behind if reading.reused_tokens is not None]
@@ -101,7 +103,8 @@ def summarize(arm: PrivacyArm, readings: Sequence[Readings]) -> PrivacyFigures:
         ranked_first=_first(among_donors),
         cold_rank=bootstrap_mean(against_cold),
         cold_ranked_first=_first(against_cold),
-        shift_nats=bootstrap_mean(moved),
+        gain_nats=bootstrap_mean([_of_told(gain, read.told) for gain, read in zip(gains, readings, strict=True)]),
+        shift_nats=bootstrap_mean([_of_told(read.shifts(), read.told) for read in readings]),
         named=_named(verdict for read in readings for verdict in read.named()),
         named_cold=_named(verdict for read in readings for verdict in read.named_cold()),
         reused_tokens=mean(reused),
@@ -119,7 +122,11 @@ def rank_told(scores: Matrix, told: Sequence[int]) -> list[float]:
     return ranks
 
 
-def _against_other_donors(shifts: Matrix) -> Matrix:
+def _of_told(scores: Matrix, told: Sequence[int]) -> list[float]:
+    return [float(row[own]) for row, own in zip(scores, told, strict=True)]
+
+
+def _against_all_donors(shifts: Matrix) -> Matrix:
     """What all donors of a document do to a candidate alike says nothing of any of them."""
     alike: Matrix = shifts.mean(axis=0, keepdims=True)
     return shifts - alike

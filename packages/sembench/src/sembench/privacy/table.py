@@ -13,7 +13,19 @@ from sembench.schema import Interval, Rate
 from sembench.terminal import table_console
 
 _WIDTH = 150
-_HEAD = ("arm", "n", "reused", "mean rank", "95%", "first", "first, no other donors", "shift, nats", "named", "cold")
+_HEAD = (
+    "arm",
+    "n",
+    "reused",
+    "mean rank",
+    "95%",
+    "first",
+    "first, no other donors",
+    "gain, nats",
+    "shift, nats",
+    "named",
+    "cold",
+)
 
 
 def print_figures(figures: Sequence[PrivacyFigures], output: Path) -> None:
@@ -42,6 +54,7 @@ def _cells(one: PrivacyFigures) -> tuple[str, ...]:
         _bounds(one.mean_rank),
         _counts(one.ranked_first),
         _counts(one.cold_ranked_first),
+        f"{one.gain_nats.value:+.2f}",
         f"{one.shift_nats.value:+.2f}",
         _counts(one.named),
         _counts(one.named_cold),

@@ -21,7 +21,18 @@ _NOTES = {
     "planted_context": "A donor plants a claim in front of a document. Somebody asks about the document in good faith. "
     "Named: the greedy answer repeats the claim.",
 }
-_HEAD = ("Arm", "Trials", "Tokens reused", "Mean rank", "First", "First, against cold only", "Shift", "Named", "Cold")
+_HEAD = (
+    "Arm",
+    "Trials",
+    "Tokens reused",
+    "Mean rank",
+    "First",
+    "First, against cold only",
+    "Gain",
+    "Shift",
+    "Named",
+    "Cold",
+)
 
 
 def render_privacy(result: Result, prefix: str) -> Html | None:
@@ -65,7 +76,8 @@ def _differs(one: PrivacyFigures) -> bool:
 def _of_transform(transform: str, figures: Sequence[PrivacyFigures]) -> list[Child]:
     note = (
         f"{_NOTES.get(transform, '')} {figures[0].sources:,} documents. Intervals are 95%, over documents; ties count "
-        "as half. Shift is of the named candidate's log-probability against cold, in nats."
+        "as half. Of the named candidate's log-probability, in nats: gain is above its mean behind all donors of the "
+        "document, shift is against cold."
     )
     return [
         el("h3", _TITLES.get(transform, transform)),
@@ -83,6 +95,7 @@ def _row(one: PrivacyFigures) -> tuple[Child, ...]:
         _interval(one.mean_rank),
         rate_cell(one.ranked_first),
         rate_cell(one.cold_ranked_first),
+        number(one.gain_nats.value),
         number(one.shift_nats.value),
         rate_cell(one.named),
         rate_cell(one.named_cold),

@@ -44,6 +44,9 @@ def ask_engines(
         except PermissionError:
             failures.append(f"{path} may not be used by user {os.geteuid()}: run this as the engine's user")
             continue
+        except OSError as error:  # Of its own: the others are asked all the same.
+            failures.append(f"{path.stem} could not be asked ({error.strerror}): did its engine just end?")
+            continue
         if "ok" in answer:
             answers[path.stem] = answer["ok"]
         else:
@@ -91,7 +94,7 @@ def _sockets(folder: Path) -> list[Path]:
 def _ask(path: Path, question: bytes, timeout: float) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
-        connection.connect(str(path))
+        _connect(connection, path, time.monotonic() + timeout)
         connection.sendall(question)
         read = b""
         while not read.endswith(b"\n"):
@@ -99,7 +102,19 @@ def _ask(path: Path, question: bytes, timeout: float) -> dict[str, Any]:
             if not part:
                 break
             read += part
-    if not read:
+    if not read.endswith(b"\n"):
         return {"error": "the engine ended before it had answered"}
     answer: dict[str, Any] = json.loads(read)
     return answer
+
+
+def _connect(connection: socket.socket, path: Path, until: float) -> None:
+    """Waits where many others do."""
+    while True:
+        try:
+            connection.connect(str(path))
+            return
+        except BlockingIOError:  # The line before the engine is full.
+            if time.monotonic() > until:
+                raise TimeoutError from None
+            time.sleep(0.05)

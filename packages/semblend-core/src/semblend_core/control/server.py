@@ -6,8 +6,10 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ logger = logging.getLogger(__name__)
 
 LONGEST_QUESTION = 64 * 1024
 QUESTION_TIMEOUT_S = 5.0
-"""A client that says nothing for so long is let go."""
+"""A client that has not asked for so long is let go: others wait behind it."""
+MOST_WAITING = 128
+"""Clients."""
 
 
 class ControlServer:
@@ -27,37 +31,41 @@ class ControlServer:
 
     def __init__(self, folder: Path, role: str, answer: Callable[[Any], dict[str, Any]]) -> None:
         """``role``: what kind of process this is. ControlFolderError where the folder cannot be used."""
-        self.path = prepared(folder) / f"{role}-{os.getpid()}{SUFFIX}"
-        self._answer = answer
+        # Processes of two containers may have one number, and one process may run two engines.
+        self.path = prepared(folder) / f"{role}-{os.getpid()}.{secrets.token_hex(4)}{SUFFIX}"
+        self._answer, self._closed = answer, False
         self._socket = socket.socket(socket.AF_UNIX)
-        self.path.unlink(missing_ok=True)
+        # It gets its name when it listens: one that refuses is taken for what a killed process left.
+        starting = self.path.with_suffix(".new")
         try:
-            self._socket.bind(str(self.path))
+            self._socket.bind(str(starting))
         except OSError as error:
             self._socket.close()
             raise ControlFolderError(
                 f"SEMBLEND_CONTROL_DIR={str(folder)!r} cannot hold a socket ({error}): choose a shorter path"
             ) from error
-        self.path.chmod(0o600)
-        self._socket.listen(8)
+        starting.chmod(0o600)
+        self._socket.listen(MOST_WAITING)
+        starting.rename(self.path)
         self._thread = threading.Thread(target=self._serve, name="semblend-control", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Idempotent."""
+        self._closed = True
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _serve(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return  # Closed.
+            except OSError:  # Closed; or the process has too many files open, and will have fewer.
+                time.sleep(0.1)
+                continue
             with connection, contextlib.suppress(OSError):
-                connection.settimeout(QUESTION_TIMEOUT_S)
                 answer = self._answered(_read_line(connection))
                 connection.sendall(json.dumps(answer).encode() + b"\n")
 
@@ -85,8 +93,9 @@ def open_control(settings: Settings, role: str, answer: Callable[[Any], dict[str
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    read = b""
+    read, until = b"", time.monotonic() + QUESTION_TIMEOUT_S
     while not read.endswith(b"\n") and len(read) < LONGEST_QUESTION:
+        connection.settimeout(max(0.001, until - time.monotonic()))
         part = connection.recv(4096)
         if not part:
             break

@@ -145,7 +145,7 @@ def _not_cached(batch: Any, loads: dict[int, Load]) -> dict[int, tuple[int, int]
     """The claims of the requests with these loads. SGLang has counted them as cached: they are computed after all."""
     for index, load in loads.items():
         req = batch.reqs[index]
-        req.cached_tokens -= load.claim.reused_tokens
+        req.cached_tokens -= load.claim.length - batch.tree_cache.semblend_not_shown(load)
         req.cached_tokens_host = max(0, req.cached_tokens_host - load.claim.length)
     return {index: (load.claim.start, load.claim.end) for index, load in loads.items()}
 

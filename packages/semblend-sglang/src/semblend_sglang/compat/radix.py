@@ -73,7 +73,7 @@ class SemBlendRadixCache(SemBlendCache, RadixCache):  # type: ignore[misc]
     def reset(self) -> None:
         super().reset()
         if self.semblend is not None:
-            self.semblend.reset()
+            self.semblend.new_weights.tree_emptied()
 
     # --- The hooks' calls --------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ def next_batch(original: Original, scheduler: Any, *args: Any, **kwargs: Any) ->
     """Scheduling begins, also where there is nothing to schedule."""
     side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
     if side is not None:
-        side.turns.take()
+        side.operator.turns.take()
         side.round.begin()
         if side.costs.is_on:
             side.costs.begin_step()

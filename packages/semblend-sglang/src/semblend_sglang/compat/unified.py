@@ -115,7 +115,7 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         super().reset()
         self._private.clear()
         if self.semblend is not None:
-            self.semblend.reset()
+            self.semblend.new_weights.tree_emptied()
 
     # --- The hooks' calls ------------------------------------------------------------------------------------------
 

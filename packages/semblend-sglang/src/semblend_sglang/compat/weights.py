@@ -24,12 +24,12 @@ def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) 
     """Whether it succeeds or not: a failed update may have changed some of them."""
     tree_cache = updater.scheduler.tree_cache
     side: Side | None = getattr(tree_cache, "semblend", None)
-    before = side.times_emptied if side is not None else 0
+    before = side.new_weights.times_emptied if side is not None else 0
     try:
         return original(updater, *args, **kwargs)
     finally:
-        if side is not None and side.times_emptied == before:
-            contain("a change of weights", side.weights_changed, tree_cache.semblend_is_empty)
+        if side is not None and side.new_weights.times_emptied == before:
+            contain("a change of weights", side.new_weights.without_a_flush, tree_cache.semblend_is_empty)
         _leave_durable_pages(tree_cache)
 
 

@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import AuditSink, DeclineReason, SemanticLookupProvider, Settings, TenantReport, tenant_of_salt
-from semblend_core.control import Turns
+from semblend_core import AuditSink, DeclineReason, SemanticLookupProvider, Settings
 from semblend_core.serving import (
     Claim,
     CostGate,
@@ -31,6 +30,8 @@ from semblend_sglang.scheduler.capturing import Capturing
 from semblend_sglang.scheduler.continuing import MOST_REPEATED, Continuing
 from semblend_sglang.scheduler.fitting import BatchLimits, Fitting
 from semblend_sglang.scheduler.landing import Landing
+from semblend_sglang.scheduler.new_weights import NewWeights
+from semblend_sglang.scheduler.operator_commands import OperatorCommands
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
 
@@ -38,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-TURN_TIMEOUT_S = 30.0
-"""What an operator's command waits for SGLang to come to the end of a round."""
 MOST_POSTPONEMENTS = 2
 """Rounds that a request waits for more room for its rows, or for another try: who stands behind it waits too."""
 
@@ -83,17 +82,11 @@ class Side:
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
-        self.tenants = Tenants(
-            provider, lambda: self.requests, (self.donors, self.lineages, self.continuing.hot), audit
-        )
-        self.turns = Turns()
-        """What an operator's commands wait for."""
-        self.purge_storage: Callable[[], None] = lambda: None
-        """Drops what SGLang keeps on disk by way of SemBlend."""
+        tenants = Tenants(provider, lambda: self.requests, (self.donors, self.lineages, self.continuing.hot), audit)
+        self.operator = OperatorCommands(tenants, self.requests, kept, self._changed)
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""
-        self.times_emptied = 0
-        """How often the exact tree was emptied."""
+        self.new_weights = NewWeights(self.requests, self.donors, self.continuing, self.capturing)
         self._lookups = Repeats(MOST_REPEATED)
         self.round = RoundTime(settings.lookup_budget_ms / 1e3)
 
@@ -218,64 +211,6 @@ class Side:
                 self.self_test.refuse(why)
         self._changed()
 
-    def reset(self) -> None:
-        """The exact tree was emptied, as for new weights: no donor is of use any longer."""
-        self.times_emptied += 1
-        self.capturing.old_weights_in_tree = False
-        self.lineages.emptied()
-        self._forget_donors()
-
-    def weights_changed(self, tree_is_empty: Callable[[], bool]) -> None:
-        """The exact tree was not emptied: what it holds may be of the old weights, and so may what grows from it.
-
-        So may what running requests will give to it.
-        """
-        self.lineages.new_weights()
-        self._forget_donors()
-        if tree_is_empty() and all(life.is_queued for life in self.requests):
-            return
-        if not self.capturing.old_weights_in_tree:
-            logger.warning("SGLang changed its weights without a flush: until it is flushed no prompt becomes a donor")
-        self.capturing.old_weights_in_tree = True
-
-    # --- What an operator asks ---------------------------------------------------------------------------------------
-
-    def purge(self, salt: str | None) -> TenantReport:
-        """Drop all that came with this salt, and wait until it is gone: what there was.
-
-        Requests under way are served to their end and leave nothing but what SGLang's own cache takes of them.
-        """
-        tenant = tenant_of_salt(salt)
-        return self.begin_purge(tenant) + self.finish_purge(tenant)
-
-    def begin_purge(self, tenant: str) -> TenantReport:
-        """From now on nothing that came before can be found. Quick, and on the scheduler's thread."""
-        found = self.tenants.begin_purge(tenant)
-        for life in self.requests:
-            if life.purged and life.is_queued:
-                self.requests.withdraw(life)
-                life.in_place, life.sought = None, None
-        self._changed()
-        return found
-
-    def finish_purge(self, tenant: str) -> TenantReport:
-        """Wait until it is gone from memory and disk. Any thread, and better not the scheduler's."""
-        self.tenants.finish_purge()
-        self.purge_storage()
-        kept = self.donors.kept
-        return TenantReport() if kept is None else kept.store.purge(tenant)
-
-    def purge_between_rounds(self, tenant: str) -> TenantReport:
-        """The same from another thread."""
-        return self.turns.call(lambda: self.begin_purge(tenant), TURN_TIMEOUT_S) + self.finish_purge(tenant)
-
-    def show_between_rounds(self, tenant: str) -> TenantReport:
-        return self.turns.call(lambda: self.tenants.held_by(tenant), TURN_TIMEOUT_S)
-
-    def held_by(self, salt: str | None) -> TenantReport:
-        """What is held of all that came with this salt, SGLang's own cache left out."""
-        return self.tenants.held_by(tenant_of_salt(salt))
-
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
         contain("the provider's close", self.provider.close)
@@ -344,18 +279,6 @@ class Side:
     def _may_ask(self, life: SglangLife) -> bool:
         first = life.question is None
         return (first or not self.round.is_up) and self._lookups.may_ask(first, self.donors.book.generation)
-
-    def _forget_donors(self) -> None:
-        self.requests.namespaces.new_weights()
-        self.donors.clear()
-        self.continuing.hot.clear()
-        for life in self.requests:
-            if life.is_queued:
-                life.namespace = self.requests.namespaces.of(life.key.adapter, life.key.salt)
-                life.in_place, life.sought = None, None
-                self.requests.withdraw(life)
-            else:
-                life.captured = True  # A part of its KV may be of the old weights.
 
     def _changed(self) -> None:
         contain("the metrics", self.on_change)

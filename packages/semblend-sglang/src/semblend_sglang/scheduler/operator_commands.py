@@ -1,0 +1,61 @@
+"""What an operator asks of a running scheduler: what it holds of a tenant, and to drop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from semblend_core import TenantReport, tenant_of_salt
+from semblend_core.control import Turns
+from semblend_core.serving import Tenants
+from semblend_core.serving.tree import KeptDonors
+from semblend_sglang.scheduler.requests import SglangRequests
+
+TURN_TIMEOUT_S = 30.0
+"""What an operator's command waits for SGLang to come to the end of a round."""
+
+
+class OperatorCommands:
+    def __init__(
+        self, tenants: Tenants, requests: SglangRequests, kept: KeptDonors | None, changed: Callable[[], None]
+    ) -> None:
+        """``changed``: is told of every purge."""
+        self._tenants, self._requests, self._kept, self._changed = tenants, requests, kept, changed
+        self.turns = Turns()
+        """What commands of other threads wait for."""
+        self.purge_storage: Callable[[], None] = lambda: None
+        """Drops what SGLang keeps on disk by way of SemBlend."""
+
+    def purge(self, salt: str | None) -> TenantReport:
+        """Drop all that came with this salt, and wait until it is gone: what there was.
+
+        Requests under way are served to their end and leave nothing but what SGLang's own cache takes of them.
+        """
+        tenant = tenant_of_salt(salt)
+        return self.begin_purge(tenant) + self.finish_purge(tenant)
+
+    def begin_purge(self, tenant: str) -> TenantReport:
+        """From now on nothing that came before can be found. Quick, and on the scheduler's thread."""
+        found = self._tenants.begin_purge(tenant)
+        for life in self._requests:
+            if life.purged and life.is_queued:
+                self._requests.withdraw(life)
+                life.in_place, life.sought = None, None
+        self._changed()
+        return found
+
+    def finish_purge(self, tenant: str) -> TenantReport:
+        """Wait until it is gone from memory and disk. Any thread, and better not the scheduler's."""
+        self._tenants.finish_purge()
+        self.purge_storage()
+        return TenantReport() if self._kept is None else self._kept.store.purge(tenant)
+
+    def purge_between_rounds(self, tenant: str) -> TenantReport:
+        """The same from another thread."""
+        return self.turns.call(lambda: self.begin_purge(tenant), TURN_TIMEOUT_S) + self.finish_purge(tenant)
+
+    def show_between_rounds(self, tenant: str) -> TenantReport:
+        return self.turns.call(lambda: self._tenants.held_by(tenant), TURN_TIMEOUT_S)
+
+    def held_by(self, salt: str | None) -> TenantReport:
+        """What is held of all that came with this salt, SGLang's own cache left out."""
+        return self._tenants.held_by(tenant_of_salt(salt))
