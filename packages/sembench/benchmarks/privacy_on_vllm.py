@@ -1,7 +1,7 @@
 """What a client of a real vLLM learns of the text in front of a document that another client sent.
 
-    python benchmarks/privacy.py                    # the default: at chance; needs vLLM, semblend-vllm and sembench
-    python benchmarks/privacy.py --sharing all      # the leak, where everybody shares
+    python benchmarks/privacy_on_vllm.py                  # the default: at chance; needs vLLM and semblend-vllm
+    python benchmarks/privacy_on_vllm.py --sharing all    # the leak, where everybody shares
 
 SemBench's trials (``sembench run-privacy``) on vLLM in this process, where it is known when a donor can be found.
 """
