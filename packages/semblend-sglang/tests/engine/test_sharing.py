@@ -41,6 +41,18 @@ def test_a_client_sees_of_relocated_tokens_what_the_setting_says(new_rig: Callab
     assert asked.cached_tokens == {"rounded": reused - reused % 64, "left_out": 0, "exact": reused}[setting]
 
 
+@pytest.mark.parametrize("setting", ["rounded", "left_out", "exact"])
+def test_a_client_sees_nothing_of_relocated_tokens_that_were_computed_after_all(
+    new_rig: Callable[..., Any], setting: str
+) -> None:
+    rig = new_rig(cached_tokens=setting, lookup_budget_ms=10_000.0, quality_tier="balanced")
+    ask(rig, 3, salt="tenant")
+    rig.of_batch = {"orig_seq_lens": None}  # No batch can be made with rows.
+    asked = ask(rig, 4, salt="tenant")
+    assert rig.side.provider.stats().declines[DeclineReason.INTERNAL_ERROR] == 1
+    assert asked.cached_tokens == 0
+
+
 def test_a_client_cannot_make_its_prompt_a_donor_where_the_operator_keeps_none(new_rig: Callable[..., Any]) -> None:
     rig = new_rig(capture="sampled", capture_share=0.0)
     ask(rig, 3, salt="tenant", wish={"mode": "on", "capture": True})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,9 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+PIECE_BYTES = 2**24
+LONGEST_WAY = 12
 
 
 class Marker:
@@ -21,12 +23,16 @@ class Marker:
         ids = np.asarray(token_ids)
         binary = [ids.astype(kind).tobytes() for kind in (np.int32, np.int64, np.uint32, ">i4")] if ids.size else []
         text = [separator.join(map(str, ids.tolist())).encode() for separator in (",", ", ", " ")] if ids.size else []
-        # A pattern can search a large buffer where it lies.
-        self._needles = [re.compile(re.escape(each)) for each in (*binary, *text, raw) if each]
+        self._needles = [each for each in (*binary, *text, raw) if each]
         self._ids = ids.tolist()
 
     def is_in(self, content: bytes | memoryview) -> bool:
-        return any(needle.search(content) for needle in self._needles)
+        overlap = max(map(len, self._needles), default=0)
+        for start in range(0, len(content), PIECE_BYTES):
+            piece = bytes(content[start : start + PIECE_BYTES + overlap])
+            if any(needle in piece for needle in self._needles):
+                return True
+        return False
 
     def is_in_list(self, values: Sequence[Any]) -> bool:
         """A list of numbers is no bytes."""
@@ -45,10 +51,10 @@ def found_in_memory(root: object, marker: Marker) -> list[str]:
     """What can be reached from ``root`` and holds it: whole buffers are searched, with what nobody uses of them."""
     searched: set[int] = set()
     found = []
-    for each in _reachable(root):
+    for each, way in _reachable(root):
         content = _content_of(each, searched)
         if marker.is_in(content) or (isinstance(each, list | tuple) and marker.is_in_list(each)):
-            found.append(_described(each))
+            found.append(" > ".join(way))
     return found
 
 
@@ -76,22 +82,20 @@ def _new(buffer: np.ndarray[Any, Any], searched: set[int]) -> bytes | memoryview
     return buffer.reshape(-1).view(np.uint8).data if buffer.flags.c_contiguous else buffer.tobytes()
 
 
-def _reachable(root: object) -> Iterator[object]:
-    seen, waiting = {id(root)}, [root]
+def _reachable(root: object) -> Iterator[tuple[object, tuple[str, ...]]]:
+    """Each object once, with the kinds of objects that lead to it."""
+    seen = {id(root)}
+    waiting: list[tuple[object, tuple[str, ...]]] = [(root, (type(root).__qualname__,))]
     while waiting:
-        value = waiting.pop()
-        yield value
+        value, way = waiting.pop()
+        yield value, way
         for each in _parts_of(value):
             if id(each) not in seen and not isinstance(each, ModuleType | type | FrameType):
                 seen.add(id(each))
-                waiting.append(each)
+                waiting.append((each, (*way[-LONGEST_WAY:], type(each).__qualname__)))
 
 
 def _parts_of(value: object) -> list[Any]:
     if isinstance(value, FunctionType):  # Not its globals, which lead everywhere.
         return [*(value.__closure__ or ()), *(value.__defaults__ or ())]
     return gc.get_referents(value)
-
-
-def _described(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__} of {len(value) if hasattr(value, '__len__') else '?'}"

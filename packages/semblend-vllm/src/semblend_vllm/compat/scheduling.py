@@ -161,6 +161,11 @@ def count_as_found(scheduler: Any, request: Any, before: int, now: int, shown: i
     statistics = scheduler.connector_prefix_cache_stats
     if statistics is not None and statistics.hits >= before - now:
         statistics.hits -= before - now
+    show_as_found(request, shown)
+
+
+def show_as_found(request: Any, shown: int) -> None:
+    """Of what vLLM counted as found outside of its cache, a client reads ``shown`` tokens."""
     prefill = request.prefill_stats
     if prefill is not None and prefill.num_external_cached_tokens:
         prefill.set(

@@ -34,8 +34,9 @@ from semblend_core.serving import (
     WorkerNews,
     contain,
     contained,
+    shown_as_cached,
 )
-from semblend_vllm.compat.scheduling import waits_with_blocks
+from semblend_vllm.compat.scheduling import show_as_found, waits_with_blocks
 from semblend_vllm.neighbour import Neighbour
 from semblend_vllm.scheduler.admission import Admission
 from semblend_vllm.scheduler.lineages import Lineages
@@ -162,7 +163,9 @@ class SchedulerSide:
         claim = self.requests.load(life)
         self.admission.ordered(life)
         self.lineages.loading(life)
-        tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come.
+        tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come, and counts the rest.
+        if tell_engine:
+            show_as_found(request, shown_as_cached(self.settings, claim.reused_tokens))
         load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
         if life.over_steps:
             self.long_claims.begin(life, claim, load)

@@ -15,10 +15,10 @@ DOCUMENT = passage(2, 717)
 
 @pytest.fixture
 def engine_with(new_overlapping: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    def make(**settings: str) -> Any:
+    def make(change: Callable[[Any], object] = lambda config: None, **settings: str) -> Any:
         for name, value in settings.items():
             monkeypatch.setenv(f"SEMBLEND_{name.upper()}", value)
-        return new_overlapping(tokens_of_a_step=1024)
+        return new_overlapping(tokens_of_a_step=1024, change=change)
 
     return make
 
@@ -54,6 +54,24 @@ def test_a_client_sees_of_relocated_tokens_what_the_setting_says(engine_with: Ca
     engine = engine_with(cached_tokens=setting)
     ask(engine, 3, "tenant")
     asked = ask(engine, 4, "tenant")
+    reused = engine.side.provider.stats().confirmed_tokens
+    assert reused > 600
+    assert reused % 64
+    shown = engine.shown_as_cached[asked.request_id]
+    assert shown == {"rounded": reused - reused % 64, "left_out": 0, "exact": reused}[setting]
+
+
+@pytest.mark.parametrize("setting", ["rounded", "left_out", "exact"])
+def test_the_same_holds_where_vllms_own_scheduler_is_in_charge(engine_with: Callable[..., Any], setting: str) -> None:
+    def without_ours(config: Any) -> None:
+        config.scheduler_config.scheduler_cls = None
+
+    engine = engine_with(without_ours, cached_tokens=setting)
+    if engine.side is None:
+        pytest.skip("this vLLM needs our scheduler")
+    ask(engine, 3, "tenant")
+    asked = engine.add([*DOCUMENT[40:], *passage(9, 24)], 1, "on", "tenant")
+    engine.finish()
     reused = engine.side.provider.stats().confirmed_tokens
     assert reused > 600
     assert reused % 64

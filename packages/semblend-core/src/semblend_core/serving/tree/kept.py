@@ -32,7 +32,7 @@ class KeptDonors:
             return False
         result = self.store.put(namespace, donor_id, take(), token_ids=token_ids, give=True)
         if not result.accepted:
-            logger.debug("the KV of %s is not kept: %s", donor_id, result.reason)
+            logger.debug("the KV of a donor is not kept: %s", result.reason)
         return result.accepted
 
     def flush(self) -> None:

@@ -106,7 +106,7 @@ class WorkerSide:
             try:
                 self._capture(capture)
             except Exception:
-                logger.exception("the KV of %s could not be captured", capture.donor_id)
+                logger.exception("the KV of a prompt could not be captured")
                 self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
 
     def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
@@ -212,7 +212,7 @@ class WorkerSide:
         )
         if result.accepted:
             return
-        logger.debug("the KV of %s was not kept: %s", capture.donor_id, result.reason)
+        logger.debug("the KV of a prompt was not kept: %s", result.reason)
         if result.reason is StoreDecline.DUPLICATE_DONOR and self._store.contains(own, donor_id):
             self._durable(capture)  # Donors are named by their content, so what is held is the same.
         elif result.reason is not StoreDecline.DUPLICATE_DONOR:

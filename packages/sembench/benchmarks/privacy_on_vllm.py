@@ -1,7 +1,7 @@
 """What a client of a real vLLM learns of the text in front of a document that another client sent.
 
-    python3 tools/run.py bench privacy -- --sharing all      # the leak, where everybody shares
-    python3 tools/run.py bench privacy                       # the default: at chance
+    python benchmarks/privacy_on_vllm.py                  # the default: at chance; needs vLLM and semblend-vllm
+    python benchmarks/privacy_on_vllm.py --sharing all    # the leak, where everybody shares
 
 SemBench's trials (``sembench run-privacy``) on vLLM in this process, where it is known when a donor can be found.
 """
@@ -9,6 +9,7 @@ SemBench's trials (``sembench run-privacy``) on vLLM in this process, where it i
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -114,11 +115,12 @@ def main() -> None:
     parser.add_argument("--band", default="280", help="length of the prompts, as sembench build takes it")
     parser.add_argument("--documents", type=int, default=9, help="each with twelve donors; a multiple of three")
     parser.add_argument("--output", type=Path, default=Path("privacy-vllm.json"))
+    parser.add_argument("--quick", action="store_true", help="one document: does it work")
     options = parser.parse_args()
     arms = choose_arms(options.arms, LIVE_ARMS)
     with tempfile.TemporaryDirectory() as folder:
         manifest = build_manifest(Path(folder) / "privacy.jsonl", options.band, options.documents)
-        questions = group_trials(load_manifest(manifest))
+        questions = group_trials(load_manifest(manifest))[: 1 if options.quick else None]
         identity = identify("privacy", manifest, 12 * len(questions), engine={"name": "vllm"})
     bench = VllmBench(options.model or default_model_folder(), options.sharing, options.tier)
     config = {"sharing": options.sharing, "tier": options.tier, "arms": [arm.as_json() for arm in arms]}
@@ -126,6 +128,8 @@ def main() -> None:
     with ProgressBars() as bars:
         run.measure(options.output, bars)
     print_figures(run.figures(), options.output)
+    kept = ("trials", "chance_rank", "mean_rank", "ranked_first", "reused_tokens")
+    print(json.dumps({one.arm: {name: one.model_dump()[name] for name in kept} for one in run.figures()}))
 
 
 def build_manifest(path: Path, band: str, documents: int) -> Path:
