@@ -219,7 +219,7 @@ def test_what_one_rank_could_not_capture_the_others_forget(provider: SemanticLoo
 
 def test_one_that_was_lost_before_its_tenant_came_is_not_found(provider: SemanticLookupProvider) -> None:
     keeper, tokens = keeper_of(provider, 1), prompt(1)
-    keeper.recovered([(NAMESPACE.digest, donor_id_of(tokens), tokens)])
+    keeper.recovered([(NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9)])
     keeper.lost((NAMESPACE.digest, donor_id_of(tokens)), DeclineReason.DONOR_EVICTED)
     keeper.meet(NAMESPACE)
     assert not found(provider, tokens)
@@ -249,7 +249,7 @@ def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None
 def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLookupProvider) -> None:
     keeper = keeper_of(provider, 1)
     left = [prompt(seed) for seed in range(EarlierDonors.AT_FIRST + EarlierDonors.AT_A_TIME)]
-    keeper.recovered((NAMESPACE.digest, donor_id_of(tokens), tokens) for tokens in left)
+    keeper.recovered((NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9) for tokens in left)
     keeper.meet(OTHER)
     keeper.offer_some()
     assert not any(found(provider, tokens) for tokens in left)
@@ -286,7 +286,7 @@ def test_a_reset_forgets_everything(provider: SemanticLookupProvider) -> None:
     keeper, tokens = keeper_of(provider, 1), prompt(1)
     donor_id = str(captured(keeper, tokens))
     keeper.durable((NAMESPACE.digest, donor_id), frozenset([0]))
-    keeper.recovered([(OTHER.digest, "x", tokens)])
+    keeper.recovered([(OTHER.digest, "x", tokens, 1.7e9)])
     keeper.forget_all()
     keeper.meet(OTHER)
     keeper.offer_some()

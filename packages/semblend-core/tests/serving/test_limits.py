@@ -104,6 +104,22 @@ def test_without_a_greatest_age_nothing_grows_too_old(clock: Clock) -> None:
     assert held(keeper, 1) == [1]
 
 
+def test_a_restart_does_not_make_it_younger_nor_what_grows_from_it(clock: Clock) -> None:
+    keeper = keeper_with(max_age_s=100)
+    keep(keeper, 1)
+    keeper.recovered([(namespace().digest, donor_id_of(prompt(2)), prompt(2), time.time() - 90)])
+    assert keeper.held_by(tenant_of_salt("a")).oldest_s == 90
+    keeper.meet(namespace())
+    assert keeper.held_by(tenant_of_salt("a")).oldest_s == 90
+    book = LineageBook(100, keeper.donors.born)
+    claim = Claim(0, 160, (Span(40, donor_id_of(prompt(2)), 0, 100),), ((0, 40),))
+    lineage = book.grow(namespace(), prompt(5), claim, 32)
+    clock.later(11)
+    keeper.donors.drop_expired()
+    assert held(keeper, 1, 2) == [1]
+    assert book.forget_expired() == [lineage]
+
+
 def test_a_lineage_is_as_old_as_the_oldest_donor_in_it(clock: Clock) -> None:
     keeper = keeper_with(max_age_s=100)
     keep(keeper, 1)

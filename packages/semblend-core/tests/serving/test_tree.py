@@ -185,12 +185,14 @@ def test_what_the_tree_still_holds_of_a_donor_is_a_donor() -> None:
     plan = bench.plan_for(ASKED)
     assert plan is not None
     assert not bench.donors.drop_missing(life_of(ASKED), plan)
+    born = bench.donors.book.born(NAMESPACE, plan.donor_ids)
     (slots,) = bench.tree.prompts.values()
     bench.tree.prompts = {tuple(DONOR[:340].tolist()): slots[:340]}
     assert bench.donors.drop_missing(life_of(ASKED), plan)
     again = bench.plan_for(ASKED)
     assert again is not None
     assert max(span.donor_end for span in again.spans) == 340
+    assert bench.donors.book.born(NAMESPACE, again.donor_ids) == born, "and no younger"
     assert not bench.donors.drop_missing(life_of(ASKED), again)
 
 

@@ -12,8 +12,8 @@ from semblend_core.kv.store import DonorStore
 
 logger = logging.getLogger(__name__)
 
-LeftDonor: TypeAlias = tuple[str, str, TokenIds]
-"""Digest of the namespace, donor id and tokens."""
+LeftDonor: TypeAlias = tuple[str, str, TokenIds, float]
+"""Digest of the namespace, donor id, tokens, and when it was captured, in seconds since 1970."""
 
 
 def recover_in_background(store: DonorStore, found: Callable[[list[LeftDonor]], None]) -> threading.Thread:
@@ -26,7 +26,11 @@ def recover_in_background(store: DonorStore, found: Callable[[list[LeftDonor]], 
             logger.exception("what an earlier process left on disk is not found")
             return
         found(
-            [(donor.namespace_digest, donor.donor_id, donor.token_ids) for donor in left if donor.token_ids is not None]
+            [
+                (donor.namespace_digest, donor.donor_id, donor.token_ids, donor.born / 1e9)
+                for donor in left
+                if donor.token_ids is not None
+            ]
         )
 
     thread = threading.Thread(target=recover, name="semblend-recovery", daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
 
@@ -29,10 +30,12 @@ class _Age:
 
 
 class DonorAges:
-    """Donors in the order in which they came: all of them, and those of each tenant."""
+    """Donors by their age: all of them, and those of each tenant. Some come late, as an earlier process left them."""
 
     def __init__(self) -> None:
         self._ages: dict[DonorName, _Age] = {}
+        self._by_age: list[tuple[float, DonorName]] = []
+        """The oldest first. Most come in this order, so they are put at the end."""
         self._by_tenant: dict[str, dict[DonorName, int]] = {}
         """With their tokens."""
         self._tokens: Counter[str] = Counter()
@@ -40,13 +43,16 @@ class DonorAges:
 
     def add(self, name: DonorName, tokens: int, born: float) -> None:
         self._ages[name] = _Age(born, tokens)
+        insort(self._by_age, (born, name))
         tenant = tenant_of(name[0])
         self._by_tenant.setdefault(tenant, {})[name] = tokens
         self._tokens[tenant] += tokens
 
     def remove(self, name: DonorName) -> None:
-        if self._ages.pop(name, None) is None:
+        age = self._ages.pop(name, None)
+        if age is None:
             return
+        del self._by_age[bisect_left(self._by_age, (age.born, name))]
         tenant = tenant_of(name[0])
         self._tokens[tenant] -= self._by_tenant[tenant].pop(name)
         if not self._by_tenant[tenant]:
@@ -58,11 +64,11 @@ class DonorAges:
 
     def born_before(self, moment: float) -> DonorName | None:
         """The oldest, if it came before ``moment``."""
-        name, age = next(iter(self._ages.items()), (None, None))
-        return name if age is not None and age.born < moment else None
+        born, name = self._by_age[0] if self._by_age else (moment, None)
+        return name if born < moment else None
 
     def oldest_of(self, tenant: str) -> DonorName | None:
-        return next(iter(self._by_tenant.get(tenant, ())), None)
+        return min(self._by_tenant.get(tenant, ()), key=lambda name: self._ages[name].born, default=None)
 
     def names_of(self, tenant: str) -> list[DonorName]:
         return list(self._by_tenant.get(tenant, ()))

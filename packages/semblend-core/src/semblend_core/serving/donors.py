@@ -89,11 +89,17 @@ class DonorBook(Generic[Note]):
         return donor
 
     def offer(
-        self, namespace: Namespace, token_ids: TokenIds, note: Note, donor_id: str | None = None
+        self,
+        namespace: Namespace,
+        token_ids: TokenIds,
+        note: Note,
+        donor_id: str | None = None,
+        born: float | None = None,
     ) -> Donor[Note] | None:
         """Let a donor be found whose KV is durable. None where it is known already, or not wanted.
 
-        ``donor_id``: its name, if that is known already; it is made of the tokens.
+        ``donor_id``: its name, if that is known already; it is made of the tokens. ``born``: when it was captured, if
+        not now.
         """
         donor = Donor(namespace, donor_id or donor_id_of(token_ids), note, int(token_ids.size))
         if donor.name in self._donors:
@@ -109,7 +115,7 @@ class DonorBook(Generic[Note]):
             return None
         self.generation += 1
         self._donors[donor.name] = donor
-        self._ages.add(donor.name, donor.tokens, time.time())
+        self._ages.add(donor.name, donor.tokens, time.time() if born is None else born)
         self.prefixes.add(donor.name, token_ids)
         while len(self._donors) > self._most:
             self.drop(next(iter(self._donors)))

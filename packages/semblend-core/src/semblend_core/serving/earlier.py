@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -9,8 +10,8 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 from semblend_core.contract import TenantReport, TokenIds, tenant_of
 
 Owner = TypeVar("Owner")
-Offer: TypeAlias = tuple[Owner, str, TokenIds]
-"""Whose donor, its id and its tokens."""
+Offer: TypeAlias = tuple[Owner, str, TokenIds, float]
+"""Whose donor, its id, its tokens, and when it was captured."""
 
 
 class EarlierDonors(Generic[Owner]):
@@ -25,7 +26,7 @@ class EarlierDonors(Generic[Owner]):
     """Of the others."""
 
     def __init__(self) -> None:
-        self._unnamed: dict[str, list[tuple[str, TokenIds]]] = {}
+        self._unnamed: dict[str, list[tuple[str, TokenIds, float]]] = {}
         self._to_offer: deque[tuple[str, Offer[Owner]]] = deque()
         """With the digest of its namespace."""
         self._there: set[tuple[str, str]] = set()
@@ -33,18 +34,18 @@ class EarlierDonors(Generic[Owner]):
         self._purged: set[str] = set()
         """Tenants whose earlier donors are of no use, also those that are still to be told of."""
 
-    def found(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
-        """Digest of the namespace, donor id and tokens of each, the next victim first."""
-        for digest, donor_id, tokens in donors:
+    def found(self, donors: Iterable[tuple[str, str, TokenIds, float]]) -> None:
+        """Digest of the namespace, donor id, tokens and time of capture of each, the next victim first."""
+        for digest, donor_id, tokens, born in donors:
             if tenant_of(digest) in self._purged:
                 continue
-            self._unnamed.setdefault(digest, []).append((donor_id, tokens))
+            self._unnamed.setdefault(digest, []).append((donor_id, tokens, born))
             self._there.add((digest, donor_id))
 
     def seen(self, digest: str, owner: Owner) -> list[Offer[Owner]]:
         """A request of the namespace ``digest`` is here, and ``owner`` is who its donors belong to: offer these."""
         left = self._unnamed.pop(digest, ())
-        self._to_offer.extendleft((digest, (owner, donor_id, tokens)) for donor_id, tokens in left)
+        self._to_offer.extendleft((digest, (owner, *donor)) for donor in left)
         return self._take(self.AT_FIRST) if left else []
 
     def some(self) -> list[Offer[Owner]]:
@@ -65,14 +66,19 @@ class EarlierDonors(Generic[Owner]):
         return found
 
     def held_by(self, tenant: str) -> TenantReport:
-        unnamed = [(digest, *left) for digest, donors in self._unnamed.items() for left in donors]
-        waiting = unnamed + [(digest, donor_id, tokens) for digest, (_, donor_id, tokens) in self._to_offer]
-        sizes = [
-            int(tokens.size)
-            for digest, donor_id, tokens in waiting
+        waiting = [(digest, donor) for digest, donors in self._unnamed.items() for donor in donors]
+        waiting += [(digest, (donor_id, tokens, born)) for digest, (_, donor_id, tokens, born) in self._to_offer]
+        theirs = [
+            (int(tokens.size), born)
+            for digest, (donor_id, tokens, born) in waiting
             if tenant_of(digest) == tenant and (digest, donor_id) in self._there
         ]
-        return TenantReport(donors=len(sizes), tokens=sum(sizes))
+        oldest = min((born for _, born in theirs), default=None)
+        return TenantReport(
+            donors=len(theirs),
+            tokens=sum(size for size, _ in theirs),
+            oldest_s=None if oldest is None else max(0.0, time.time() - oldest),
+        )
 
     def clear(self) -> None:
         self._unnamed.clear()

@@ -95,8 +95,8 @@ class DonorKeeper:
             self._donor_gone(Donor(under_way.namespace, name[1], None))
         self.donors.drop(name, why)
 
-    def recovered(self, donors: Iterable[tuple[str, str, TokenIds]]) -> None:
-        """An earlier process left these on disk."""
+    def recovered(self, donors: Iterable[tuple[str, str, TokenIds, float]]) -> None:
+        """An earlier process left these on disk: digest of the namespace, donor id, tokens, time of their capture."""
         if self._ranks == 1:  # Otherwise each has files of its own, and which are whole at every rank is not known.
             self._earlier.found(donors)
 
@@ -138,12 +138,12 @@ class DonorKeeper:
         forgotten, self._to_forget = self._to_forget, []
         return forgotten
 
-    def _offer_again(self, donors: Iterable[tuple[Namespace, str, TokenIds]]) -> None:
-        for namespace, donor_id, tokens in donors:
-            self._offer(namespace, donor_id, tokens)
+    def _offer_again(self, donors: Iterable[tuple[Namespace, str, TokenIds, float]]) -> None:
+        for namespace, donor_id, tokens, born in donors:
+            self._offer(namespace, donor_id, tokens, born)
 
-    def _offer(self, namespace: Namespace, donor_id: str, tokens: TokenIds) -> None:
-        donor = self.donors.offer(namespace, tokens, None, donor_id)
+    def _offer(self, namespace: Namespace, donor_id: str, tokens: TokenIds, born: float | None = None) -> None:
+        donor = self.donors.offer(namespace, tokens, None, donor_id, born)
         if donor is not None:
             self.donors.replace_prefixes(donor, tokens)
 

@@ -93,8 +93,8 @@ class WorkerNews:
 
     durable: dict[DonorName, frozenset[int]] = field(default_factory=dict)
     """The ranks that hold the donor; it may be used when all do."""
-    recovered: list[tuple[str, str, TokenIds]] = field(default_factory=list)
-    """Donors that an earlier process left on disk: namespace digest, id, tokens."""
+    recovered: list[tuple[str, str, TokenIds, float]] = field(default_factory=list)
+    """Donors that an earlier process left on disk: namespace digest, id, tokens, time of their capture."""
     fetched: dict[int, frozenset[int]] = field(default_factory=dict)
     """By number of the order: the ranks at which its donors can be loaded from without waiting, or never will be."""
     lost: dict[DonorName, DeclineReason] = field(default_factory=dict)

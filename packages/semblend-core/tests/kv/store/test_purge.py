@@ -128,6 +128,55 @@ def test_damaged_files_go_whosever_they_were(
     assert found_in_files(tmp_path, marker_of(kit, 1)) == []
 
 
+def test_a_folder_among_damaged_files_keeps_none_of_them(
+    kit: Any, open_store: OpenStore, theirs: Namespace, tmp_path: Path
+) -> None:
+    store = open_store(disk_bytes=MIB)
+    aside = tmp_path / "kv" / "quarantine"
+    for number in range(4):
+        (aside / f"{number}.bad_metadata.json").mkdir()
+        (aside / f"{number}.bad_metadata.json" / "inside").touch()
+        (aside / f"{number}.checksum.safetensors").touch()
+    store.purge(TENANT)
+    assert list(aside.iterdir()) == []
+
+
+def test_files_that_cannot_be_deleted_are_told_until_they_can(
+    kit: Any, open_store: OpenStore, theirs: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(disk_bytes=MIB)
+    put(store, kit, theirs, 1)
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", refused)
+        with pytest.raises(StoreDirectoryError, match=r"files of 1 donors in .* cannot be deleted"):
+            store.purge(TENANT)
+    assert found_in_files(tmp_path, marker_of(kit, 1))
+    store.purge(TENANT)
+    assert found_in_files(tmp_path, marker_of(kit, 1)) == []
+
+
+def test_a_purge_that_cannot_look_for_earlier_donors_says_so(
+    kit: Any, open_store: OpenStore, theirs: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = open_store(disk_bytes=MIB)
+    put(earlier, kit, theirs, 1)
+    assert earlier.close()
+    store = open_store(disk_bytes=MIB)
+
+    def failing(path: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(os, "scandir", failing)
+        with pytest.raises(StoreDirectoryError, match=r"cannot be (read|emptied).*purge again"):
+            store.purge(TENANT)
+    assert store.purge(TENANT).stored == 1
+
+
 def test_a_reader_ends_in_peace_and_the_bytes_go_behind_it(kit: Any, open_store: OpenStore, theirs: Namespace) -> None:
     store = open_store(host_bytes=MIB)
     put(store, kit, theirs, 1)

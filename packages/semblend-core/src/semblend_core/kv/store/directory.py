@@ -54,6 +54,8 @@ class StoreDirectory:
         self.quarantine = self.root / "quarantine"
         self._quarantine_bytes = quarantine_bytes
         self._sync = sync
+        self._undeleted: set[str] = set()
+        """Donors that should be gone, and are not."""
         try:
             for folder in (self.root, self.donors, self.quarantine):
                 make_private(folder, "SEMBLEND_STORE_DISK_PATH")
@@ -93,9 +95,22 @@ class StoreDirectory:
 
     def delete(self, stem: str) -> None:
         """Errors pass: what cannot be deleted now is looked at again after a restart."""
+        self._undeleted.discard(stem)
         for ending in (METADATA, DATA, METADATA + PARTIAL, DATA + PARTIAL):
-            with contextlib.suppress(OSError):
-                (self.donors / (stem + ending)).unlink()
+            try:
+                (self.donors / (stem + ending)).unlink(missing_ok=True)
+            except OSError:
+                self._undeleted.add(stem)
+
+    def check_deleted(self) -> None:
+        """StoreDirectoryError where donors that were deleted still lie here. Tries once more before."""
+        for stem in list(self._undeleted):
+            self.delete(stem)
+        if self._undeleted:
+            raise StoreDirectoryError(
+                f"the files of {len(self._undeleted)} donors in {str(self.donors)!r} cannot be deleted: see to it that "
+                "they can, or delete them, and purge again"
+            )
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.donors)
@@ -142,13 +157,27 @@ class StoreDirectory:
             if total > self._quarantine_bytes:
                 total -= size
                 with contextlib.suppress(OSError):
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    _remove(path)
 
     def empty_quarantine(self) -> None:
-        """Damaged files do not always say whose they were."""
-        with contextlib.suppress(OSError):
-            for path in self.quarantine.iterdir():
-                path.unlink(missing_ok=True)
+        """Damaged files do not always say whose they were. StoreDirectoryError where one cannot
+        be deleted; the others are."""
+        failed: OSError | None = None
+        try:
+            aside = list(self.quarantine.iterdir())
+        except OSError as error:
+            aside, failed = [], None if isinstance(error, FileNotFoundError) else error
+        for path in aside:
+            try:
+                _remove(path)
+            except FileNotFoundError:
+                pass  # Another purge was first.
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise StoreDirectoryError(
+                f"{str(self.quarantine)!r} cannot be emptied ({failed.strerror}): empty it, and purge again"
+            ) from failed
 
     def _check(self, stem: str) -> DonorMetadata:
         try:
@@ -207,3 +236,8 @@ class StoreDirectory:
         except OSError:
             # Some network file systems know no locks. One process per folder is then the user's care.
             return
+
+
+def _remove(path: Path) -> None:
+    """What was set aside may be no file at all."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

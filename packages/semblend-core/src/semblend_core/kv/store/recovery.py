@@ -51,7 +51,7 @@ class Recovery:
         """The donors on disk, the next victim first."""
         self.ensure()
         return [
-            RecoveredDonor(entry.key.namespace, entry.key.donor_id, entry.spec.tokens, entry.token_ids)
+            RecoveredDonor(entry.key.namespace, entry.key.donor_id, entry.spec.tokens, entry.token_ids, entry.born)
             for entry in self._holdings.entries_in(Tier.DISK)
         ]
 

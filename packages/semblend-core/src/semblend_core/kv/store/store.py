@@ -24,7 +24,7 @@ from semblend_core.kv.store.kv_spec import KvSpec, TokenRange, layers_of
 from semblend_core.kv.store.lane import Job, Lane
 from semblend_core.kv.store.loading import Loader, checked_ranges
 from semblend_core.kv.store.memory_tiers import DeviceTier, HostTier
-from semblend_core.kv.store.options import StoreOptions
+from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
 from semblend_core.kv.store.placement import Placement
 from semblend_core.kv.store.recovery import Recovery
 from semblend_core.kv.store.side_stream import mark_caller
@@ -200,7 +200,8 @@ class DonorStore:
         """``forget_tenant``, and wait until nothing of it is left in host memory or on disk: what there was.
 
         Damaged files that were set aside are deleted, whosever they were. Memory of the device is given back to its
-        allocator and not overwritten, since a load under way may still read it. TimeoutError after ``timeout`` seconds.
+        allocator and not overwritten, since a load under way may still read it. TimeoutError after ``timeout`` seconds,
+        StoreDirectoryError where files cannot be deleted.
         """
         found = self._drop_tenant(tenant) + self._purge_disk(tenant)
         passed = [threading.Event() for _ in self._lanes]
@@ -210,6 +211,8 @@ class DonorStore:
         deadline = time.monotonic() + timeout
         if not all(event.wait(max(0.0, deadline - time.monotonic())) for event in passed):
             raise TimeoutError(f"the donor store did not come to the end of a purge within {timeout:g} s")
+        if self._disk is not None:
+            self._disk.directory.check_deleted()
         return found
 
     def held_by(self, tenant: str) -> TenantReport:
@@ -336,11 +339,13 @@ class DonorStore:
         """What an earlier process left is found first."""
         if self._disk is None or self._recovery is None:
             return TenantReport()
-        self._recovery.ensure()
+        unread = self._recovery.ensure()
         found = self._drop_tenant(tenant)
-        self._disk.directory.empty_quarantine()
         for reader in self._readers:
             reader.scrub()
+        self._disk.directory.empty_quarantine()
+        if unread is not None:
+            raise StoreDirectoryError(f"what lies in {str(self._disk.directory.root)!r} cannot be read: purge again")
         return found
 
     def _release(self, copy: Copy) -> None:

@@ -105,6 +105,8 @@ class RecoveredDonor:
     tokens: int
     token_ids: TokenIds | None
     """None where the donor was stored without them."""
+    born: int
+    """When it was captured, in nanoseconds since 1970."""
 
 
 class TransferFailedError(RuntimeError):

@@ -102,8 +102,8 @@ class TreeDonors:
             return
         self._hear_of_left()
         named = self._earlier.seen(life.namespace.digest, (life.namespace, life.key))
-        for (namespace, key), donor_id, tokens in named or self._earlier.some():
-            self._offer(namespace, key, tokens, donor_id)
+        for (namespace, key), donor_id, tokens, born in named or self._earlier.some():
+            self._offer(namespace, key, tokens, donor_id, born)
 
     def forget_tenant(self, tenant: str) -> TenantReport:
         """Every donor of the tenant, findable or left by an earlier process: what there was.
@@ -141,10 +141,10 @@ class TreeDonors:
             if there >= needed or self._tier(donor) is not None:
                 continue
             missing = True
-            tokens = self.tokens_of(donor)[:there]
+            tokens, born = self.tokens_of(donor)[:there], self.book.born(donor.namespace, [donor_id])
             self.book.drop(donor.name)
             if there >= self._settings.min_span_tokens:
-                self._offer(donor.namespace, donor.note.key, tokens)
+                self._offer(donor.namespace, donor.note.key, tokens, born=born)
         return missing
 
     def are_of_same_tokens(self, life: TreeLife, plan: Plan) -> bool:
@@ -174,9 +174,11 @@ class TreeDonors:
             left = self.kept.left
             self._earlier.found(left.popleft() for _ in range(len(left)))
 
-    def _offer(self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None) -> TreeDonor | None:
+    def _offer(
+        self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None, born: float | None = None
+    ) -> TreeDonor | None:
         """Make ``tokens`` known under a key; None where they are known, or are not wanted."""
-        donor = self.book.offer(namespace, tokens, TreePath(key), donor_id)
+        donor = self.book.offer(namespace, tokens, TreePath(key), donor_id, born)
         if donor is not None and self._provider.donor_tokens(namespace, donor.donor_id) is None:
             donor.note.own_tokens = as_token_ids(tokens.copy())
         return donor

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from semblend_core.contract import Namespace, TokenIds
 from semblend_core.kv import DonorKv, DonorStore, StoreOptions
-from semblend_core.kv.recovery import recover_in_background
+from semblend_core.kv.recovery import LeftDonor, recover_in_background
 from semblend_core.kv.store import Tier
 
 logger = logging.getLogger(__name__)
@@ -20,8 +20,8 @@ class KeptDonors:
     def __init__(self, options: StoreOptions) -> None:
         self.store = DonorStore(options)
         self.has_disk = Tier.DISK in options.tiers
-        self.left: deque[tuple[str, str, TokenIds]] = deque()
-        """Digest of the namespace, donor id and tokens of what an earlier process left, as it is found."""
+        self.left: deque[LeftDonor] = deque()
+        """What an earlier process left, as it is found."""
         self._recovery = recover_in_background(self.store, self.left.extend) if self.has_disk else None
 
     def keep(
