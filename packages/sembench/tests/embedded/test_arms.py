@@ -128,7 +128,9 @@ def test_the_probe_notices_an_engine_that_publishes_relocated_kv(
 ) -> None:
     def publish_everything(server: Server, served: ServedPrefill) -> None:
         tokens, workspace = served.prefill.token_ids, served.prefill.workspace
-        server._cache.publish(tokens, server._engine.capture(workspace, tokens.size, approximate=True))
+        server._cache_of(server._namespace).publish(
+            tokens, server._engine.capture(workspace, tokens.size, approximate=True)
+        )
 
     monkeypatch.setattr(Server, "publish", publish_everything)
     rate = replay(manifest, tiny_model, tmp_path).aggregate.propagation_contamination_rate

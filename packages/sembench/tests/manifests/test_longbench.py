@@ -95,7 +95,7 @@ def test_a_row_without_a_question_gets_the_task_of_its_dataset() -> None:
         ('{"_id": "1", "context": "x", "answers": "y"}', "answers: Input should be a valid list"),
         ('{"_id": "1", "cont', "the file ends in the middle of a line"),
         ("[1]", "expected a JSON object"),
-        ('{"_id": "1", "context": "half a pair: \\ud83d", "answers": []}', "context: Input should be a valid string"),
+        ('{"_id": "1", "context": "half a pair: \\ud83d", "answers": []}', "surrogates not allowed"),
     ],
 )
 def test_a_malformed_row_is_named_by_file_line_and_field(

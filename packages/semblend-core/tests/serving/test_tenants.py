@@ -241,3 +241,14 @@ class PurgeMachine(RuleBasedStateMachine):
 
 TestPurges = PurgeMachine.TestCase
 TestPurges.settings = hypothesis_settings(max_examples=30, stateful_step_count=20, deadline=None)
+
+
+def test_a_request_that_waited_through_a_purge_is_purged_and_one_that_came_behind_it_is_not() -> None:
+    half, clock = Half(), iter([10.0])
+    tenants = Tenants(half.provider, lambda: (), (), now=lambda: next(clock))
+    tenants.begin_purge(tenant_of_salt("a"))
+    for salt, came_at, purged in (("a", 9.0, True), ("a", 11.0, False), ("b", 9.0, False)):
+        life = RequestLife(None, "r", namespace(salt), prompt(1))
+        tenants.meet(life, came_at)
+        assert life.purged is purged
+        assert life.is_open is not purged

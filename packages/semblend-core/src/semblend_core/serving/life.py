@@ -89,7 +89,7 @@ class RequestLife:
     captured: bool = False
     """Whether it becomes a donor is decided."""
     purged: bool = False
-    """Its tenant was purged while it was under way: nothing of it is kept."""
+    """Its tenant was purged while it was under way: nothing of it is kept, and it takes nothing more."""
 
     @cached_property
     def token_ids(self) -> TokenIds:
@@ -107,7 +107,7 @@ class RequestLife:
     @property
     def is_open(self) -> bool:
         """Whether it may still be decided what it reuses."""
-        return self.stage in (Stage.WAITING, Stage.CLAIMED) and self.wish.mode != "off"
+        return self.stage in (Stage.WAITING, Stage.CLAIMED) and self.wish.mode != "off" and not self.purged
 
     def go(self, to: Stage) -> None:
         if to not in TRANSITIONS[self.stage]:

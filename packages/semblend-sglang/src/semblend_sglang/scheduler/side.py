@@ -6,6 +6,7 @@ Runs on the scheduler's thread. Nothing raises into the engine: what fails is pr
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
@@ -82,8 +83,9 @@ class Side:
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
-        tenants = Tenants(provider, lambda: self.requests, (self.donors, self.lineages, self.continuing.hot), audit)
-        self.operator = OperatorCommands(tenants, self.requests, kept, self._changed)
+        holders = (self.donors, self.lineages, self.continuing.hot)
+        self._tenants = Tenants(provider, lambda: self.requests, holders, audit, now=time.perf_counter)
+        self.operator = OperatorCommands(self._tenants, self.requests, kept, self._changed)
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""
         self.new_weights = NewWeights(self.requests, self.donors, self.continuing, self.capturing)
@@ -252,6 +254,7 @@ class Side:
         return self.promised(asked.request)
 
     def _meet(self, life: SglangLife) -> None:
+        self._tenants.meet(life, life.request.time_stats.wait_queue_entry_time or time.perf_counter())
         if may_share(self.settings, life.namespace):
             self.donors.meet(life)
 

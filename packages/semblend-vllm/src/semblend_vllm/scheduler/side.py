@@ -332,6 +332,7 @@ class SchedulerSide:
                 return None
             life = answer
             self.requests.add(life)
+            self.tenants.meet(life, request.arrival_time)
             self.keeper.meet(life.namespace)
         # One that was preempted is not: what it has, it finds under its own keys.
         return life if life.is_open else None

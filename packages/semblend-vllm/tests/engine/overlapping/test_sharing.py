@@ -85,3 +85,18 @@ def test_a_client_cannot_make_its_prompt_a_donor_where_the_operator_keeps_none(
     engine = engine_with(capture="sampled", capture_share="0")
     ask(engine, 3, "tenant", {"mode": "on", "capture": True})
     assert engine.side.provider.stats().donors == 0
+
+
+def test_who_waited_through_a_purge_leaves_nothing(new_overlapping: Callable[..., Any]) -> None:
+    """Also those so far back in the queue that nobody has looked at them yet."""
+    engine = new_overlapping(places=1)
+    asked = [engine.add([*passage(seed, 48), *passage(seed + 50, 200)], 1) for seed in range(20)]
+    engine.step()
+    engine.side.purge("tenant")
+    engine.finish()
+    assert len(engine.answers) == len(asked)
+    assert engine.side.held_by("tenant").nothing
+    engine.add([*passage(90, 48), *passage(91, 200)], 1)
+    engine.finish()
+    assert engine.side.held_by("tenant").donors == 1
+    engine.check_nothing_is_left()

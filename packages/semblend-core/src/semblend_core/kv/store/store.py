@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 
@@ -233,12 +233,15 @@ class DonorStore:
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until nothing is on its way. False after ``timeout`` seconds. For tests and shutdown."""
         deadline = time.monotonic() + timeout
-        # From the fastest down: a tier's work may leave some for the next.
-        lanes = [*self._lanes.values(), self._load_lane, *self._lanes.values()]
-        if not all(lane.flush(max(0.0, deadline - time.monotonic())) for lane in lanes):
+        # From the fastest down: a tier's work may leave some for the next. A load that ends may leave some for all.
+        if not self._flush_lanes([*self._lanes.values(), self._load_lane], deadline):
             return False
         self._loader.wait_for_flights()
-        return True
+        return self._flush_lanes(self._lanes.values(), deadline)
+
+    @staticmethod
+    def _flush_lanes(lanes: Iterable[Lane], deadline: float) -> bool:
+        return all(lane.flush(max(0.0, deadline - time.monotonic())) for lane in lanes)
 
     def close(self, timeout: float = 30.0) -> bool:
         """Refuse everything from now on, drop what waits, and let others use the folder; ``flush`` before to keep it.
