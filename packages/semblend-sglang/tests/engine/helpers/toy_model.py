@@ -83,7 +83,7 @@ class ToyModel:
 
     def tenant_of(self, request: Any) -> int:
         """A number for whom a request is computed."""
-        return zlib.crc32(str(request.cache_salt).encode()) % 1000
+        return zlib.crc32(str(request.cache_salt).encode("utf-8", "surrogatepass")) % 1000
 
     def _sign(self, slots: list[int], tenant: int) -> None:
         first_layer = self.pool.kv_buffer[0] if self.latent else self.pool.v_buffer[0]

@@ -49,7 +49,7 @@ def test_parameters_that_are_no_object_are_refused_by_vllm_itself(server: Any, c
 
 @pytest.fixture(scope="module")
 def kept(server: Any) -> None:
-    server.keep(DONOR, cache_salt="tenant")
+    server.keep(DONOR, cache_salt="tenant of the wishes")
 
 
 @pytest.mark.usefixtures("kept")
@@ -62,14 +62,16 @@ class TestWithADonor:
 
     def test_discovery_finds_and_loads_nothing(self, server: Any) -> None:
         before = server.counter("semblend_outcomes_total", outcome="discovery_only"), len(server.records("plan"))
-        answer = server.reused(RECIPIENT, cache_salt="tenant", kv_transfer_params={"semblend": "discovery"})
+        answer = server.reused(
+            RECIPIENT, cache_salt="tenant of the wishes", kv_transfer_params={"semblend": "discovery"}
+        )
         assert (answer.cached_tokens, answer.confirmed_tokens, answer.declined) == (0, 0, [])
         assert server.counter("semblend_outcomes_total", outcome="discovery_only") == before[0] + 1
         assert len(server.records("plan")) == before[1] + 1
 
     def test_off_is_not_looked_up_and_not_kept(self, server: Any) -> None:
         before = len(server.records("lookup")), len(server.records("donor_registered"))
-        server.reused(f"{RECIPIENT} Say it.", cache_salt="tenant", kv_transfer_params={"semblend": "off"})
+        server.reused(f"{RECIPIENT} Say it.", cache_salt="tenant of the wishes", kv_transfer_params={"semblend": "off"})
         assert (len(server.records("lookup")), len(server.records("donor_registered"))) == before
 
     def test_every_outcome_leaves_its_records(self, server: Any) -> None:
@@ -83,10 +85,10 @@ class TestWithADonor:
     def records_of(self, server: Any, prompt: str, last: str) -> list[str]:
         names = ("lookup", "plan", "materialized", "declined", "donor_registered", "error")
         before = {name: len(server.records(name)) for name in names}
-        server.reused(prompt, cache_salt="tenant")
+        server.reused(prompt, cache_salt="tenant of the wishes")
         wait_until(lambda: len(server.records(last)) > before[last], f"a record of {last}")
         new = [record for name in names for record in server.records(name)[before[name] :]]
         return [str(record["event"]) for record in sorted(new, key=lambda record: float(record["time"]))]
 
     def test_no_record_holds_the_salt(self, server: Any) -> None:
-        assert "tenant" not in server.audit.read_text()
+        assert "tenant of the wishes" not in server.audit.read_text()
