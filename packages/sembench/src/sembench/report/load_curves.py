@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pydantic import ValidationError
-
 from sembench.load.point import LoadPoint, Percentiles
+from sembench.report.entries import read_entries
 from sembench.report.figures import NOT_MEASURED, count, known, milliseconds, number, plain
 from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.report.svg import Axis, Tick, legend, line, marker, plot
@@ -37,10 +36,7 @@ def render_load_curves(result: Result, prefix: str) -> Html | None:
 
 def read_load_points(result: Result) -> list[LoadPoint] | None:
     """None where an entry is not readable."""
-    try:
-        return [LoadPoint.model_validate(entry) for entry in result.load or ()]
-    except ValidationError:
-        return None
+    return read_entries(result.load, LoadPoint)
 
 
 def summarize_load(points: Sequence[LoadPoint]) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
 from sembench.privacy.figures import PrivacyFigures
+from sembench.report.entries import read_entries
 from sembench.report.figures import NOT_MEASURED, count, known, number, rate_cell
 from sembench.report.markup import Child, Html, el, join, section, table
 from sembench.schema import Interval, Result
@@ -53,10 +52,7 @@ def render_privacy(result: Result, prefix: str) -> Html | None:
 
 def read_privacy(result: Result) -> list[PrivacyFigures] | None:
     """None where an entry is not readable."""
-    try:
-        return [PrivacyFigures.model_validate(entry) for entry in result.privacy or ()]
-    except ValidationError:
-        return None
+    return read_entries(result.privacy, PrivacyFigures)
 
 
 def describe_leak(figures: Sequence[PrivacyFigures]) -> str:
