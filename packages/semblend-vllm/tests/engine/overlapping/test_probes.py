@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -28,13 +29,22 @@ def engine(request: pytest.FixtureRequest, new_overlapping: Callable[..., Any]) 
 
 
 @pytest.fixture
-def prompt(engine: Any, source: random.Random) -> Prompt:
-    """Three passages, each of another donor, and a question."""
-    passages = [some(source, 200) for _ in range(3)]
-    for passage in passages:
+def passages(engine: Any, source: random.Random) -> list[Prompt]:
+    """Three, each of another donor."""
+    made = [some(source, 200) for _ in range(3)]
+    for passage in made:
         engine.add(some(source, 24) + passage + some(source, 10), 1)
     engine.finish()
     assert engine.side.provider.stats().donors == 3
+    return made
+
+
+@pytest.fixture
+def prompt(passages: list[Prompt], source: random.Random) -> Prompt:
+    return with_question(source, passages)
+
+
+def with_question(source: random.Random, passages: Sequence[Prompt]) -> Prompt:
     return [token for passage in passages for token in some(source, 4) + passage] + some(source, 12)
 
 
@@ -126,6 +136,16 @@ def test_a_probe_that_shows_nothing(engine: Any, prompt: Prompt, answer: Any, si
     check(engine, answer, request)
     assert ends(engine) == {ProbeEnd.FAILED: 1}
     assert engine.side.provider.stats().confirmed_tokens > 0
+
+
+def test_probes_that_always_fail_are_given_up(
+    engine: Any, passages: list[Prompt], answer: Any, source: random.Random
+) -> None:
+    engine.worker.fails = lambda order: hasattr(order, "question")
+    for order in permutations(passages):
+        check(engine, answer, engine.add(with_question(source, order), ANSWER))
+    assert ends(engine) == {ProbeEnd.FAILED: 3}
+    assert engine.side.provider.stats().outcomes["materialized"] == 6
 
 
 def test_a_correction_that_fails_behind_a_probe(engine: Any, prompt: Prompt, answer: Any) -> None:
