@@ -5,7 +5,7 @@ callable that returns the installed engine's version, or None when the engine is
 (comma-separated names, or ``name==version``) fails the run when one of them is missing or is another version, so a
 skipped engine cannot pass for a tested one.
 
-It also sets how hypothesis draws its cases: no limit of time, and, unless exhaustive tests run, the same ones each time.
+It also sets how hypothesis draws its cases: no limit of time, and the same ones each time unless exhaustive tests run.
 """
 
 from __future__ import annotations
