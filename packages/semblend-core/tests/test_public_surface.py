@@ -96,6 +96,8 @@ MODULE_NAMES = {
         "KVDeviation",
         "MeanShift",
         "Oracle",
+        "Pooling",
+        "Probe",
         "QueryAttention",
         "Random",
         "Recompute",

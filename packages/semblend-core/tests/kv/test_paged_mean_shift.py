@@ -174,6 +174,13 @@ def test_it_corrects_a_pool_as_the_reference_corrects_a_sequence(name: str, devi
     check(pool, rotation, MeanShift(), SPANS, ROWS)
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "interleaved", "partial", "block 20", "MLA"])
+@pytest.mark.parametrize("shift", [MeanShift(0.6, value_strength=0.4), MeanShift(0.6, 4, 0.4, reach=24, likeness=4)])
+def test_what_the_kernels_do_not_know_is_corrected_alike_by_torch(name: str, shift: MeanShift) -> None:
+    shape, rotation = CASES[name]
+    check(Pool(device=CPU, **shape), rotation, shift, SPANS, ROWS)
+
+
 def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:
     rows = np.r_[22:30, 76:79, 118:121]
     pool = Pool("nhd", device)

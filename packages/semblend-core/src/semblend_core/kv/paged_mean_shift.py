@@ -80,8 +80,8 @@ class TorchMeanShift:
         begins = np.cumsum(lengths) - lengths
         laid = [replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)]
         rows = np.repeat(begins, measured.counts) + measured.offsets
-        shift = MeanShift(measured.strength, 1)
-        self._correction = MeanShiftCorrection(shift, laid, rows, rotation, pool.device)
+        enough = replace(measured.shift, min_rows=1)
+        self._correction = MeanShiftCorrection(enough, laid, rows, rotation, pool.device)
         inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
         slots = SlotTable(places.blocks, places.block_size).slots_of(inside)
         self._at = tuple(torch.from_numpy(part).to(pool.device) for part in np.divmod(slots, pool.block_size))
@@ -114,7 +114,7 @@ def _copied(slots: Indices, pool: PagedKv, rotation: Rotation) -> DonorKv:
 def _make_shift(
     measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
 ) -> _LayerShift:
-    if not has_kernel(pool.device, pool.dtype):
+    if not (has_kernel(pool.device, pool.dtype) and measured.shift.is_plain):
         return TorchMeanShift(measured, places, old, pool, rotation)
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 
