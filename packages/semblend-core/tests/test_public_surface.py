@@ -188,6 +188,7 @@ MODULE_NAMES = {
         "StoreOptions",
         "Transfer",
         "UnsupportedRotationError",
+        "middle_layer",
         "relocate",
         "relocate_spans",
         "why_keys_do_not_move",

@@ -89,6 +89,13 @@ class Settings(DeclaredSettings):
         Unset(Number(0, 1)),
         "Most of the reused tokens that a quality tier may compute afresh; unset: what the tier was measured with.",
     )
+    corrections_dir: str = setting(
+        "planning",
+        "",
+        Text("folder, or `none`"),
+        "Where corrections that were fitted for a model are looked for; empty: `semblend/corrections` in "
+        "`XDG_CACHE_HOME` or `~/.cache`.",
+    )
     min_span_tokens: int = setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
     min_reuse_ratio: float = setting(
         "planning", 0.10, Number(0, 1), "Least share of the prompt that a plan must reuse."
