@@ -82,8 +82,13 @@ class ReferenceEngine:
 
     def find_learned(self, identity: str) -> LearnedShift | None:
         """What was fitted for the weights of this name, in the folder that the settings name."""
-        shape = KvShape(*(getattr(self.geometry, name) for name in KvShape.__slots__))
-        return find_learned_shift(Settings.from_env().corrections_dir, identity, shape, self.geometry.device)
+        folder = Settings.from_env().corrections_dir
+        return find_learned_shift(folder, identity, self.kv_shape, self.geometry.device)
+
+    @property
+    def kv_shape(self) -> KvShape:
+        geometry = self.geometry
+        return KvShape(geometry.layers, geometry.kv_heads, geometry.key_dim, geometry.value_dim)
 
     @property
     def vocabulary(self) -> int:

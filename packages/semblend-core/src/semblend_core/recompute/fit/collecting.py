@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.learned_shift import KvShape, LearnedShift, inputs_of
+from semblend_core.kv.learned_shift import LearnedShift, inputs_of
 from semblend_core.kv.row_shift import LARGEST_CHANGE, RowShift, middle_layer
 from semblend_core.recompute import Corrected, MeanShift, RecomputePolicy, choose_policy
 from semblend_core.recompute.fit.equations import Equations
@@ -95,8 +95,3 @@ class Judge:
         )
         found = engine.score(reused.prefill, forced).log_softmax(-1)
         return float((truth.exp() * (truth - found)).sum(-1).mean())
-
-
-def shape_of(engine: ReferenceEngine) -> KvShape:
-    geometry = engine.geometry
-    return KvShape(geometry.layers, geometry.kv_heads, geometry.key_dim, geometry.value_dim)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from semblend_core.contract import TokenIds, as_token_ids, identity_of_weights
 from semblend_core.kv.learned_shift import LearnedShift, file_of_correction
-from semblend_core.recompute.fit.collecting import Judge, learn_from, samples, shape_of
+from semblend_core.recompute.fit.collecting import Judge, learn_from, samples
 from semblend_core.recompute.fit.equations import Equations, choose_maps
 from semblend_core.recompute.fit.requests import RequestMaker, read_text
 from semblend_core.recompute.tiers import ROW_SHIFT
@@ -47,13 +47,13 @@ class Fitting:
         maker = RequestMaker(documents, min(options.tokens, engine.max_tokens - options.continuation), options.seed)
         drawn = samples(engine, maker, options.continuation)
 
-        learn, check = (Equations(shape_of(engine), engine.geometry.device) for _ in range(2))
+        learn, check = (Equations(engine.kv_shape, engine.geometry.device) for _ in range(2))
         for number, sample in enumerate(islice(drawn, options.requests)):
             learn_from(engine, sample, ROW_SHIFT, check if number % CHECKED == CHECKED - 1 else learn)
             if (number + 1) % 10 == 0:
                 say(f"{number + 1} of {options.requests} requests, {learn.samples} tokens")
         maps, layers = choose_maps(learn, check, ROW_SHIFT)
-        learned = LearnedShift(shape_of(engine), maps.to(engine.geometry.device), ROW_SHIFT)
+        learned = LearnedShift(engine.kv_shape, maps.to(engine.geometry.device), ROW_SHIFT)
 
         say(f"judging by {options.judged} further requests")
         judge = Judge(engine, options.continuation)
