@@ -171,6 +171,7 @@ MODULE_NAMES = {
         "WorkerSide",
     ],
     "semblend_core.kv": [
+        "DeviceSlots",
         "DonorKv",
         "DonorStore",
         "InvalidKvError",

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from archive import CASES, QUESTIONS, first, recipient
 from running_engine import RunningEngine, cached, divergence
 
-from semblend_core import DonorOffer, LookupRequest, Plan, Row, RowKind, Settings, create_provider
-from semblend_core.serving import Claim, Namespaces, claim_by_tier, token_ids_of
+from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
+from semblend_core.recompute import choose_policy
+from semblend_core.reference import ReferenceEngine, prefill_reusing
+from semblend_core.serving import Namespaces, token_ids_of
 
 
 @pytest.fixture(scope="module")
 def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
-    os.environ["SEMBLEND_AUDIT_PATH"] = str(audit)
-    engine = RunningEngine(model_folder, audit)
-    yield engine
-    engine.close()
-    del os.environ["SEMBLEND_AUDIT_PATH"]
+    folder = tmp_path_factory.mktemp("running")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
+        environment.setenv("SEMBLEND_SGLANG_PROVIDER", "kv_on_record:provider")
+        environment.setenv("KV_ON_RECORD", str(folder / "kv"))
+        engine = RunningEngine(model_folder, folder / "audit.jsonl", kv=folder / "kv")
+        yield engine
+        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -113,41 +118,59 @@ def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> Non
     assert running.ask("Say yes.", salt="alive", tokens=2)["meta_info"]["completion_tokens"] == 2
 
 
-def claim_for(donor: Any, asked: Any) -> Claim:
-    """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
+def plan_for(donors: list[Any], asked: Any) -> Plan:
+    """What the adapter's provider finds for this prompt: the same one, asked in this process."""
     settings = Settings(lookup_budget_ms=10_000.0, sharing="all")
     namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
     namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")
-    provider.offer_donor(DonorOffer("donor", namespace, donor))
+    for number, donor in enumerate(donors):
+        provider.offer_donor(DonorOffer(f"donor-{number}", namespace, donor))
     plan = provider.lookup(LookupRequest("asked", namespace, asked)).plan
     assert plan is not None
-    claim = claim_by_tier(plan, settings.quality_tier, 1, limit=None, correcting=None)
-    assert isinstance(claim, Claim)
-    fitting = claim.within(4096, 15, 1)
-    assert fitting is not None
-    return fitting.moved_only()
+    return plan
 
 
-def test_rows_and_spans_give_the_reference_engines_logits(running: RunningEngine) -> None:
-    """The same spans relocated and the same tokens computed by an engine that shares nothing with SGLang."""
-    from semblend_core.reference import ReferenceEngine
+@pytest.mark.parametrize("name", list(CASES)[1:])
+def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(running: RunningEngine, name: str) -> None:
+    """The same plan under the same policy, by an engine that shares nothing with SGLang: in every layer, whether a
+    token was relocated, corrected, chosen for a row, or filled a gap."""
+    texts, encode = CASES[name][0], running.engine.tokenizer_manager.tokenizer.encode
+    with running.recording() as record:
+        for text in texts:
+            running.ask(text, salt=f"{name}, recorded", tokens=1)
+        answer = running.ask(recipient(name), salt=f"{name}, recorded", tokens=1)
+        (held,) = record()
+    donors, asked = [token_ids_of(encode(text)) for text in texts], token_ids_of(encode(recipient(name)))
+    assert held["tokens"].tolist() == asked.tolist()
 
-    tokenizer = running.engine.tokenizer_manager.tokenizer
-    name = "passages in another order"
-    donor, asked = (token_ids_of(tokenizer.encode(text)) for text in (first(), recipient(name)))
-    claim = claim_for(donor, asked)
-    assert len(claim.spans) >= 4
-    assert len(claim.rows) >= 4
-    running.ask(first(), salt="reference", tokens=1)
-    answer = running.ask(recipient(name), salt="reference", tokens=1)
-    assert cached(answer) == claim.reused_tokens
-
-    rows = [Row(start, end - start, RowKind.CHOSEN) for start, end in claim.rows]
-    rows.append(Row(claim.end, int(asked.size) - claim.end, RowKind.CHOSEN))
+    plan = plan_for(donors, asked)
+    choice = choose_policy("balanced", plan, probing=False)
+    assert choice is not None
     reference = ReferenceEngine.load()
-    kept = reference.capture(reference.prefill(donor).workspace, donor.size)
-    plan = Plan("reference", int(asked.size), 0, claim.spans, tuple(rows))
-    expected = reference.sparse_prefill(asked, plan, {"donor": kept}).logits.log_softmax(-1)
+    kept = {
+        f"donor-{number}": reference.capture(reference.prefill(donor).workspace, donor.size)
+        for number, donor in enumerate(donors)
+    }
+    expected = prefill_reusing(reference, asked, plan, kept, choice.policy, choice.budget)
+    assert expected.recompute.correction is not None
+    assert cached(answer) == expected.prefill.reused_tokens
+
+    workspace = expected.prefill.workspace.copy_out(asked.size)
+    kinds = kinds_of_tokens(expected.recompute.plan)
+    assert set(kinds) == {"gap", "seam", "corrected", "question"}
+    for ours, theirs in ((held["keys"], workspace.keys), (held["values"], workspace.values)):
+        for kind in set(kinds):
+            at = torch.from_numpy(kinds == kind)
+            error = (ours[:, at] - theirs[:, at]).flatten(1).norm(dim=1) / theirs[:, at].flatten(1).norm(dim=1)
+            assert float(error.max()) < 1e-3, f"{kind} tokens differ in layer {int(error.argmax())}"
+    logits = expected.prefill.logits.log_softmax(-1)
     top = answer["meta_info"]["output_top_logprobs"][0]
-    assert max(abs(value - float(expected[token])) for value, token, _ in top) < 2e-3
+    assert max(abs(value - float(logits[token])) for value, token, _ in top) < 2e-3
+
+
+def kinds_of_tokens(plan: Plan) -> Any:
+    kinds = np.full(plan.prompt_tokens, "corrected", dtype="<U9")
+    for row in plan.rows:
+        kinds[row.start : row.end] = "question" if row.end == plan.prompt_tokens else str(row.kind)
+    return kinds

@@ -19,6 +19,8 @@ from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.compat.weights import storage_of, weight_hooks
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
+from semblend_sglang.worker.correcting import MARK as CORRECTIONS
+from semblend_sglang.worker.correcting import Corrections, correcting, correction_of, layer_is_stored
 from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
 
 logger = logging.getLogger(__name__)
@@ -115,6 +117,7 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     if rows:
         try:
             forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
+            setattr(forward_batch, CORRECTIONS, _corrections(side, batch, loads))
         except Exception:
             # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
             logger.exception("a batch could not be made with rows: its prompts are computed")
@@ -141,6 +144,16 @@ def _make_with_rows(
     return forward_batch
 
 
+def _corrections(side: Side, batch: Any, loads: dict[int, Load]) -> Corrections | None:
+    """Made here, on the stream of the forward, and behind what was moved for it."""
+    made = [
+        correction_of(load, batch.tree_cache.semblend_row(batch.reqs[index]), side.pool)
+        for index, load in loads.items()
+    ]
+    wanted = [correction for correction in made if correction is not None]
+    return Corrections(wanted, side.pool.layers, side.give_up_reuse) if wanted else None
+
+
 def _not_cached(batch: Any, loads: dict[int, Load]) -> dict[int, tuple[int, int]]:
     """The claims of the requests with these loads. SGLang has counted them as cached: they are computed after all."""
     for index, load in loads.items():
@@ -156,8 +169,31 @@ def make_logits_metadata(original: Original, cls: Any, forward_batch: Any, *args
 
 
 def run_model(original: Original, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    with running(forward_batch):
+    with running(forward_batch), correcting(forward_batch):
         return original(runner, forward_batch, *args, **kwargs)
+
+
+def store_kv(original: Original, pool: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(pool, layer, *args, **kwargs)
+    layer_is_stored(layer)
+    return result
+
+
+def attend(
+    original: Original,
+    backend: Any,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    layer: Any = None,
+    forward_batch: Any = None,
+    save_kv_cache: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """A model that has stored its KV in a kernel of its own, as with rotation, asks attention not to."""
+    if not save_kv_cache:
+        layer_is_stored(layer)
+    return original(backend, q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
 
 def can_run_graph(original: Original, runner: Any, forward_batch: Any) -> Any:
@@ -222,6 +258,10 @@ _HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": make_logits_metadata,
     "sglang.srt.model_executor.model_runner.ModelRunner.forward": run_model,
     "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
+    "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool.set_kv_buffer": store_kv,
+    "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool.set_kv_buffer": store_kv,
+    "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool.set_mla_kv_buffer": store_kv,
+    "sglang.srt.layers.attention.base_attn_backend.AttentionBackend.forward": attend,
     "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
     **TIMING_HOOKS,

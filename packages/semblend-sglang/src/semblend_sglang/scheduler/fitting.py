@@ -36,16 +36,18 @@ class Fitting:
         return self._costs.choose(life.request_id, life.namespace, plan, self._within_batch)
 
     def _within_batch(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
-        # A correction would need a call inside every layer.
         claim = claim_by_tier(
             plan,
             self._settings.quality_tier,
             self._page_size,
             limit=self._settings.recompute_limit,
-            correcting=None,
+            correcting=True,
             join_within=join_within,
         )
         if isinstance(claim, DeclineReason):
             return claim
         fitting = claim.within(self._limits.row_tokens, self._limits.sequences - 1, self._page_size)
-        return DeclineReason.TOO_FEW_TOKENS_SAVED if fitting is None else fitting.moved_only()
+        if fitting is None:
+            return DeclineReason.TOO_FEW_TOKENS_SAVED
+        # A correction compares what rows compute with what was moved to their places.
+        return fitting if fitting.correction is not None else fitting.moved_only()

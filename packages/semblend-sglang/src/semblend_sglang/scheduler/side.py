@@ -188,7 +188,12 @@ class Side:
         """No forward could be made with the rows of these: they compute their claims, and nothing is loaded again."""
         for request in requests:
             self.landing.fail(request)
-        self.self_test.refuse("SGLang's batch could not be made with rows")
+        self.give_up_reuse("SGLang's batch could not be made with rows")
+
+    def give_up_reuse(self, why: str) -> None:
+        """A forward was not what a claim counts on: nothing is loaded again."""
+        logger.error("%s. SemBlend only looks from now on", why)
+        self.self_test.refuse(why)
         self._changed()
 
     # --- What SGLang's own cache took --------------------------------------------------------------------------------
@@ -208,9 +213,7 @@ class Side:
             self.requests.end(life, loading=not never_started)
             if never_started and request.output_ids:
                 # A hook is not called, so nothing may be reused.
-                why = "SGLang computed a request without its rows"
-                logger.error("%s: %s. SemBlend only looks from now on", life.request_id, why)
-                self.self_test.refuse(why)
+                self.give_up_reuse(f"SGLang computed {life.request_id} without its rows")
         self._changed()
 
     def close(self) -> None:

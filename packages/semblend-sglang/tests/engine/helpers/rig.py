@@ -34,6 +34,10 @@ from semblend_sglang.worker.pool import slot_pool_of
 TRUSTING = {"sharing": "all", "cached_tokens": "exact"}
 
 
+def _as_shown(cls: Any, batch: Any) -> Any:
+    return cls(**vars(batch))
+
+
 class Rig(ToyModel):
     """One scheduler, stepped by hand. No thread, no process, no weights."""
 
@@ -282,7 +286,8 @@ class Rig(ToyModel):
                 request.cached_tokens += prefix - request.already_computed
                 request.already_computed = request.extend_end
         vars(batch).update(self.of_batch)
-        hooks.make_forward_batch(self._compute, SimpleNamespace, batch)
+        forward_batch = hooks.make_forward_batch(_as_shown, SimpleNamespace, batch)
+        hooks.run_model(lambda _, shown: self._compute(shown), None, forward_batch)
 
     def _computed(self, request: Req) -> None:
         if request is self.chunked:

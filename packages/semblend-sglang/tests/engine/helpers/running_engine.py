@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from semblend_core import read_audit
 from semblend_core.testing import divergence as by_top_tokens
@@ -12,10 +17,11 @@ from semblend_core.testing import wait_until
 
 
 class RunningEngine:
-    def __init__(self, model_folder: Path, audit: Path) -> None:
+    def __init__(self, model_folder: Path, audit: Path, kv: Path | None = None) -> None:
+        """``kv``: the folder that ``kv_on_record`` was told of."""
         import sglang
 
-        self._audit = audit
+        self._audit, self._kv = audit, kv
         self._asked = 0
         """Requests whose end must come to be on record."""
         self.engine = sglang.Engine(
@@ -61,6 +67,16 @@ class RunningEngine:
 
     def declines(self) -> list[str]:
         return [record["reason"] for record in self._records() if record["event"] == "declined"]
+
+    @contextmanager
+    def recording(self) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+        """What is asked meanwhile leaves its tokens, keys and values ([layers, tokens, heads, dim]) on record."""
+        assert self._kv is not None
+        self._kv.mkdir()
+        try:
+            yield lambda: [torch.load(file) for file in sorted(self._kv.glob("*.pt"))]
+        finally:
+            shutil.rmtree(self._kv)
 
     def let_scheduler_idle(self) -> None:
         """Its loop goes round for each question it answers, and idles where there is nothing else to do."""

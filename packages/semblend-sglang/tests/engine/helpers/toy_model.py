@@ -18,6 +18,7 @@ import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
 from semblend_core.kv import Rotation
+from semblend_sglang.compat import hooks
 
 HEAD = 8
 LATENT = 4
@@ -42,6 +43,8 @@ class ToyModel:
     latent: bool
     weights: int = 0
     """Grows when they are updated."""
+    stores_by_itself = False
+    """Whether it stores KV in a kernel of its own and not through the pool."""
 
     @staticmethod
     def _new_pool(slots: int, page_size: int, latent: bool) -> Any:
@@ -49,7 +52,7 @@ class ToyModel:
             return MLATokenToKVPool(slots, page_size, torch.float32, LATENT, HEAD, 2, "cpu", False)
         return MHATokenToKVPool(slots, page_size, torch.float32, 1, HEAD, 2, "cpu", False)
 
-    def _compute(self, cls: Any, batch: Any) -> Any:
+    def _compute(self, batch: Any) -> None:
         """The model. Sequences of one request stand in the order of their positions."""
         place = 0
         table = self.rows.req_to_token.numpy()
@@ -65,7 +68,16 @@ class ToyModel:
             self._sign(slots, self.tenant_of(req))
             place += length
         assert place == len(batch.input_ids)
-        return SimpleNamespace()
+        self._say_stored()
+
+    def _say_stored(self) -> None:
+        """As SGLang's pools and models do, layer by layer."""
+        for layer in (SimpleNamespace(layer_id=0), SimpleNamespace(layer_id=1)):
+            if self.stores_by_itself:
+                hooks.attend(lambda *_: None, None, layer=layer, save_kv_cache=False)
+            else:
+                hooks.store_kv(lambda *_: None, self.pool, layer)
+                hooks.attend(lambda *_: None, None, layer=layer)
 
     def _write(self, slots: list[int], first: int, tokens: list[int], numbers: list[int]) -> None:
         keys = torch.stack([self._key_of(token) for token in tokens])
