@@ -66,3 +66,8 @@ class KvPool:
         """K and V of layer 0 [tokens, heads, dim]."""
         keys, values = self.views.keys, self.views.values
         return keys[0].flatten(0, 1)[slots], values[0].flatten(0, 1)[slots] if values else None
+
+    def keys_at(self, layer: int, slots: Tensor) -> Tensor:
+        """A copy of K [tokens, heads, dim] of one layer."""
+        keys = self.views.keys[layer]
+        return keys[slots // keys.shape[1], slots % keys.shape[1]]

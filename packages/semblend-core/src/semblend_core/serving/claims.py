@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from semblend_core.contract import DeclineReason, Plan, Span, joined_runs
-from semblend_core.recompute import MeanShift, choose_policy
+from semblend_core.recompute import MeanShift, Scores, choose_policy
+from semblend_core.serving.probing import Probing, probing_of
 from semblend_core.settings import QualityTier
 
 Run: TypeAlias = tuple[int, int]
@@ -34,6 +35,9 @@ class Claim:
     """What the forward computes inside the claim."""
     correction: MeanShift | None = None
     """How the forward corrects what it does not compute."""
+    probing: Probing | None = None
+    """How other rows are chosen, once a first step has shown where the question looks. ``rows`` stand until then, and
+    where that fails."""
 
     @property
     def length(self) -> int:
@@ -83,6 +87,10 @@ class Claim:
                 rows.append((start, end))
         return replace(self, rows=tuple(rows))
 
+    def unprobed(self) -> Claim:
+        """The same claim with the rows that it has."""
+        return replace(self, probing=None)
+
     def moved_only(self) -> Claim:
         """The same claim with spans cut to what no row computes, for engines that correct nothing."""
         return replace(self, spans=tuple(piece for span in self.spans for piece in _without(span, self.rows)))
@@ -90,7 +98,7 @@ class Claim:
     def _ending_at(self, end: int) -> Claim | None:
         spans = tuple(_clipped(span, end) for span in self.spans if span.target_start < end)
         rows = tuple((row_start, min(row_end, end)) for row_start, row_end in self.rows if row_start < end)
-        cut = replace(self, end=end, spans=spans, rows=rows)
+        cut = replace(self, end=end, spans=spans, rows=rows, probing=None)
         return cut if end > self.start and spans and cut.reused_tokens > 0 else None
 
 
@@ -132,11 +140,15 @@ def claim_by_tier(
     limit: float | None,
     correcting: bool | None,
     join_within: int = 0,
+    probe_layers: int | None = None,
+    block: int = 1,
 ) -> Claim | DeclineReason:
     """What a quality tier makes of a plan; or why it declines.
 
     ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
     taken without their correction. ``join_within``: rows with at most so many tokens between them become one.
+    ``probe_layers``: the model's layers, where the engine can see their attention; None: it cannot, or shall not.
+    ``block``: rows that are chosen by a probe are whole blocks of so many tokens.
     """
     choice = choose_policy(tier, plan, probing=False, limit=limit)
     if choice is None:
@@ -145,7 +157,25 @@ def claim_by_tier(
     if decided.correction is not None and correcting is False:
         return DeclineReason.QUALITY_TIER
     claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
-    return DeclineReason.TOO_FEW_TOKENS_SAVED if claim is None else claim
+    if claim is None:
+        return DeclineReason.TOO_FEW_TOKENS_SAVED
+    if probe_layers is None:
+        return claim
+    found = probing_of(plan, tier, limit=limit, model_layers=probe_layers, block=block, join_within=join_within)
+    return replace(claim, probing=found)
+
+
+def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
+    """The claim with rows where the question looks, by what its probe has shown.
+
+    It may end elsewhere. Spans that its plan has behind that end are in place already, and are computed over.
+    """
+    probing = claim.probing
+    assert probing is not None
+    decided = probing.decide(scores)
+    correction = None if claim.correction is None else decided.correction
+    chosen = claim_of(decided.plan, page_size, correction, probing.join_within)
+    return claim.unprobed() if chosen is None else chosen
 
 
 def _clipped(span: Span, end: int) -> Span:
