@@ -150,6 +150,7 @@ MODULE_NAMES = {
         "contain",
         "contained",
         "may_share",
+        "rows_by_scores",
         "shown_as_cached",
         "take_rows",
         "token_ids_of",

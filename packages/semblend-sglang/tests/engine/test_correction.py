@@ -22,7 +22,9 @@ DONORS = {f"donor-{number}": [*passage(20 + number, 40 + number), *part] for num
 @pytest.fixture(params=[(1, "python"), (16, "rust")], ids=["page-1-python", "page-16-rust"])
 def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
     page_size, core = request.param
-    return new_rig(page_size=page_size, core=core, quality_tier="balanced", lookup_budget_ms=10_000.0)
+    return new_rig(
+        page_size=page_size, core=core, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0
+    )
 
 
 def serve_donors(rig: Any) -> None:
@@ -85,7 +87,7 @@ def test_requests_of_one_batch_are_corrected_each_by_its_own_rows(rig: Any) -> N
 
 
 def test_a_tail_in_pieces_is_computed_behind_what_the_first_piece_corrected(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(chunk=384, quality_tier="balanced", lookup_budget_ms=10_000.0)
+    rig = new_rig(chunk=384, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
     serve_donors(rig)
     request = rig.submit([*prompt_of((2, 0), 30), *passage(90, 700)], "asked")
     rig.step()
@@ -133,7 +135,7 @@ def test_a_correction_that_fails_ends_reuse(
 
 
 def test_a_forward_that_stores_unseen_ends_reuse(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    rig._say_stored = lambda: None
+    rig._say_stored = lambda queries: None
     serve_donors(rig)
     rig.serve(prompt_of((2, 0), 30), "asked")
     assert is_over(rig, caplog)

@@ -15,12 +15,15 @@ from semblend_core import DeclineReason
 from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
+from semblend_sglang.compat.probing import choose_rows
 from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.compat.weights import storage_of, weight_hooks
+from semblend_sglang.scheduler.fitting import within
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.correcting import MARK as CORRECTIONS
 from semblend_sglang.worker.correcting import Corrections, correcting, correction_of, layer_is_stored
+from semblend_sglang.worker.looking import layer_has_attended
 from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
 
 logger = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
             return verdict
         req.host_hit_length = life.claim.length if life.claim is not None else 0
         side.lineages.hold(life)
-    rows = 0 if life is None or life.claim is None else life.claim.row_tokens
+    rows = 0 if life is None or life.claim is None else life.claim.most_row_tokens
     before = len(adder.can_run_list)
     _take_room(adder, rows)
     result = original(adder, req, *args, **kwargs)
@@ -112,6 +115,8 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     if side is None or not side.landing.loads or not batch.forward_mode.is_extend():
         return original(cls, batch, *args, **kwargs)
     loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.landing.of(req)) is not None}
+    runner = args[0] if args else kwargs.get("model_runner")
+    loads = choose_rows(side, batch, loads, lambda: original(cls, batch, *args, **kwargs), runner)
     rows = {index: load.claim.rows for index, load in loads.items() if load.claim.rows}
     prompts = {index: load.token_ids for index, load in loads.items()}
     if rows:
@@ -193,7 +198,9 @@ def attend(
     """A model that has stored its KV in a kernel of its own, as with rotation, asks attention not to."""
     if not save_kv_cache:
         layer_is_stored(layer)
-    return original(backend, q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+    result = original(backend, q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+    layer_has_attended(layer, q)
+    return result
 
 
 def can_run_graph(original: Original, runner: Any, forward_batch: Any) -> Any:
@@ -222,7 +229,7 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
 
     A page of the request itself must fit too.
     """
-    if not claim.rows:
+    if not claim.rows and claim.probing is None:
         return claim
     if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
         return None
@@ -230,7 +237,7 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
     sequences = side.landing.rows() + len(adder.can_run_list) + 1
     if side.limits.with_decoding:
         sequences += adder.running_batch.batch_size()
-    return claim.within(tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)
+    return within(claim, tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)
 
 
 def _counts_tokens_of_its_batch(req: Any) -> bool:

@@ -24,10 +24,18 @@ class BatchLimits:
 
 class Fitting:
     def __init__(
-        self, settings: Settings, donors: TreeDonors, limits: BatchLimits, page_size: int, costs: CostGate
+        self,
+        settings: Settings,
+        donors: TreeDonors,
+        limits: BatchLimits,
+        page_size: int,
+        costs: CostGate,
+        probe_layers: int | None,
     ) -> None:
+        """``probe_layers``: the model's layers, where it can be seen in them what a question attends to."""
         self._settings, self._donors, self._limits = settings, donors, limits
         self._page_size, self._costs = page_size, costs
+        self._probe_layers = probe_layers if settings.probe == "auto" else None
 
     def claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
         if not self._donors.are_of_same_tokens(life, plan):
@@ -43,11 +51,20 @@ class Fitting:
             limit=self._settings.recompute_limit,
             correcting=True,
             join_within=join_within,
+            probe_layers=self._probe_layers,
         )
         if isinstance(claim, DeclineReason):
             return claim
-        fitting = claim.within(self._limits.row_tokens, self._limits.sequences - 1, self._page_size)
+        if claim.probing is not None:
+            claim = claim.up_to_question(self._page_size)
+        fitting = within(claim, self._limits.row_tokens, self._limits.sequences - 1, self._page_size)
         if fitting is None:
             return DeclineReason.TOO_FEW_TOKENS_SAVED
-        # A correction compares what rows compute with what was moved to their places.
-        return fitting if fitting.correction is not None else fitting.moved_only()
+        # A correction compares what rows compute with what was moved to their places; a probe looks at all of that.
+        return fitting if fitting.correction or fitting.probing else fitting.moved_only()
+
+
+def within(claim: Claim, most_tokens: int, most_rows: int, page_size: int) -> Claim | None:
+    """As much of it as can be had with so many row tokens and rows. It is probed if that may choose so many tokens."""
+    room_for_choice = claim.most_row_tokens <= most_tokens
+    return (claim if room_for_choice else claim.unprobed()).within(most_tokens, most_rows, page_size)

@@ -79,7 +79,7 @@ class Side:
             self.requests,
             self.donors.book,
             self.self_test,
-            Fitting(settings, self.donors, limits, tree.page_size, self.costs).claim_for,
+            Fitting(settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers).claim_for,
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )

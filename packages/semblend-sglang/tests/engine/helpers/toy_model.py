@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
 from semblend_core.kv import Rotation
 from semblend_sglang.compat import hooks
+from semblend_sglang.worker import looking
 
 HEAD = 8
 LATENT = 4
@@ -43,6 +44,8 @@ class ToyModel:
     latent: bool
     weights: int = 0
     """Grows when they are updated."""
+    looks_at: tuple[int, ...] = ()
+    """Positions of a prompt that its question attends to."""
     stores_by_itself = False
     """Whether it stores KV in a kernel of its own and not through the pool."""
 
@@ -68,16 +71,27 @@ class ToyModel:
             self._sign(slots, self.tenant_of(req))
             place += length
         assert place == len(batch.input_ids)
-        self._say_stored()
+        self._say_stored(self._queries(batch) if looking._under_way else None)
 
-    def _say_stored(self) -> None:
+    def _say_stored(self, queries: Any = None) -> None:
         """As SGLang's pools and models do, layer by layer."""
-        for layer in (SimpleNamespace(layer_id=0), SimpleNamespace(layer_id=1)):
-            if self.stores_by_itself:
-                hooks.attend(lambda *_: None, None, layer=layer, save_kv_cache=False)
-            else:
+        for number in range(2):
+            layer = SimpleNamespace(layer_id=number, tp_q_head_num=1, qk_head_dim=HEAD, scaling=1.0)
+            if not self.stores_by_itself:
                 hooks.store_kv(lambda *_: None, self.pool, layer)
-                hooks.attend(lambda *_: None, None, layer=layer)
+            hooks.attend(lambda *_: None, None, queries, layer=layer, save_kv_cache=not self.stores_by_itself)
+
+    def _queries(self, batch: Any) -> torch.Tensor:
+        """Each token attends to one of the positions of ``looks_at`` alone, in turns, or else to itself."""
+        wanted: list[int] = []
+        for row, prefix, length in zip(
+            batch.req_pool_indices.tolist(), batch.prefix_lens, batch.extend_lens, strict=True
+        ):
+            for position in range(prefix, prefix + length):
+                seen = [each for each in self.looks_at if each < prefix]
+                wanted.append(int(self.rows.req_to_token[row, seen[position % len(seen)] if seen else position]))
+        keys: torch.Tensor = self.pool.k_buffer[0][wanted].flatten(1)
+        return 20 * keys / keys.norm(dim=1, keepdim=True)
 
     def _write(self, slots: list[int], first: int, tokens: list[int], numbers: list[int]) -> None:
         keys = torch.stack([self._key_of(token) for token in tokens])

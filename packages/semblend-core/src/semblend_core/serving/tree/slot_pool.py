@@ -23,6 +23,11 @@ class SlotPool(KvPool):
         super().__init__(views, rotation)
         self._forward_stream = forward_stream
 
+    @property
+    def probe_layers(self) -> int | None:
+        """Layers in which queries meet these keys as they are; None where attention makes others of them (MLA)."""
+        return self.layers if self.views.values else None
+
     def move_slots(
         self, spans: Sequence[Span], sources: Mapping[str, Tensor], target: Tensor, first_position: int
     ) -> None:
