@@ -62,6 +62,25 @@ class Claim:
         return self.length - self.row_tokens
 
     @property
+    def first_rows(self) -> Rows:
+        """What is computed first: of a probe, if there is one."""
+        return self.rows if self.probing is None else self.probing.rows
+
+    @property
+    def first_row_tokens(self) -> int:
+        return sum(end - start for start, end in self.first_rows)
+
+    @property
+    def blocks_for(self) -> int:
+        """Up to where the first rows reach into the prompt, or the claim."""
+        return self.end if self.probing is None else self.probing.plan.prompt_tokens
+
+    @property
+    def loaded_spans(self) -> tuple[Span, ...]:
+        """What is relocated: for a probe also what the claim does not reach."""
+        return self.spans if self.probing is None else self.probing.plan.spans
+
+    @property
     def first_approximate(self) -> int:
         return self.spans[0].target_start
 
