@@ -22,9 +22,7 @@ DONORS = {f"donor-{number}": [*passage(20 + number, 40 + number), *part] for num
 @pytest.fixture(params=[(1, "python"), (16, "rust")], ids=["page-1-python", "page-16-rust"])
 def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
     page_size, core = request.param
-    return new_rig(
-        page_size=page_size, core=core, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0
-    )
+    return new_rig(page_size=page_size, core=core, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
 
 
 def serve_donors(rig: Any) -> None:

@@ -82,5 +82,5 @@ def _settle(side: Side, batch: Any, index: int, load: Load, scores: Scores | Non
     settled = side.landing.settle(request, chosen or load.claim.unprobed(), () if scores is None else _gaps(load.claim))
     # SGLang has counted what is cached already.
     request.cached_tokens += tree.semblend_not_shown(load) - tree.semblend_not_shown(settled)
-    contain("counting a probe", side.provider.note_probe, ProbeEnd.FAILED if chosen is None else ProbeEnd.CHOSE)
+    contain("counting a probe", side.probe_ended, ProbeEnd.FAILED if chosen is None else ProbeEnd.CHOSE)
     return settled

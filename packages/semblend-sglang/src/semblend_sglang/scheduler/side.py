@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import AuditSink, DeclineReason, SemanticLookupProvider, Settings
+from semblend_core import AuditSink, DeclineReason, ProbeEnd, SemanticLookupProvider, Settings
 from semblend_core.serving import (
     Claim,
     CostGate,
@@ -74,12 +74,13 @@ class Side:
             tree, settings, self.self_test, self.donors.book, lambda tokens: provider.note_background(tokens)
         )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
+        self._fitting = Fitting(settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers)
         self._seeker = Seeker(
             provider,
             self.requests,
             self.donors.book,
             self.self_test,
-            Fitting(settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers).claim_for,
+            self._fitting.claim_for,
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
@@ -183,6 +184,10 @@ class Side:
             self.requests.compute(life)
 
     # --- The forward -------------------------------------------------------------------------------------------------
+
+    def probe_ended(self, end: ProbeEnd) -> None:
+        self.provider.note_probe(end)
+        self._fitting.probe_ended(end)
 
     def rows_failed(self, requests: Iterable[Any]) -> None:
         """No forward could be made with the rows of these: they compute their claims, and nothing is loaded again."""

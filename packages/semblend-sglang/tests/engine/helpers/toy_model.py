@@ -91,7 +91,7 @@ class ToyModel:
                 seen = [each for each in self.looks_at if each < prefix]
                 wanted.append(int(self.rows.req_to_token[row, seen[position % len(seen)] if seen else position]))
         keys: torch.Tensor = self.pool.k_buffer[0][wanted].flatten(1)
-        return 20 * keys / keys.norm(dim=1, keepdim=True)
+        return 1000 * keys
 
     def _write(self, slots: list[int], first: int, tokens: list[int], numbers: list[int]) -> None:
         keys = torch.stack([self._key_of(token) for token in tokens])
@@ -123,7 +123,8 @@ class ToyModel:
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019 - a rig lives as long as its test
     def _key_of(self, token: int) -> torch.Tensor:
-        return torch.randn(self.rotation.key_dim, generator=torch.Generator().manual_seed(token))
+        key = torch.randn(self.rotation.key_dim, generator=torch.Generator().manual_seed(token))
+        return key / key.norm()  # All equally long, so that who looks for one finds that one.
 
     def numbers_at(self, slots: list[int]) -> list[int]:
         part = self.pool.kv_buffer[1][slots, 0, 1] if self.latent else self.pool.v_buffer[1][slots, 0, 0]
