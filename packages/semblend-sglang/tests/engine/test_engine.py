@@ -13,9 +13,13 @@ from archive import CASES, QUESTIONS, first, recipient
 from running_engine import RunningEngine, cached, divergence
 
 from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
-from semblend_core.recompute import choose_policy
-from semblend_core.reference import ReferenceEngine, prefill_reusing
+from semblend_core.kv import DonorKv, QuestionAttention
+from semblend_core.recompute import Corrected, RecomputePolicy, Reuse, choose_policy
+from semblend_core.recompute.policy import Probe, Selection
+from semblend_core.reference import Observation, ReferenceEngine, prefill_reusing
 from semblend_core.serving import Namespaces, token_ids_of
+from semblend_core.serving.probing import probing_of
+from semblend_sglang.scheduler.fitting import PROBED_RUN
 
 
 @pytest.fixture(scope="module")
@@ -131,34 +135,60 @@ def plan_for(donors: list[Any], asked: Any) -> Plan:
     return plan
 
 
+@pytest.fixture(scope="module")
+def reference() -> ReferenceEngine:
+    """An engine that shares nothing with SGLang, around the same weights."""
+    return ReferenceEngine.load()
+
+
+class GivenRows(RecomputePolicy):
+    """Computes what an engine has computed."""
+
+    name = "given"
+
+    def __init__(self, rows: list[tuple[int, int]]) -> None:
+        self._rows = rows
+
+    def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
+        chosen = np.zeros_like(reuse.reused)
+        for start, end in self._rows:
+            chosen[start:end] = True
+        return Selection(chosen)
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["without a probe", "by a probe"])
 @pytest.mark.parametrize("name", list(CASES)[1:])
-def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(running: RunningEngine, name: str) -> None:
-    """The same plan under the same policy, by an engine that shares nothing with SGLang: in every layer, whether a
-    token was relocated, corrected, chosen for a row, or filled a gap."""
-    texts, encode = CASES[name][0], running.engine.tokenizer_manager.tokenizer.encode
-    with running.recording() as record:
-        for text in texts:
-            running.ask(text, salt=f"{name}, recorded", tokens=1)
-        answer = running.ask(recipient(name), salt=f"{name}, recorded", tokens=1)
-        (held,) = record()
+def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(
+    running: RunningEngine, reference: ReferenceEngine, name: str, probed: bool
+) -> None:
+    """For the same plan, in every layer, whether a token was relocated and corrected, chosen for a row, or in a gap."""
+    texts, salt = CASES[name][0], f"{name}, {probed}, recorded"
+    encode = running.engine.tokenizer_manager.tokenizer.encode
     donors, asked = [token_ids_of(encode(text)) for text in texts], token_ids_of(encode(recipient(name)))
-    assert held["tokens"].tolist() == asked.tolist()
+    with running.recording(blind=not probed) as recorded:
+        for text in texts:
+            running.ask(text, salt=salt, tokens=1)
+        answer = running.ask(recipient(name), salt=salt, tokens=1)
+        held, scores = recorded.request(), recorded.scores() if probed else None
+    assert held["tokens"] == asked.tolist()
 
     plan = plan_for(donors, asked)
-    choice = choose_policy("balanced", plan, probing=False)
-    assert choice is not None
-    reference = ReferenceEngine.load()
-    kept = {
-        f"donor-{number}": reference.capture(reference.prefill(donor).workspace, donor.size)
-        for number, donor in enumerate(donors)
-    }
-    expected = prefill_reusing(reference, asked, plan, kept, choice.policy, choice.budget)
+    prompts = {f"donor-{number}": donor for number, donor in enumerate(donors)}
+    kept = {name: reference.capture(reference.prefill(donor).workspace, donor.size) for name, donor in prompts.items()}
+    if scores is None:
+        choice = choose_policy("balanced", plan, probing=False)
+        assert choice is not None
+        policy, budget = choice.policy, choice.budget
+    else:
+        torch.testing.assert_close(scores, scores_of(reference, asked, plan, kept), rtol=0, atol=1e-3)
+        policy, budget = Corrected(GivenRows(held["rows"])), 1.0
+    expected = prefill_reusing(reference, asked, plan, kept, policy, budget)
     assert expected.recompute.correction is not None
     assert cached(answer) == expected.prefill.reused_tokens
 
     workspace = expected.prefill.workspace.copy_out(asked.size)
     kinds = kinds_of_tokens(expected.recompute.plan)
-    assert set(kinds) == {"gap", "seam", "corrected", "question"}
+    assert {"gap", "corrected", "question"} < set(kinds)
     for ours, theirs in ((held["keys"], workspace.keys), (held["values"], workspace.values)):
         for kind in set(kinds):
             at = torch.from_numpy(kinds == kind)
@@ -167,6 +197,23 @@ def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(run
     logits = expected.prefill.logits.log_softmax(-1)
     top = answer["meta_info"]["output_top_logprobs"][0]
     assert max(abs(value - float(logits[token])) for value, token, _ in top) < 2e-3
+
+
+def scores_of(reference: ReferenceEngine, asked: Any, plan: Plan, donors: dict[str, DonorKv]) -> torch.Tensor:
+    """Where the question looks in the reference engine, over what it has placed of ``plan``."""
+    probing = probing_of(plan, "balanced", limit=None, model_layers=reference.geometry.layers, block=PROBED_RUN)
+    assert probing is not None
+    rows = np.concatenate([np.arange(*run) for run in probing.rows])
+    start, end = probing.question
+    attention = QuestionAttention(torch.arange(start, end))
+
+    def look(seen: Observation) -> None:
+        attention.add(seen.queries[:, start - end :].transpose(0, 1), seen.keys.transpose(0, 1), seen.scaling)
+
+    workspace = reference.place_plan(plan, donors)
+    reference.compute(workspace, asked[rows], rows, logits="none", observer=look, observed_layers=probing.layers)
+    assert attention.totals is not None
+    return attention.totals
 
 
 def kinds_of_tokens(plan: Plan) -> Any:
