@@ -216,7 +216,7 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
 
 
 def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
-    """The same for a claim whose end stands, in at most so many rows. None: that would be more than it may compute."""
+    """The same for a claim whose end stands, in at most so many rows. None: that would compute more than it may."""
     probing = claim.probing
     assert probing is not None
     decided = probing.decide(scores)
@@ -224,7 +224,7 @@ def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None
     rows = tuple(joined_runs(runs, probing.join_within))
     correction = None if claim.correction is None else decided.correction
     chosen = replace(claim, rows=rows, correction=correction, probing=None).with_rows(most_rows)
-    return chosen if chosen.row_tokens <= claim.most_row_tokens else None
+    return chosen if chosen.row_tokens <= claim.most_row_tokens and len(chosen.rows) <= most_rows else None
 
 
 def _clipped(span: Span, end: int) -> Span:

@@ -114,6 +114,7 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     side = side_of(getattr(batch, "tree_cache", None))
     if side is None or not side.landing.loads or not batch.forward_mode.is_extend():
         return original(cls, batch, *args, **kwargs)
+    side.landing.started.clear()
     loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.landing.of(req)) is not None}
     runner = args[0] if args else kwargs.get("model_runner")
     loads = choose_rows(side, batch, loads, lambda: original(cls, batch, *args, **kwargs), runner)

@@ -31,8 +31,11 @@ def choose_rows(side: Side, batch: Any, loads: dict[int, Load], make: MakeBatch,
         return loads
     whole = {index: load for index, load in asking.items() if _reaches_end(batch, index, load)}
     scores = contain("a probe", _probe, side, batch, whole, make, runner) or {} if whole else {}
-    room = _room_for_rows(side, batch, loads, asking)
-    return loads | {index: _settle(side, batch, index, load, scores.get(index), room) for index, load in asking.items()}
+    spare = _spare_places(side, batch, loads) // len(asking)
+    return loads | {
+        index: _settle(side, batch, index, load, scores.get(index), len(load.claim.rows) + spare)
+        for index, load in asking.items()
+    }
 
 
 def _reaches_end(batch: Any, index: int, load: Load) -> bool:
@@ -67,17 +70,17 @@ def _gaps(claim: Claim) -> Rows:
     return tuple((start, min(end, claim.end)) for start, end in claim.probing.rows if start < claim.end)
 
 
-def _room_for_rows(side: Side, batch: Any, loads: dict[int, Load], asking: dict[int, Load]) -> int:
-    """Rows that each of those who ask may have, as sequences of the batch."""
-    others = len(batch.reqs) + sum(len(load.claim.rows) for index, load in loads.items() if index not in asking)
-    return max(0, (side.limits.sequences - others) // len(asking))
+def _spare_places(side: Side, batch: Any, loads: dict[int, Load]) -> int:
+    """Sequences that the batch could have besides its requests and the rows that they have without a probe."""
+    taken = len(batch.reqs) + sum(len(load.claim.rows) for load in loads.values())
+    return max(0, side.limits.sequences - taken)
 
 
-def _settle(side: Side, batch: Any, index: int, load: Load, scores: Scores | None, room: int) -> Load:
+def _settle(side: Side, batch: Any, index: int, load: Load, scores: Scores | None, most_rows: int) -> Load:
     """Its rows by ``scores``; without, or where they cannot be, those that its tier has without a probe."""
     chosen = None
     if scores is not None:
-        chosen = contain("choosing rows", rows_by_scores, load.claim, scores, room)
+        chosen = contain("choosing rows", rows_by_scores, load.claim, scores, most_rows)
     request, tree = batch.reqs[index], batch.tree_cache
     settled = side.landing.settle(request, chosen or load.claim.unprobed(), () if scores is None else _gaps(load.claim))
     # SGLang has counted what is cached already.

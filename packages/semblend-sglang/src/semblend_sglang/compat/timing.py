@@ -34,12 +34,10 @@ def run_batch(original: Original, scheduler: Any, batch: Any, *args: Any, **kwar
     if side is None:
         return original(scheduler, batch, *args, **kwargs)
     side.landing.started.clear()
-    parts = contain("looking at a batch", _own_parts, side, batch)
+    own = contain("looking at a batch", _own_parts, side, batch)
     result = original(scheduler, batch, *args, **kwargs)
-    if parts is None:
-        side.costs.step_scheduled(result)
-    else:
-        side.costs.step_scheduled(result, *_with_reuse(parts, side.landing.started))
+    told = None if own is None else contain("looking at a batch", _with_reuse, own, side.landing.started)
+    side.costs.step_scheduled(result, *(told or ()))
     return result
 
 
