@@ -97,6 +97,8 @@ MODULE_NAMES = {
         "KVDeviation",
         "MeanShift",
         "Oracle",
+        "Pooling",
+        "Probe",
         "QueryAttention",
         "Random",
         "Recompute",

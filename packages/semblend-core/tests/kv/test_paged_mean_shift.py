@@ -183,6 +183,13 @@ def test_it_corrects_a_pool_as_the_reference_corrects_a_sequence(name: str, devi
     check(pool, rotation, MeanShift(), SPANS, ROWS)
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "interleaved", "partial", "block 20", "MLA"])
+@pytest.mark.parametrize("shift", [MeanShift(0.6, value_strength=0.4), MeanShift(0.6, 4, 0.4, reach=24, likeness=4)])
+def test_what_the_kernels_do_not_know_is_corrected_alike_by_torch(name: str, shift: MeanShift) -> None:
+    shape, rotation = CASES[name]
+    check(Pool(device=CPU, **shape), rotation, shift, SPANS, ROWS)
+
+
 def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:
     rows = np.r_[22:30, 76:79, 118:121]
     pool = Pool("nhd", device)
@@ -233,13 +240,18 @@ def slots_stay_on_the_device(
 
 @pytest.mark.usefixtures("slots_stay_on_the_device")
 @pytest.mark.parametrize("name", ["block 1", "a page of 16, one slot per token", "value wider than key"])
-def test_slots_may_be_known_to_the_device_alone(name: str, device: torch.device) -> None:
+@pytest.mark.parametrize("shift", [MeanShift(), MeanShift(reach=16.0)], ids=["plain", "weighed"])
+def test_slots_may_be_known_to_the_device_alone(
+    name: str, shift: MeanShift, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shift.is_plain:
+        monkeypatch.setattr(module, "_make_shift", module.TorchMeanShift)
     shape, rotation = CASES[name]
     pools = [Pool(device=device, **shape) for _ in range(2)]
     slots = pools[0].table.slots_of(np.arange(TOKENS))
     tables = [SlotTable.of_slots(slots), DeviceSlots(torch.from_numpy(slots[20:]).to(device), first_position=20)]
     for pool, table in zip(pools, tables, strict=True):
-        paged = PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, table, rotation)
+        paged = PagedMeanShift(shift, SPANS, ROWS, pool.kv, table, rotation)
         torch.manual_seed(5)
         pool.compute_rows(ROWS)
         for layer in range(pool.kv.layers):

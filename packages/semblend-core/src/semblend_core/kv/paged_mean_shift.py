@@ -82,12 +82,11 @@ class TorchMeanShift:
         begins = np.cumsum(lengths) - lengths
         laid = [replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)]
         rows = np.repeat(begins, measured.counts) + measured.offsets
-        shift = MeanShift(measured.strength, 1)
-        self._correction = MeanShiftCorrection(shift, laid, rows, rotation, pool.device)
+        enough = replace(measured.shift, min_rows=1)
+        self._correction = MeanShiftCorrection(enough, laid, rows, rotation, pool.device)
         inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
-        assert not isinstance(places.blocks, Tensor)
-        slots = SlotTable(places.blocks, places.block_size).slots_of(inside)
-        self._at = tuple(torch.from_numpy(part).to(pool.device) for part in np.divmod(slots, pool.block_size))
+        slots = _slots_on_device(places, inside, pool)
+        self._at = (slots // pool.block_size, slots % pool.block_size)
 
     def apply(self, layer: int) -> None:
         key_view = self._pool.keys[layer]
@@ -99,6 +98,13 @@ class TorchMeanShift:
         key_view[self._at] = keys.to(key_view.dtype)
         if self._pool.values:
             self._pool.values[layer][self._at] = values.to(key_view.dtype)
+
+
+def _slots_on_device(places: Places, inside: Indices, pool: PagedKv) -> Tensor:
+    if isinstance(places.blocks, Tensor):
+        (numbers,) = upload([inside], pool.device)
+        return places.blocks.index_select(0, numbers).long()
+    return torch.from_numpy(SlotTable(places.blocks, places.block_size).slots_of(inside)).to(pool.device)
 
 
 def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotation: Rotation) -> DonorKv:
@@ -123,7 +129,7 @@ def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotati
 def _make_shift(
     measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
 ) -> _LayerShift:
-    if not has_kernel(pool.device, pool.dtype):
+    if not (has_kernel(pool.device, pool.dtype) and measured.shift.is_plain):
         return TorchMeanShift(measured, places, old, pool, rotation)
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 

@@ -73,7 +73,7 @@ def launches(
         "row_offsets": measured.offsets.astype(np.int32),
         "row_counts": measured.counts.astype(np.int32),
         "first_rows": (np.cumsum(measured.counts) - measured.counts).astype(np.int32),
-        "shares": (measured.strength / measured.counts).astype(np.float32),
+        "shares": (measured.shift.strength / measured.counts).astype(np.float32),
         "measured_spans": measured_spans,
         "first_measured": first_measured,
         "measured_tiles": -(-measured.counts // measured_rows).astype(np.int32),

@@ -12,7 +12,7 @@ from semblend_core.recompute.policies import (
     SeamHead,
     SharedSink,
 )
-from semblend_core.recompute.policy import Corrected, MeanShift, Recompute, RecomputePolicy, Scores
+from semblend_core.recompute.policy import Corrected, MeanShift, Pooling, Probe, Recompute, RecomputePolicy, Scores
 from semblend_core.recompute.reuse import Reuse
 from semblend_core.recompute.tiers import TierChoice, choose_policy
 
@@ -22,6 +22,8 @@ __all__ = [
     "KVDeviation",
     "MeanShift",
     "Oracle",
+    "Pooling",
+    "Probe",
     "QueryAttention",
     "Random",
     "Recompute",

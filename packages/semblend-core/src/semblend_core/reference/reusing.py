@@ -39,15 +39,19 @@ def prefill_reusing(
     block: int = 1,
     room: int = 256,
     truth: tuple[Prefill, TokenIds] | None = None,
+    whole_steps: bool = False,
 ) -> ReusingPrefill:
     """Carry out ``plan``, which computes gaps only, with what ``policy`` adds to it for at most ``budget``.
 
-    ``truth``: the cold prefill and its continuation, for the oracle of a study.
+    ``truth``: the cold prefill and its continuation, for the oracle of a study. ``whole_steps``: charge probes as in
+    an engine that cannot stop at a layer.
     """
     tokens = tokens_of_plan(token_ids, plan)
     with engine.timed() as elapsed:
         workspace = engine.place_plan(plan, donors, exact_prefix=exact_prefix, room=room)
-        probe = EngineProbe(engine, workspace, tokens, plan, truth=truth) if policy.needs_probe else None
+        probe = None
+        if policy.needs_probe:
+            probe = EngineProbe(engine, workspace, tokens, plan, truth=truth, whole_steps=whole_steps)
         decided = policy.plan(plan, budget=budget, probe=probe, block=block)
         rows = row_positions(decided.plan)
         logits = engine.compute(workspace, tokens[rows], rows, observer=_correcting(engine, decided, rows))

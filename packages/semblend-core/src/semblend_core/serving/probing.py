@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from semblend_core.contract import Plan
-from semblend_core.recompute import Recompute, Scores, TierChoice, choose_policy
+from semblend_core.recompute import Pooling, Recompute, Scores, TierChoice, choose_policy
 from semblend_core.settings import QualityTier
 
 MOST_QUESTION_TOKENS = 128
@@ -78,7 +78,7 @@ class _EngineProbe:
     def cost(self, layers: int) -> float:
         return 1.0
 
-    def question_attention(self, layers: range) -> Scores:
+    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
         raise NotImplementedError
 
     def kv_deviation(self, layers: int) -> Scores:
@@ -94,7 +94,7 @@ class _ScoresWanted(Exception):  # noqa: N818 - not an error: how a policy says 
 
 
 class _Asked(_EngineProbe):
-    def question_attention(self, layers: range) -> NoReturn:
+    def question_attention(self, layers: range, pooling: Pooling) -> NoReturn:
         raise _ScoresWanted(layers)
 
 
@@ -103,5 +103,5 @@ class _Seen(_EngineProbe):
         super().__init__(layers)
         self._scores = scores
 
-    def question_attention(self, layers: range) -> Scores:
+    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
         return self._scores
