@@ -152,6 +152,7 @@ MODULE_NAMES = {
         "contain",
         "contained",
         "may_share",
+        "rows_by_scores",
         "shown_as_cached",
         "take_rows",
         "token_ids_of",
@@ -177,6 +178,7 @@ MODULE_NAMES = {
         "WorkerSide",
     ],
     "semblend_core.kv": [
+        "DeviceSlots",
         "DonorKv",
         "DonorStore",
         "InvalidKvError",

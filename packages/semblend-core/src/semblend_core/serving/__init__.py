@@ -9,7 +9,15 @@ stays in that engine's adapter.
 
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
-from semblend_core.serving.claims import Claim, Rows, claim_by_scores, claim_by_tier, claim_of, take_rows
+from semblend_core.serving.claims import (
+    Claim,
+    Rows,
+    claim_by_scores,
+    claim_by_tier,
+    claim_of,
+    rows_by_scores,
+    take_rows,
+)
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
@@ -76,6 +84,7 @@ __all__ = [
     "contain",
     "contained",
     "may_share",
+    "rows_by_scores",
     "shown_as_cached",
     "take_rows",
     "token_ids_of",

@@ -48,6 +48,15 @@ class Claim:
         return sum(end - start for start, end in self.rows)
 
     @property
+    def most_row_tokens(self) -> int:
+        """The same with whatever rows a probe may choose."""
+        if self.probing is None:
+            return self.row_tokens
+        plan, most_chosen = self.probing.plan, int(self.probing.choice.budget * self.probing.plan.reused_tokens)
+        gaps = sum(min(row.end, self.end) - row.start for row in plan.rows if row.start < self.end)
+        return max(self.row_tokens, gaps + most_chosen)
+
+    @property
     def reused_tokens(self) -> int:
         """Tokens of the claim that are loaded and not computed."""
         return self.length - self.row_tokens
@@ -105,6 +114,15 @@ class Claim:
             else:
                 rows.append((start, end))
         return replace(self, rows=tuple(rows))
+
+    def up_to_question(self, page_size: int) -> Claim:
+        """With all spans that a probe may look at, for engines that are told of a claim's end before they probe."""
+        assert self.probing is not None
+        plan = self.probing.plan
+        end = plan.computed_tail // page_size * page_size
+        spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
+        rows = tuple(joined_runs([*self.rows, (self.end, end)])) if end > self.end else self.rows
+        return replace(self, end=end, spans=spans, rows=rows)
 
     def unprobed(self) -> Claim:
         """The same claim with the rows that it has."""
@@ -195,6 +213,18 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
     correction = None if claim.correction is None else decided.correction
     chosen = claim_of(decided.plan, page_size, correction, probing.join_within)
     return claim.unprobed() if chosen is None else chosen
+
+
+def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
+    """The same for a claim whose end stands, in at most so many rows. None: that would compute more than it may."""
+    probing = claim.probing
+    assert probing is not None
+    decided = probing.decide(scores)
+    runs = ((row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end)
+    rows = tuple(joined_runs(runs, probing.join_within))
+    correction = None if claim.correction is None else decided.correction
+    chosen = replace(claim, rows=rows, correction=correction, probing=None).with_rows(most_rows)
+    return chosen if chosen.row_tokens <= claim.most_row_tokens and len(chosen.rows) <= most_rows else None
 
 
 def _clipped(span: Span, end: int) -> Span:

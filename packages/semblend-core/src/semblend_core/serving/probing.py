@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from semblend_core.contract import Plan
-from semblend_core.recompute import Recompute, Scores, TierChoice, choose_policy
+from semblend_core.recompute import Pooling, Recompute, Scores, TierChoice, choose_policy
 from semblend_core.settings import QualityTier
 
 MOST_QUESTION_TOKENS = 128
 """Whose attention is scored: the last of the prompt."""
-POOLING = "max"
+POOLING: Pooling = "max"
 """A token counts by what one head of one of them pays to it."""
 
 
@@ -82,7 +82,7 @@ class _EngineProbe:
     def cost(self, layers: int) -> float:
         return 1.0
 
-    def question_attention(self, layers: range, pooling: str = POOLING) -> Scores:
+    def question_attention(self, layers: range, pooling: Pooling = POOLING) -> Scores:
         if pooling != POOLING:  # The ranks of an engine see some heads each, and what they saw most is easily joined.
             raise NotImplementedError(f"engines score by the {POOLING} over heads and question tokens only")
         return self._scores(layers)
