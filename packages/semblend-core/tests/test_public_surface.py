@@ -111,7 +111,6 @@ MODULE_NAMES = {
         "SharedSink",
         "TierChoice",
         "choose_policy",
-        "most_alike",
     ],
     "semblend_core.pins": ["Pins", "Relied", "changes_since", "take_pins", "why_changed"],
     "semblend_core.serving": [

@@ -1,6 +1,5 @@
 """What to compute afresh of what could be reused: policies, their budgets and the three quality tiers."""
 
-from semblend_core.recompute.donor_choice import most_alike
 from semblend_core.recompute.policies import (
     FullRecompute,
     KVDeviation,
@@ -36,5 +35,4 @@ __all__ = [
     "SharedSink",
     "TierChoice",
     "choose_policy",
-    "most_alike",
 ]
