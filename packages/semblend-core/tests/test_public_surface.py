@@ -108,6 +108,7 @@ MODULE_NAMES = {
         "Scores",
         "SeamAndTail",
         "SeamHead",
+        "Selection",
         "SharedSink",
         "TierChoice",
         "choose_policy",
@@ -151,6 +152,7 @@ MODULE_NAMES = {
         "contain",
         "contained",
         "may_share",
+        "probing_of",
         "rows_by_scores",
         "shown_as_cached",
         "take_rows",
@@ -172,6 +174,7 @@ MODULE_NAMES = {
     "semblend_core.serving.worker": [
         "KvMemory",
         "LayerCorrection",
+        "Look",
         "Move",
         "PagedMemory",
         "WorkerSide",
