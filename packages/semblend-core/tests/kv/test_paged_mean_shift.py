@@ -25,6 +25,7 @@ from semblend_core.kv import (
     PagedMeanShift,
     Rotation,
     SlotTable,
+    middle_layer,
     relocation,
 )
 from semblend_core.kv import paged_mean_shift as module
@@ -48,7 +49,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "interpreter":
             shift = request.getfixturevalue("interpreted").TritonMeanShift
-            patch.setattr(module, "_make_shift", lambda *arguments: shift(*arguments))
+            patch.setattr(module, "_make_shift", lambda *arguments: shift(*arguments[:-1]))
         yield torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
@@ -130,11 +131,13 @@ def check(
     layers, kv = range(pool.kv.layers), pool.kv
     parts = [kv.keys, kv.values] if kv.values else [kv.keys]
     old = [[pool.sequence(views, layer)[rows] for views in parts] for layer in layers]
+    middle = [pool.sequence(views, middle_layer(kv.layers)) for views in parts]
     paged = PagedMeanShift(shift, spans, rows, kv, pool.table, rotation)
     pool.compute_rows(rows)
     before = pool.everything()
     fresh = [[pool.sequence(views, layer) for views in parts] for layer in layers]
-    reference = MeanShiftCorrection(shift, spans, rows, rotation, CPU)
+    middle += [middle[0][..., :0]] if len(parts) == 1 else []
+    reference = MeanShiftCorrection(shift, spans, rows, rotation, (middle[0], middle[1]))
     for layer in layers:
         paged.apply(layer)
     finished = pool.everything()
@@ -149,7 +152,7 @@ def check(
         wanted = [part.clone() for part in fresh[layer]]
         nothing = wanted[0][..., :0], old[layer][0][..., :0]
         values, old_values = (wanted[1], old[layer][1]) if len(parts) == 2 else nothing
-        reference.apply(wanted[0], values, old[layer][0], old_values)
+        reference.apply(layer, wanted[0], values, old[layer][0], old_values)
         for views, expected in zip(parts, wanted, strict=True):
             torch.testing.assert_close(pool.sequence(views, layer), expected, rtol=step, atol=4e-6)
     return finished

@@ -14,11 +14,9 @@ from running_engine import RunningEngine, cached, divergence
 
 from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
 from semblend_core.kv import DonorKv, QuestionAttention
-from semblend_core.recompute import Corrected, RecomputePolicy, Reuse, choose_policy
-from semblend_core.recompute.policy import Probe, Selection
+from semblend_core.recompute import Corrected, Probe, RecomputePolicy, Reuse, Selection, choose_policy
 from semblend_core.reference import Observation, ReferenceEngine, prefill_reusing
-from semblend_core.serving import Namespaces, token_ids_of
-from semblend_core.serving.probing import probing_of
+from semblend_core.serving import Namespaces, probing_of, token_ids_of
 from semblend_sglang.scheduler.fitting import PROBED_RUN
 
 

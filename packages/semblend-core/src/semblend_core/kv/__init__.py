@@ -11,6 +11,7 @@ from semblend_core.kv.question_attention import QuestionAttention
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
 from semblend_core.kv.rotation_proof import RotationProof
+from semblend_core.kv.row_shift import middle_layer
 from semblend_core.kv.store import (
     DonorStore,
     StoreDirectoryError,
@@ -36,6 +37,7 @@ __all__ = [
     "StoreOptions",
     "Transfer",
     "UnsupportedRotationError",
+    "middle_layer",
     "relocate",
     "relocate_spans",
     "why_keys_do_not_move",

@@ -13,7 +13,7 @@ from torch import Tensor
 from semblend_core.contract import Span
 from semblend_core.kv.moves import Indices
 from semblend_core.kv.rotation import Rotation, turn_pairs
-from semblend_core.kv.row_shift import RowShift
+from semblend_core.kv.row_shift import Kv, Learned, RowShift
 from semblend_core.recompute import MeanShift
 
 Positions = npt.NDArray[np.int64]
@@ -60,25 +60,30 @@ class MeanShiftCorrection:
         spans: Sequence[Span],
         row_positions: Positions,
         rotation: Rotation,
-        device: torch.device,
+        middle: Kv,
+        learned: Learned | None = None,
     ) -> None:
+        """``middle``: K and V [tokens, kv_heads, dim] by position, as they were relocated into ``middle_layer``.
+
+        ``learned``: what a fit says of this model's changes; taken where ``shift`` asks for it.
+        """
         self._shift = shift
         self._by_row: RowShift | None = None
         self._by_span: list[SpanShift] = []
         if shift.weighs_rows:
-            self._by_row = RowShift(shift, spans, row_positions, rotation, device)
+            self._by_row = RowShift(shift, spans, row_positions, rotation, middle, learned if shift.learned else None)
         else:
-            made = (SpanShift(span, row_positions, rotation, device) for span in spans)
+            made = (SpanShift(span, row_positions, rotation, middle[0].device) for span in spans)
             self._by_span = [each for each in made if each.samples >= shift.min_rows and each.others]
 
-    def apply(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
+    def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
         """Correct one layer in place.
 
         ``keys``, ``values``: [tokens, kv_heads, dim] by position, the rows' fresh KV in them. ``old_*``: [rows,
         kv_heads, dim], what the rows held when they were relocated.
         """
         if self._by_row is not None:
-            self._by_row.apply(keys, values, old_keys, old_values)
+            self._by_row.apply(layer, keys, values, old_keys, old_values)
         for span in self._by_span:
             span.apply(keys, values, old_keys, old_values, self._shift)
 

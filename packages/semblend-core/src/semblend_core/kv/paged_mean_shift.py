@@ -18,6 +18,7 @@ from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
 from semblend_core.kv.places import DeviceSlots, Places
 from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
+from semblend_core.kv.row_shift import Kv, Learned, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -38,6 +39,7 @@ class PagedMeanShift:
         pool: PagedKv,
         table: SlotTable | DeviceSlots,
         rotation: Rotation,
+        learned: Learned | None = None,
     ) -> None:
         """``row_positions`` are those of all tokens that the forward computes; what lies in no span is ignored.
 
@@ -56,7 +58,7 @@ class PagedMeanShift:
         if measured.spans:
             places = Places.find(measured.spans, table, pool)
             old = _copied(measured.rows, table, pool, rotation)
-            self._shift = _make_shift(measured, places, old, pool, rotation)
+            self._shift = _make_shift(measured, places, old, pool, rotation, learned)
 
     def apply(self, layer: int) -> None:
         """Correct one layer in place: what lies at the rows is fresh now, the rest of each span moves along."""
@@ -74,7 +76,13 @@ class TorchMeanShift:
     """Gathers the spans, lets :class:`MeanShiftCorrection` correct them, and scatters them back."""
 
     def __init__(
-        self, measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+        self,
+        measured: MeasuredSpans,
+        places: Places,
+        old: DonorKv,
+        pool: PagedKv,
+        rotation: Rotation,
+        learned: Learned | None = None,
     ) -> None:
         self._pool, self._old = pool, old
         # The spans are laid end to end: only distances within a span matter to the rotation.
@@ -82,22 +90,26 @@ class TorchMeanShift:
         begins = np.cumsum(lengths) - lengths
         laid = [replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)]
         rows = np.repeat(begins, measured.counts) + measured.offsets
-        enough = replace(measured.shift, min_rows=1)
-        self._correction = MeanShiftCorrection(enough, laid, rows, rotation, pool.device)
         inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
         slots = _slots_on_device(places, inside, pool)
         self._at = (slots // pool.block_size, slots % pool.block_size)
+        enough = replace(measured.shift, min_rows=1)
+        middle = self._read(middle_layer(pool.layers))
+        self._correction = MeanShiftCorrection(enough, laid, rows, rotation, middle, learned)
 
     def apply(self, layer: int) -> None:
-        key_view = self._pool.keys[layer]
-        keys = key_view[self._at].float()
-        values, old_values = keys[..., :0], self._old.keys[layer][..., :0].float()
-        if self._pool.values and self._old.values is not None:
-            values, old_values = self._pool.values[layer][self._at].float(), self._old.values[layer].float()
-        self._correction.apply(keys, values, self._old.keys[layer].float(), old_values)
-        key_view[self._at] = keys.to(key_view.dtype)
+        keys, values = self._read(layer)
+        old_values = self._old.keys[layer][..., :0] if self._old.values is None else self._old.values[layer]
+        self._correction.apply(layer, keys, values, self._old.keys[layer].float(), old_values.float())
+        dtype = self._pool.dtype
+        self._pool.keys[layer][self._at] = keys.to(dtype)
         if self._pool.values:
-            self._pool.values[layer][self._at] = values.to(key_view.dtype)
+            self._pool.values[layer][self._at] = values.to(dtype)
+
+    def _read(self, layer: int) -> Kv:
+        """Copies of the spans' K and V, in float32; V has no components where the pool keeps none."""
+        keys = self._pool.keys[layer][self._at].float()
+        return keys, self._pool.values[layer][self._at].float() if self._pool.values else keys[..., :0]
 
 
 def _slots_on_device(places: Places, inside: Indices, pool: PagedKv) -> Tensor:
@@ -127,10 +139,15 @@ def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotati
 
 
 def _make_shift(
-    measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+    measured: MeasuredSpans,
+    places: Places,
+    old: DonorKv,
+    pool: PagedKv,
+    rotation: Rotation,
+    learned: Learned | None,
 ) -> _LayerShift:
     if not (has_kernel(pool.device, pool.dtype) and measured.shift.is_plain):
-        return TorchMeanShift(measured, places, old, pool, rotation)
+        return TorchMeanShift(measured, places, old, pool, rotation, learned)
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 
     return TritonMeanShift(measured, places, old, pool, rotation)

@@ -64,12 +64,22 @@ class MeanShift:
     """Rows count less by a factor of e with each so many tokens between. None: all alike, near or far."""
     likeness: float = 0.0
     """Rows count more by a factor of e to this, the more alike their relocated K and V are to the token's (cosine)."""
+    learned: bool = False
+    """Take what was fitted for these weights in place of the strengths, where such a file is found."""
 
     def __post_init__(self) -> None:
         if not 0 < self.strength <= 1 or not 0 <= self.of_values <= 1 or self.min_rows < 1:
             raise ValueError(f"strengths must be in (0, 1] and min_rows at least 1, got {self}")
         if self.likeness < 0 or (self.reach is not None and self.reach <= 0):
             raise ValueError(f"reach must be above 0 and likeness at least 0, got {self}")
+        if self.learned and not self.weighs_rows:
+            raise ValueError(f"what is learned goes on from rows that are weighed: give reach or likeness, got {self}")
+
+    @property
+    def name(self) -> str:
+        if self.learned:
+            return "learned_shift"
+        return "row_shift" if self.weighs_rows else "mean_shift"
 
     @property
     def of_values(self) -> float:
@@ -169,8 +179,13 @@ class Corrected(RecomputePolicy):
         self._correction = correction or MeanShift()
 
     @property
+    def rows(self) -> RecomputePolicy:
+        """The policy that chooses the rows."""
+        return self._policy
+
+    @property
     def name(self) -> str:
-        return f"{self._policy.name}+{'row_shift' if self._correction.weighs_rows else 'mean_shift'}"
+        return f"{self._policy.name}+{self._correction.name}"
 
     @property
     def needs_probe(self) -> bool:

@@ -38,7 +38,7 @@ from semblend_core.serving.messages import (
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
-from semblend_core.serving.probing import Probing
+from semblend_core.serving.probing import Probing, probing_of
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
 from semblend_core.serving.seeking import Seeker
@@ -84,6 +84,7 @@ __all__ = [
     "contain",
     "contained",
     "may_share",
+    "probing_of",
     "rows_by_scores",
     "shown_as_cached",
     "take_rows",

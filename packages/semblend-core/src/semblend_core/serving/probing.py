@@ -15,6 +15,8 @@ from semblend_core.settings import QualityTier
 
 MOST_QUESTION_TOKENS = 128
 """Whose attention is scored: the last of the prompt."""
+POOLING: Pooling = "max"
+"""A token counts by what one head of one of them pays to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +68,8 @@ def probing_of(
         choice.policy.plan(plan, budget=choice.budget, probe=_Asked(model_layers), block=block)
     except _ScoresWanted as wanted:
         return Probing(plan, choice, wanted.layers, model_layers, block, join_within)
+    except NotImplementedError:
+        return None  # It wants to see what engines do not show.
     return None  # The probe alone would cost all that the tier may spend.
 
 
@@ -78,7 +82,12 @@ class _EngineProbe:
     def cost(self, layers: int) -> float:
         return 1.0
 
-    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
+    def question_attention(self, layers: range, pooling: Pooling = POOLING) -> Scores:
+        if pooling != POOLING:  # The ranks of an engine see some heads each, and what they saw most is easily joined.
+            raise NotImplementedError(f"engines score by the {POOLING} over heads and question tokens only")
+        return self._scores(layers)
+
+    def _scores(self, layers: range) -> Scores:
         raise NotImplementedError
 
     def kv_deviation(self, layers: int) -> Scores:
@@ -94,14 +103,14 @@ class _ScoresWanted(Exception):  # noqa: N818 - not an error: how a policy says 
 
 
 class _Asked(_EngineProbe):
-    def question_attention(self, layers: range, pooling: Pooling) -> NoReturn:
+    def _scores(self, layers: range) -> NoReturn:
         raise _ScoresWanted(layers)
 
 
 class _Seen(_EngineProbe):
     def __init__(self, layers: int, scores: Scores) -> None:
         super().__init__(layers)
-        self._scores = scores
+        self._seen = scores
 
-    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
-        return self._scores
+    def _scores(self, layers: range) -> Scores:
+        return self._seen

@@ -97,6 +97,13 @@ class Settings(DeclaredSettings):
         "Whether a first small step may look where the question looks, so that a tier computes that afresh: where it "
         "pays, or never.",
     )
+    corrections_dir: str = setting(
+        "planning",
+        "",
+        Text("folder, or `none`"),
+        "Where corrections that were fitted for a model are looked for; empty: `semblend/corrections` in "
+        "`XDG_CACHE_HOME` or `~/.cache`.",
+    )
     min_span_tokens: int = setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
     min_reuse_ratio: float = setting(
         "planning", 0.10, Number(0, 1), "Least share of the prompt that a plan must reuse."

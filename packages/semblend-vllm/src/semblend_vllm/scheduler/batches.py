@@ -69,8 +69,8 @@ class _WithRows:
         side.catch_up()
         self._background.step_aside()
         self._start_failed_over(side, None)
-        self._end_long_claims(side)
-        with self._room_kept_free(side) as kept:
+        released = self._end_long_claims(side)
+        with self._room_kept_free(side, released) as kept:
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         was_empty = output.total_num_scheduled_tokens == 0
         admitted = self._add_rows(output, side)
@@ -128,11 +128,11 @@ class _WithRows:
                 compat.count_as_found(self, life.request, before=found, now=0, shown=0)
 
     @contextmanager
-    def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
-        """Whether room is kept for requests that may be admitted."""
+    def _room_kept_free(self, side: SchedulerSide, released: int) -> Iterator[bool]:
+        """Whether room is kept for requests that may be admitted. ``released``: those who have a place already."""
         room = side.admission.room
         assert room is not None
-        running = compat.held_sequences(self)
+        running = compat.held_sequences(self) + released
         held_tokens, held_sequences = self._needed_by_long_claims(side, room)
         room.tokens, room.sequences = self._needed(side, room, running, held_tokens, held_sequences)
         limits = compat.step_limits(self)
@@ -167,15 +167,24 @@ class _WithRows:
     @staticmethod
     def _needed_by_long_claims(side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
         """The same for requests that wait for their rows: tokens, and for each the place that will be its own."""
-        tokens = sum(end - start for claim in side.long_claims.unfinished() for start, end in claim.left)
-        return min(tokens, room.most_tokens // 2), len(side.long_claims)
+        tokens, rows = side.long_claims.due()
+        others = sum(claim.left_tokens for claim in side.long_claims.unfinished())
+        return min(tokens + others, max(tokens, room.most_tokens // 2)), rows + len(side.long_claims)
 
-    def _end_long_claims(self, side: SchedulerSide) -> None:
-        for ready in side.long_claims.take_ready():
+    def _end_long_claims(self, side: SchedulerSide) -> int:
+        """Requests that vLLM may schedule now, so many."""
+        room = side.admission.room
+        assert room is not None
+        # Beside their rows all who wait need a place of their own.
+        places = room.most_sequences - compat.held_sequences(self) - len(side.long_claims)
+        most_tokens, most_rows = (0, 0) if room.is_paused() else (room.most_tokens // 2, max(0, places))
+        released = side.long_claims.take_ready(most_tokens, most_rows)
+        for ready in released:
             compat.go_on_from(ready.life.request, ready.claim.end)
             compat.end_waiting(self, [ready.life.request_id])
             self._count_as_found(side, ready.life, ready.claim, ready.told)
         compat.end_waiting(self, side.long_claims.take_ended())
+        return len(released)
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
         """Whether a request was admitted with rows."""

@@ -38,6 +38,10 @@ class LongClaim:
         """Its rows wait for what a probe shows."""
         return self.claim.probing is not None
 
+    @property
+    def left_tokens(self) -> int:
+        return sum(end - start for start, end in self.left)
+
     def choose(self, most_tokens: int, most_rows: int) -> None:
         self.chosen, self.left = take_rows(self.left, most_tokens, most_rows)
 
@@ -63,6 +67,8 @@ class LongClaims:
 
     def __init__(self, note_probe: Callable[[ProbeEnd], None]) -> None:
         self._claims: dict[str, LongClaim] = {}
+        self._due: list[LongClaim] = []
+        """Whose last rows must be in the step that is being made, since vLLM may schedule their requests in it."""
         self._ended: list[str] = []
         self._note_probe = note_probe
 
@@ -78,6 +84,10 @@ class LongClaims:
     def unfinished(self) -> list[LongClaim]:
         return [claim for claim in self._claims.values() if claim.left]
 
+    def due(self) -> tuple[int, int]:
+        """Tokens and rows that the step which is being made must have room for."""
+        return sum(claim.left_tokens for claim in self._due), sum(len(claim.left) for claim in self._due)
+
     def probed(self, request_id: str) -> LongClaim | None:
         """One whose rows wait for what a probe shows."""
         claim = self._claims.get(request_id)
@@ -90,7 +100,7 @@ class LongClaims:
 
     def add_work(self, work: StepWork, most_tokens: int, most_rows: int) -> None:
         """Choose rows for the step that is being made, as far as there is room, and tell what goes with them."""
-        for claim in self.unfinished():
+        for claim in (*self._due, *self.unfinished()):
             if most_tokens < 1 or most_rows < 1:
                 break
             claim.choose(most_tokens, most_rows)
@@ -98,18 +108,33 @@ class LongClaims:
             most_rows -= len(claim.chosen)
             claim.add_to(work)
 
+    def overdue(self) -> list[VllmRequest]:
+        """Requests whose last rows found no room after all: the rest of their prompts is computed over nothing."""
+        return [claim.life for claim in self._due if claim.left]
+
     def take_chosen(self) -> list[tuple[VllmRequest, Rows]]:
         """The rows to put into the step that was made; each is taken once."""
-        taken = [(claim.life, claim.chosen) for claim in self._claims.values() if claim.chosen]
-        for claim in self._claims.values():
+        claims = (*self._due, *self._claims.values())
+        taken = [(claim.life, claim.chosen) for claim in claims if claim.chosen]
+        self._due = []
+        for claim in claims:
             claim.chosen = ()
         return taken
 
-    def take_ready(self) -> list[LongClaim]:
-        """Those whose rows are all in steps that were made: the next may compute the rest of the prompt."""
-        ready = [claim for claim in self._claims.values() if not claim.left and claim.begun and not claim.is_probed]
-        for claim in ready:
+    def take_ready(self, most_tokens: int, most_rows: int) -> list[LongClaim]:
+        """Those whose rows are all in steps that were made, or will be in the next, which has so much room.
+
+        The same step may compute the rest of their prompts.
+        """
+        ready = []
+        for claim in list(self._claims.values()):
+            fits = claim.left_tokens <= most_tokens and len(claim.left) <= most_rows
+            if not fits or not claim.begun or claim.is_probed:
+                continue
+            most_tokens, most_rows = most_tokens - claim.left_tokens, most_rows - len(claim.left)
             del self._claims[claim.life.request_id]
+            ready.append(claim)
+        self._due = [claim for claim in ready if claim.left]
         return ready
 
     def never_sent(self, request_id: str) -> bool:

@@ -402,11 +402,13 @@ class SchedulerSide:
     def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
         """Their next rows take what this step has left. While vLLM pauses it has nothing."""
         room = self.admission.room
-        if room is not None and self.long_claims and not room.is_paused():
+        if room is not None and not room.is_paused():
             rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
             tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
             places = room.most_sequences - room.held_sequences() - len(rows)
             self.long_claims.add_work(work, room.most_tokens - tokens, places)
+            for life in self.long_claims.overdue():
+                self._load_failed(life.request_id, DeclineReason.ALLOCATION_FAILED)
 
     @contained
     def _add_captures(
