@@ -47,7 +47,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "interpreter":
             shift = request.getfixturevalue("interpreted").TritonMeanShift
-            patch.setattr(module, "_make_shift", lambda *arguments: shift(*arguments[:-1]))
+            patch.setattr(module, "_with_kernels", lambda *arguments: shift(*arguments))
+            patch.setattr(module, "has_kernel", lambda *_: True)
         yield torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
@@ -184,11 +185,23 @@ def test_it_corrects_a_pool_as_the_reference_corrects_a_sequence(name: str, devi
     check(pool, rotation, MeanShift(), SPANS, ROWS)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "interleaved", "partial", "block 20", "MLA"])
-@pytest.mark.parametrize("shift", [MeanShift(0.6, value_strength=0.4), MeanShift(0.6, 4, 0.4, reach=24, likeness=4)])
-def test_what_the_kernels_do_not_know_is_corrected_alike_by_torch(name: str, shift: MeanShift) -> None:
+WEIGHED = MeanShift(0.6, 4, 0.4, reach=24, likeness=4)
+SHAPES = ("float32", "bfloat16", "partial of 12, interleaved", "three heads of 20", "value wider than key", "MLA")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_that_each_token_weighs_correct_a_pool_as_they_correct_a_sequence(name: str, device: torch.device) -> None:
     shape, rotation = CASES[name]
-    check(Pool(device=CPU, **shape), rotation, shift, SPANS, ROWS)
+    check(Pool(device=device, **shape), rotation, WEIGHED, SPANS, ROWS)
+
+
+def test_many_rows_and_tokens_are_weighed_in_pieces(device: torch.device) -> None:
+    rows = np.setdiff1d(np.arange(10, 170), np.arange(12, 170, 2))
+    check(Pool("joined", device), HALF, WEIGHED, [Span(10, "a", 0, 160)], rows)
+
+
+def test_what_the_kernels_do_not_know_is_corrected_by_torch(device: torch.device) -> None:
+    check(Pool("nhd", device), HALF, MeanShift(0.6, value_strength=0.4), SPANS, ROWS)
 
 
 def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:
