@@ -18,6 +18,7 @@ from torch import Tensor
 
 from semblend_core import Span
 from semblend_core.kv import (
+    DeviceSlots,
     InvalidKvError,
     MeanShiftCorrection,
     PagedKv,
@@ -25,6 +26,7 @@ from semblend_core.kv import (
     Rotation,
     SlotTable,
     middle_layer,
+    relocation,
 )
 from semblend_core.kv import paged_mean_shift as module
 from semblend_core.recompute import MeanShift
@@ -238,6 +240,36 @@ def test_a_sequence_need_not_begin_at_position_0(device: torch.device) -> None:
         paged.apply(layer)
     for got, wanted in zip(later.everything(), plain, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=4e-6)
+
+
+@pytest.fixture
+def slots_stay_on_the_device(
+    device: torch.device, interpret: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kernels run, nobody may ask for the numbers; the interpreter's part of it is all on the CPU."""
+    if module._with_kernels.__name__ == "<lambda>":
+        relocating = interpret("triton_rows", "triton_relocation").relocate_with_triton
+        monkeypatch.setattr(relocation, "_launch", relocating)
+        monkeypatch.setattr(DeviceSlots, "on_host", lambda table: pytest.fail("waited for the device"))
+
+
+@pytest.mark.usefixtures("slots_stay_on_the_device")
+@pytest.mark.parametrize("name", ["block 1", "a page of 16, one slot per token", "value wider than key"])
+@pytest.mark.parametrize("shift", [MeanShift(), MeanShift(reach=16.0)], ids=["plain", "weighed"])
+def test_slots_may_be_known_to_the_device_alone(name: str, shift: MeanShift, device: torch.device) -> None:
+    shape, rotation = CASES[name]
+    pools = [Pool(device=device, **shape) for _ in range(2)]
+    slots = pools[0].table.slots_of(np.arange(TOKENS))
+    tables = [SlotTable.of_slots(slots), DeviceSlots(torch.from_numpy(slots[20:]).to(device), first_position=20)]
+    for pool, table in zip(pools, tables, strict=True):
+        paged = PagedMeanShift(shift, SPANS, ROWS, pool.kv, table, rotation)
+        torch.manual_seed(5)
+        pool.compute_rows(ROWS)
+        for layer in range(pool.kv.layers):
+            paged.apply(layer)
+    assert all(map(torch.equal, pools[0].everything(), pools[1].everything()))
+    with pytest.raises(InvalidKvError, match="outside the positions"):
+        PagedMeanShift(MeanShift(), [Span(19, "a", 0, 30)], ROWS, pools[1].kv, tables[1], rotation)
 
 
 def test_pools_beyond_31_bits_of_elements(device: torch.device) -> None:

@@ -6,6 +6,8 @@ from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.pages import PageFolder
+from semblend_core.kv.places import DeviceSlots
+from semblend_core.kv.question_attention import QuestionAttention
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
 from semblend_core.kv.rotation_proof import RotationProof
@@ -18,6 +20,7 @@ from semblend_core.kv.store import (
 )
 
 __all__ = [
+    "DeviceSlots",
     "DonorKv",
     "DonorStore",
     "InvalidKvError",
@@ -26,6 +29,7 @@ __all__ = [
     "PageFolder",
     "PagedKv",
     "PagedMeanShift",
+    "QuestionAttention",
     "Rotation",
     "RotationProof",
     "SlotTable",

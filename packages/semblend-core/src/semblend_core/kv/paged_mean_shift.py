@@ -15,8 +15,8 @@ from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
 from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
-from semblend_core.kv.places import Places
-from semblend_core.kv.relocation import has_kernel, relocate
+from semblend_core.kv.places import DeviceSlots, Places
+from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.row_shift import MOST_WEIGHTS, Kv, Learned, RowShift, middle_layer
 from semblend_core.recompute import MeanShift
@@ -37,7 +37,7 @@ class PagedMeanShift:
         spans: Sequence[Span],
         row_positions: Indices,
         pool: PagedKv,
-        table: SlotTable,
+        table: SlotTable | DeviceSlots,
         rotation: Rotation,
         learned: Learned | None = None,
     ) -> None:
@@ -53,9 +53,11 @@ class PagedMeanShift:
         measured = MeasuredSpans.choose(shift, spans, row_positions)
         self._shift: _LayerShift | None = None
         self._layers = pool.layers
+        if isinstance(table, DeviceSlots) and not has_kernel(pool.device, pool.dtype):
+            table = table.on_host()
         if measured.spans:
             places = Places.find(measured.spans, table, pool)
-            old = _copied(table.slots_of(measured.rows), pool, rotation)
+            old = _copied(measured.rows, table, pool, rotation)
             self._shift = _make_shift(measured, places, old, pool, rotation, learned)
 
     def apply(self, layer: int) -> None:
@@ -83,8 +85,8 @@ class LaidSpans:
         self.rows = np.repeat(begins, measured.counts) + measured.offsets
         self.shift = replace(measured.shift, min_rows=1)
         inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
-        slots = SlotTable(places.blocks, places.block_size).slots_of(inside)
-        self._at = tuple(upload(np.divmod(slots, pool.block_size), pool.device))
+        slots = _slots_on_device(places, inside, pool)
+        self._at = (slots // pool.block_size, slots % pool.block_size)
 
     def read(self, layer: int) -> Kv:
         """Copies of K and V, in float32; V has no components where the pool keeps none."""
@@ -111,16 +113,30 @@ class TorchMeanShift:
         self._laid.write(layer, keys, values)
 
 
-def _copied(slots: Indices, pool: PagedKv, rotation: Rotation) -> DonorKv:
-    """What lies in ``slots``, all layers, in one launch."""
+def _slots_on_device(places: Places, inside: Indices, pool: PagedKv) -> Tensor:
+    if isinstance(places.blocks, Tensor):
+        (numbers,) = upload([inside], pool.device)
+        return places.blocks.index_select(0, numbers).long()
+    (slots,) = upload([SlotTable(places.blocks, places.block_size).slots_of(inside)], pool.device)
+    return slots
+
+
+def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotation: Rotation) -> DonorKv:
+    """What lies at ``rows``, all layers, in one launch."""
 
     def empty(views: tuple[Tensor, ...]) -> Tensor:
-        shape = (pool.layers, slots.size, *views[0].shape[2:])
+        shape = (pool.layers, rows.size, *views[0].shape[2:])
         return torch.empty(shape, dtype=pool.dtype, device=pool.device)
 
     copy = DonorKv(empty(pool.keys), empty(pool.values) if pool.values else None)
-    moves = Moves(slots, np.arange(slots.size), np.zeros(slots.size, np.int64), np.zeros(1, np.int64))
-    relocate(pool, PagedKv.from_donor(copy), moves, rotation)
+    target = PagedKv.from_donor(copy)
+    if isinstance(table, DeviceSlots):
+        (places,) = upload([rows - table.first_position], pool.device)
+        copy_slots(pool, table.slots.index_select(0, places), target, rotation)
+    else:
+        in_order = np.arange(rows.size)
+        moves = Moves(table.slots_of(rows), in_order, np.zeros(rows.size, np.int64), np.zeros(1, np.int64))
+        relocate(pool, target, moves, rotation)
     return copy
 
 

@@ -13,6 +13,7 @@ from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
+from semblend_core.kv.places import DeviceSlots
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.row_shift import Learned
@@ -57,7 +58,9 @@ class KvPool:
         """The same for donors that lie in the pool."""
         relocate(self.views, self.views, moves, self.rotation)
 
-    def correction(self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable) -> PagedMeanShift:
+    def correction(
+        self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable | DeviceSlots
+    ) -> PagedMeanShift:
         """Made after the spans were written, and before the forward computes ``rows``."""
         return PagedMeanShift(shift, spans, rows, self.views, table, self.rotation, self.learned)
 
@@ -65,3 +68,8 @@ class KvPool:
         """K and V of layer 0 [tokens, heads, dim]."""
         keys, values = self.views.keys, self.views.values
         return keys[0].flatten(0, 1)[slots], values[0].flatten(0, 1)[slots] if values else None
+
+    def keys_at(self, layer: int, slots: Tensor) -> Tensor:
+        """A copy of K [tokens, heads, dim] of one layer."""
+        keys = self.views.keys[layer]
+        return keys[slots // keys.shape[1], slots % keys.shape[1]]

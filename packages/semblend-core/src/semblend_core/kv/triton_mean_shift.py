@@ -84,13 +84,12 @@ def launches(
     measured_rows = max(FEWEST_ROWS, corrected_rows) if weights is None else 1
     lengths = places.lengths.astype(np.int64)
 
-    is_measured = np.zeros(places.blocks.size * places.block_size, np.uint8)
+    is_measured = np.zeros(len(places.blocks) * places.block_size, np.uint8)
     is_measured[measured.rows - places.first_position] = 1
     measured_spans, first_measured = tiles(measured.counts, measured_rows)
     corrected_spans, first_corrected = tiles(places.lengths * heads, corrected_rows)
     host_tables: dict[str, npt.NDArray[Any]] = {
         "layer_starts": pool.layer_starts,
-        "blocks": places.blocks,
         "starts": places.starts,
         "lengths": places.lengths,
         "is_measured": is_measured,
@@ -105,7 +104,12 @@ def launches(
         "corrected_spans": corrected_spans,
         "first_corrected": first_corrected,
     }
-    tables = dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
+    there: dict[str, Tensor] = {}
+    if isinstance(places.blocks, Tensor):
+        there["blocks"] = places.blocks
+    else:
+        host_tables["blocks"] = places.blocks
+    tables = there | dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
     cos, sin = resident_angles(rotation, pool.device, int(places.lengths.max()))
     sums, means = (
         torch.empty((rows, heads, width), dtype=torch.float32, device=pool.device)
