@@ -74,7 +74,8 @@ def collect(options: argparse.Namespace, model: ModelChoice) -> list[Record]:
 def cells_of(options: argparse.Namespace) -> list[Cell]:
     first = FRESH_FROM if options.fresh else options.first_case
     if options.bars:
-        return bar_cells(options.cases or 40, first)
+        cells = bar_cells(options.cases or 40, first, options.arms)
+        return [cell for cell in cells if cell.transform in options.transforms]
     if options.quick:
         return grid_cells([1300], MAIN_TRANSFORMS[:4], options.cases or 4, first, 0, options.arms)
     return grid_cells(options.tokens, options.transforms, options.cases or 12, first, options.curve_cases, options.arms)

@@ -35,6 +35,7 @@ POLICIES = {
 """Names for policies. An arm may also be an expression over the names of ``semblend_core.recompute`` itself."""
 TIER_ARMS = ("rotate_only", "fast", "balanced", "balanced_unprobed")
 BAR_ARMS = (*TIER_ARMS, "kv_deviation", "seam_head", "oracle+mean_shift")
+BAR_TRANSFORMS = ("composite_10", "reorder_10", "instruction_variant", *FACT_TRANSFORMS)
 ALL_ARMS = (*TIER_ARMS, *(name for name in POLICIES if name not in ("rotate_only", "full_recompute")))
 CURVE_ARMS = (
     *("random", "seam_head", "kv_deviation", "seam_head+query_attention+mean_shift", "seam_head+mean_shift"),
@@ -66,12 +67,13 @@ class Trial:
     """The arm and its budget: ``balanced@tier``, ``seam_head@0.15``."""
     budget: float
     policy: RecomputePolicy
+    answer: bool = False
+    """Also decode an answer, token by token: for what may be served, not for controls and rivals."""
 
 
-def bar_cells(cases: int, first_case: int) -> list[Cell]:
-    """The cells that the project's bars are about."""
-    transforms = ("composite_10", "reorder_10", "instruction_variant", *FACT_TRANSFORMS)
-    return [Cell(transform, 6000, cases, BAR_ARMS, first_case) for transform in transforms]
+def bar_cells(cases: int, first_case: int, arms: Sequence[str] = ()) -> list[Cell]:
+    """The cells that the project's bars are about, with further arms."""
+    return [Cell(transform, 6000, cases, (*BAR_ARMS, *arms), first_case) for transform in BAR_TRANSFORMS]
 
 
 def grid_cells(
@@ -126,11 +128,11 @@ def trial_of(arm: str, plan: Plan, budget: float) -> Trial | None:
     tier = name.removesuffix(UNPROBED)
     if tier in TIERS:
         choice = choose_policy(tier, plan, probing=tier == name, limit=float(limit) if at else None)
-        return choice and Trial(f"{name}@{limit or 'tier'}", choice.budget, choice.policy)
+        return choice and Trial(f"{name}@{limit or 'tier'}", choice.budget, choice.policy, answer=True)
     if name == "rotate_only":
-        return Trial("rotate_only@0", 0.0, policy_of(name))
+        return Trial("rotate_only@0", 0.0, policy_of(name), answer=True)
     budget = float(limit) if at else budget
-    return Trial(f"{name}@{budget:g}", budget, policy_of(name))
+    return Trial(f"{name}@{budget:g}", budget, policy_of(name), answer=name not in POLICIES)
 
 
 def policy_of(name: str) -> RecomputePolicy:

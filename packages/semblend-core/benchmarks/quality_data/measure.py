@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -71,7 +71,9 @@ class Subject:
                 tokens = case.donors[donor_id][:end]
                 self._donors[donor_id] = engine.capture(engine.prefill(tokens, room=0).workspace, end)
 
-    def measure(self, policy: RecomputePolicy, budget: float, *, timed: bool = True) -> tuple[Measured, float]:
+    def measure(
+        self, policy: RecomputePolicy, budget: float, *, answer: bool = True, timed: bool = True
+    ) -> tuple[Measured, float]:
         """The figures, and the largest difference of a logit of the first token."""
         assert self.plan is not None
         reused = prefill_reusing(
@@ -95,7 +97,7 @@ class Subject:
             recompute=recompute.share,
             flops_saved=saved,
             ttft_ratio=self.cold.seconds / prefill.seconds if timed else None,
-            answer=self._answer(self._greedy(prefill, logits)) if self.case.answer else None,
+            answer=self._answer(self._greedy(prefill, logits)) if answer and self.case.answer else None,
         )
         return figures, float((prefill.logits - self.cold.logits).abs().max())
 
@@ -104,14 +106,23 @@ class Subject:
         return self._answer(self._answer_part(self.continuation.tolist())) if self.case.answer else None
 
     def _greedy(self, prefill: Prefill, logits: Tensor) -> list[int]:
-        """The greedy answer; no token is decoded where the forced text shows that it is the cold one."""
-        ours = self._answer_part(self.continuation.tolist())
-        through = min(len(ours) + 1, ANSWER_TOKENS, self.continuation.size)
-        if bool(
-            (logits[:through].argmax(-1).cpu() == torch.from_numpy(self.continuation[:through].astype(np.int64))).all()
-        ):
-            return ours
-        return self._engine.decode(prefill, min(ANSWER_TOKENS, self.continuation.size))
+        """The greedy answer. Where the forced text shows that it is the cold one so far, no token of it is decoded."""
+        cold = self.continuation[:ANSWER_TOKENS]
+        chosen = logits[: cold.size].argmax(-1).cpu().numpy().astype(np.int32)
+        strays = np.flatnonzero(chosen != cold)
+        same = int(strays[0]) if strays.size else int(cold.size)
+        shared = self._answer_part(cold[:same].tolist())
+        if len(shared) < same or same == cold.size:
+            return shared
+        said = np.array([*shared, chosen[same]], np.int32)
+        if int(said[-1]) in self._engine.end_of_text:
+            return shared
+        so_far = np.concatenate([self.tokens, said])
+        prefill.workspace.truncate(self.tokens.size)
+        further = self._engine.compute(prefill.workspace, said, np.arange(self.tokens.size, so_far.size))
+        assert further is not None
+        behind = replace(prefill, token_ids=so_far, logits=further)
+        return [*said.tolist(), *self._engine.decode(behind, int(cold.size - said.size))]
 
     def _answer_part(self, tokens: list[int]) -> list[int]:
         """As far as an engine would have served it."""

@@ -88,7 +88,9 @@ class Study:
         record["layer_deviation"] = subject.layer_deviation()
         for trial in trials(cell, subject.plan, job.number):
             if trial.key not in job.measured:
-                measured, logit_error = subject.measure(trial.policy, trial.budget, timed=self._timed)
+                measured, logit_error = subject.measure(
+                    trial.policy, trial.budget, answer=trial.answer, timed=self._timed
+                )
                 record["trials"][trial.key] = asdict(measured)
                 if trial.key == "full_recompute@1":
                     record["full_recompute_max_abs"] = logit_error
