@@ -18,6 +18,7 @@ from semblend_core.contract import (
     Outcome,
     OutcomeKind,
     Plan,
+    ProbeEnd,
     ProviderStats,
     SelfTestResult,
     SelfTestState,
@@ -176,6 +177,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
 
     def note_background(self, tokens: int) -> None:
         self._counters.count_background(tokens)
+
+    def note_probe(self, end: ProbeEnd) -> None:
+        self._counters.count_probe(end)
 
     def stats(self) -> ProviderStats:
         return self._counters.snapshot(

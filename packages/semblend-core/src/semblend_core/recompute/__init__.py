@@ -11,7 +11,16 @@ from semblend_core.recompute.policies import (
     SeamHead,
     SharedSink,
 )
-from semblend_core.recompute.policy import Corrected, MeanShift, Recompute, RecomputePolicy, Scores
+from semblend_core.recompute.policy import (
+    Corrected,
+    MeanShift,
+    Pooling,
+    Probe,
+    Recompute,
+    RecomputePolicy,
+    Scores,
+    Selection,
+)
 from semblend_core.recompute.reuse import Reuse
 from semblend_core.recompute.tiers import TierChoice, choose_policy
 
@@ -21,6 +30,8 @@ __all__ = [
     "KVDeviation",
     "MeanShift",
     "Oracle",
+    "Pooling",
+    "Probe",
     "QueryAttention",
     "Random",
     "Recompute",
@@ -30,6 +41,7 @@ __all__ = [
     "Scores",
     "SeamAndTail",
     "SeamHead",
+    "Selection",
     "SharedSink",
     "TierChoice",
     "choose_policy",
