@@ -9,6 +9,7 @@ stays in that engine's adapter.
 
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
+from semblend_core.quality import Scored
 from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, take_rows
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
@@ -29,6 +30,7 @@ from semblend_core.serving.messages import (
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
+from semblend_core.serving.quality_guard import LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
 from semblend_core.serving.seeking import Seeker
@@ -37,9 +39,11 @@ from semblend_core.serving.tenants import Tenants
 from semblend_core.serving.wishes import Wish
 
 __all__ = [
+    "LIKELIEST",
     "Arrival",
     "CaptureOrder",
     "Claim",
+    "Comparison",
     "CorrectionOrder",
     "CostGate",
     "DonorBook",
@@ -55,10 +59,12 @@ __all__ = [
     "Namespaces",
     "Opening",
     "Part",
+    "QualityGuard",
     "RequestBook",
     "RequestLife",
     "RoundTime",
     "Rows",
+    "Scored",
     "Seeker",
     "SelfTest",
     "Stage",

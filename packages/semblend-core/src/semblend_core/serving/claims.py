@@ -34,6 +34,8 @@ class Claim:
     """What the forward computes inside the claim."""
     correction: MeanShift | None = None
     """How the forward corrects what it does not compute."""
+    spending: float = 1.0
+    """What it computes, by its tier's own budget."""
 
     @property
     def length(self) -> int:
@@ -132,20 +134,24 @@ def claim_by_tier(
     limit: float | None,
     correcting: bool | None,
     join_within: int = 0,
+    spending: float | None = 1.0,
 ) -> Claim | DeclineReason:
     """What a quality tier makes of a plan; or why it declines.
 
     ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
     taken without their correction. ``join_within``: rows with at most so many tokens between them become one.
+    ``spending``: so many times the tier's own budget; None: what was compared of this kind did not hold its target.
     """
-    choice = choose_policy(tier, plan, probing=False, limit=limit)
+    if spending is None:
+        return DeclineReason.QUALITY_TARGET
+    choice = choose_policy(tier, plan, probing=False, limit=limit, spending=spending)
     if choice is None:
         return DeclineReason.QUALITY_TIER
     decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
     if decided.correction is not None and correcting is False:
         return DeclineReason.QUALITY_TIER
     claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
-    return DeclineReason.TOO_FEW_TOKENS_SAVED if claim is None else claim
+    return DeclineReason.TOO_FEW_TOKENS_SAVED if claim is None else replace(claim, spending=spending)
 
 
 def _clipped(span: Span, end: int) -> Span:
