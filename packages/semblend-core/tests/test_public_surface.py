@@ -114,6 +114,7 @@ MODULE_NAMES = {
     ],
     "semblend_core.pins": ["Pins", "Relied", "changes_since", "take_pins", "why_changed"],
     "semblend_core.serving": [
+        "ANSWER_TOKENS",
         "LIKELIEST",
         "Arrival",
         "CaptureOrder",

@@ -30,7 +30,7 @@ from semblend_core.serving.messages import (
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
-from semblend_core.serving.quality_guard import LIKELIEST, Comparison, QualityGuard
+from semblend_core.serving.quality_guard import ANSWER_TOKENS, LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
 from semblend_core.serving.seeking import Seeker
@@ -39,6 +39,7 @@ from semblend_core.serving.tenants import Tenants
 from semblend_core.serving.wishes import Wish
 
 __all__ = [
+    "ANSWER_TOKENS",
     "LIKELIEST",
     "Arrival",
     "CaptureOrder",

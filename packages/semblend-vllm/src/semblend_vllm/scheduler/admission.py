@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
-from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
+from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings, Span
 from semblend_core.serving import (
     Arrival,
     Claim,
@@ -39,8 +40,10 @@ class Admission:
         ranks: int,
         correcting: bool,
         costs: CostGate,
+        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
-        self._lineages = lineages
+        """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
+        self._lineages, self._spending = lineages, spending
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
@@ -123,6 +126,7 @@ class Admission:
             limit=self._settings.recompute_limit,
             correcting=self._correcting,
             join_within=join_within,
+            spending=self._spending(plan.spans),
         )
         if not isinstance(claim, Claim):
             return claim
