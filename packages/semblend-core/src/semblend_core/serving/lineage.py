@@ -112,11 +112,18 @@ class LineageBook:
         return known
 
     def behind(
-        self, namespace: Namespace, token_ids: TokenIds, reach: int, parent: Lineage | None = None
+        self,
+        namespace: Namespace,
+        token_ids: TokenIds,
+        reach: int,
+        parent: Lineage | None = None,
+        *,
+        trusted: bool = True,
     ) -> Iterator[Lineage]:
         """The confirmed lineages that begin within the first ``reach`` tokens, and go on with these very tokens.
 
-        ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``.
+        ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``. ``trusted``: only such as are good
+        enough for others.
         """
         branches = self._roots.get(namespace.digest) if parent is None else parent.children
         if not branches:
@@ -124,7 +131,7 @@ class LineageBook:
         ahead = self.TOLD_APART_BY
         for end, path in prefix_digests(token_ids, [start + ahead for start in branches if start <= reach]):
             for lineage in branches[end - ahead].get(path, ()):
-                if lineage.confirmed and self._trusts(lineage):
+                if lineage.confirmed and (not trusted or self._trusts(lineage)):
                     yield lineage
 
     def forget_expired(self) -> list[Lineage]:

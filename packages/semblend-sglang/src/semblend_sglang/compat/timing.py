@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from semblend_core import AuditSink, Settings
+from semblend_core import AuditSink, Settings, Span
 from semblend_core.serving import CostGate, Part, contain
 from semblend_sglang.compat.support import resolved
 from semblend_sglang.compat.versions import installed_version
@@ -77,7 +77,13 @@ def _parts_and_moves(side: Side, batch: Any) -> tuple[list[Part] | None, dict[st
     return parts, moved
 
 
-def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tokens: int) -> CostGate:
+def cost_gate_of(
+    ctx: Any,
+    settings: Settings,
+    audit: AuditSink | None,
+    step_tokens: int,
+    spending: Callable[[Sequence[Span]], float],
+) -> CostGate:
     arguments, dtype = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache().dtype
     device = str(arguments.device)
     identity = {
@@ -91,4 +97,4 @@ def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tok
         "ranks": str(arguments.tp_size),
         "graphs": str(not arguments.disable_cuda_graph),
     }
-    return CostGate(settings, step_tokens, identity, audit)
+    return CostGate(settings, step_tokens, identity, audit, spending=spending)

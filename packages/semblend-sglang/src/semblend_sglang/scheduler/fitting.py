@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from semblend_core import DeclineReason, Plan, Settings
+from semblend_core import DeclineReason, Plan, Settings, Span
 from semblend_core.serving import Claim, CostGate, claim_by_tier
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
@@ -24,8 +25,16 @@ class BatchLimits:
 
 class Fitting:
     def __init__(
-        self, settings: Settings, donors: TreeDonors, limits: BatchLimits, page_size: int, costs: CostGate
+        self,
+        settings: Settings,
+        donors: TreeDonors,
+        limits: BatchLimits,
+        page_size: int,
+        costs: CostGate,
+        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
+        """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
+        self._spending = spending
         self._settings, self._donors, self._limits = settings, donors, limits
         self._page_size, self._costs = page_size, costs
 
@@ -44,6 +53,7 @@ class Fitting:
             limit=self._settings.recompute_limit,
             correcting=None,
             join_within=join_within,
+            spending=self._spending(plan.spans),
         )
         if isinstance(claim, DeclineReason):
             return claim
