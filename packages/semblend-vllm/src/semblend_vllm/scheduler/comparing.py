@@ -63,19 +63,16 @@ class Comparing:
     @contained
     def go_on(self) -> None:
         """Behind a step: begin what comes next, if there is room."""
-        comparison = self._guard.next() if self._side.compares else None
-        if comparison is None or self._request() is not None or not compat.has_room(self._scheduler):
-            return
-        if self._now is None or self._now.comparison is not comparison:
-            self._now = _UnderWay(comparison)
-        if self._now.scores:  # It has ended, and said nothing.
-            self._guard.drop(comparison, "failed")
-            return
-        try:
-            self._begin(self._now, comparison)
-        except Exception:
-            self._guard.drop(comparison, "failed")
-            raise
+        while self._side.compares and (comparison := self._guard.next()) is not None:
+            if self._request() is not None or not compat.has_room(self._scheduler):
+                return
+            if self._now is None or self._now.comparison is not comparison:
+                self._now = _UnderWay(comparison)
+            try:
+                self._begin(self._now, comparison)  # Or it is dropped, and the next one's turn comes.
+            except Exception:
+                self._guard.drop(comparison, "failed")
+                raise
 
     @contained
     def step_aside(self) -> None:
@@ -119,6 +116,9 @@ class Comparing:
     def _begin(self, under_way: _UnderWay, comparison: Comparison[Served]) -> None:
         served = comparison.note
         whole = len(served.names) * self._block_size
+        if under_way.scores:  # It has ended, and said nothing.
+            self._guard.drop(comparison, "failed")
+            return
         if comparison.reused is None:
             if compat.published_tokens(self._scheduler, served.names) < whole:
                 self._guard.drop(comparison, "evicted")
