@@ -96,7 +96,7 @@ class _WithRows:
             side.hear(told.kv_connector_worker_meta)
             told.kv_connector_worker_meta = None
             self._start_failed_over(side, model_runner_output)
-        self._comparing.hear(model_runner_output)
+        self._comparing.hear(scheduler_output, model_runner_output)
         answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self._background.go_on()
         if not self._background.is_busy:

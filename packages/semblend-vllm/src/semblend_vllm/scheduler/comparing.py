@@ -96,7 +96,7 @@ class Comparing:
             self._abort(request)
 
     @contained
-    def hear(self, model_runner_output: Any) -> None:
+    def hear(self, scheduler_output: Any, model_runner_output: Any) -> None:
         """Before vLLM takes the results of a step: the scores of ours are for us alone."""
         under_way = self._now
         if under_way is None or not under_way.scores:
@@ -106,10 +106,13 @@ class Comparing:
         if scored is None:
             return
         under_way.scores = False
-        if comparison.reused is None:
-            comparison.reused = scored
-        else:
+        computed = scheduler_output.num_scheduled_tokens[under_way.request_id]
+        if comparison.reused is not None:
             self._guard.finish(comparison, scored)
+        elif computed > comparison.text.size - len(comparison.note.names) * self._block_size:
+            self._guard.drop(comparison, "evicted")  # Some of the blocks went at the last moment.
+        else:
+            comparison.reused = scored
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
