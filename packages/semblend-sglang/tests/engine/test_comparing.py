@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,9 @@ def test_a_kind_that_strays_spends_more_and_is_declined_at_last(rig: Any, monkey
     assert len(spent) == 3
     assert spent == sorted(spent)
     assert rig.side.provider.stats().declines["quality_target"] == 1
+
+
+def test_the_dashboards_metrics_of_sglang_exist() -> None:
+    import sglang.srt.observability.metrics_collector as collector
+
+    assert '"sglang:time_to_first_token_seconds"' in Path(str(collector.__file__)).read_text()

@@ -78,7 +78,7 @@ class PaperWorker:
         self.strays = False
         """Whether it finds another token likeliest behind approximate KV."""
         self.tells_all_rows = True
-        """Of a prompt whose logprobs are asked for, as one of vLLM's model runners does; the other those it computed."""
+        """Of a prompt whose logprobs are asked for, as one of vLLM's runners does; the other: of what it computed."""
         self._self_test = {0: SelfTestResult(SelfTestState.PASSED)}
         self._lost: dict[Any, Any] = {}
 
