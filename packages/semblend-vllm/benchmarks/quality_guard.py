@@ -21,7 +21,9 @@ from typing import Any
 from _engine_under_test import Engine, add_engine_options
 
 from semblend_core import Settings
+from semblend_core.recompute import MeanShift
 from semblend_core.testing.benchmarks import Pairs, Prompts, deliver, options_of
+from semblend_vllm.scheduler import long_claims
 from semblend_vllm.scheduler import side as scheduler_side
 
 ARMS = {"off": 0.0, "default": Settings().quality_share, "all": 1.0}
@@ -141,17 +143,15 @@ def broken(engine: Engine, prompts: Prompts, options: argparse.Namespace) -> dic
         return bool(compare(kind, spending, agreement))
 
     guard._controller.compared = compared
-    make = scheduler_side.corrected
     for number in range(options.right + options.most):
         if number == options.right:
-            scheduler_side.corrected = lambda *order: turned_round(make(*order))
+            break_the_correction()
         agreements.clear()
         kind, spending = ask_one(engine, prompts, options, guard, f"broken-{number}")
         be_idle(engine)
         # What is served cold agrees with itself.
         rows.append({"kind": kind, "spending": spending, "agreement": agreements[0] if agreements else 1.0})
         print(f"{number}: {rows[-1]}", flush=True)
-    scheduler_side.corrected = make
     return verdict(rows, options) | {"comparisons": counted, "rows": rows}
 
 
@@ -168,12 +168,19 @@ def ask_one(engine: Engine, prompts: Prompts, options: argparse.Namespace, guard
     return kind, before[kind]
 
 
-def turned_round(order: Any) -> Any:
-    """A correction that does the opposite. It is made anew: policies share theirs."""
-    if order is not None:
-        order.shift = replace(order.shift)
-        object.__setattr__(order.shift, "strength", -order.shift.strength)
-    return order
+def break_the_correction() -> None:
+    """From now on it does the opposite."""
+    make = long_claims.corrected
+
+    def turned_round(*order: Any) -> Any:
+        made = make(*order)
+        if made is not None:
+            right = made.shift
+            made.shift = replace(right, strength=-right.strength, value_strength=-right.of_values, learned=False)
+        return made
+
+    MeanShift.__post_init__ = lambda self: None  # It refuses such.
+    long_claims.corrected = scheduler_side.corrected = turned_round
 
 
 def verdict(rows: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:

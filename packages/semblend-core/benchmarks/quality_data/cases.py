@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-
 from quality_data.sources import Asked, Encode, Passage, Sources
-from semblend_core import Span
-from semblend_core.recompute import most_alike
 
-DonorOf = Callable[[list[Passage], list[list[Passage]], int, tuple[int, ...]], tuple[int, ...]]
+Donors = dict[str, tuple[int, ...]]
+DonorsOf = Callable[[list[Passage], list[list[Passage]], int], Donors]
 
 INSTRUCTIONS = (
     "You are a careful assistant. Answer from the text only.",
@@ -43,8 +40,6 @@ class Case:
     donors: dict[str, tuple[int, ...]]
     recipient: tuple[int, ...]
     answer: str
-    spans: tuple[Span, ...] | None = None
-    """What to reuse, where the study decides it; None: what discovery finds."""
 
 
 class Cases:
@@ -62,7 +57,7 @@ class Cases:
             "reorder_8": lambda: self._reordered(8),
             "composite_4": lambda: self._composite("composite_4", self._unrelated),
             "composite_4_shared_sink": lambda: self._composite("composite_4_shared_sink", self._alone),
-            "composite_4_like_context": lambda: self._composite("composite_4_like_context", self._most_alike),
+            "composite_4_like_context": lambda: self._composite("composite_4_like_context", self._two_each),
             "sparse_edit": self._edited,
             "entity_swap": self._swapped,
         }
@@ -91,52 +86,37 @@ class Cases:
             moved = [texts[part] for part in order]
             yield self._case(f"reorder_{parts}", _named(group), {"donor": donor}, instruction, moved, asked)
 
-    def _composite(self, transform: str, donor_of: DonorOf) -> Iterator[Case]:
+    def _composite(self, transform: str, donors_of: DonorsOf) -> Iterator[Case]:
         """Each passage was served in another request."""
         groups = self._groups(4)
         for number, wanted in enumerate(groups):
             others = [groups[(number + step) % len(groups)] for step in (1, 2, 3)]
             asked = wanted[number % 4].asked[0]
             texts = [passage.tokens for passage in wanted]
-            recipient = self._prompt(INSTRUCTIONS[4], texts, asked)
-            donors = {f"donor-{place}": donor_of(wanted, others, place, recipient) for place in range(4)}
-            case = self._case(transform, _named(wanted), donors, INSTRUCTIONS[4], texts, asked)
-            # Donors that have each other's passages would leave the choice to discovery.
-            chosen = transform == "composite_4_like_context"
-            yield replace(case, spans=_own_spans(wanted, donors, recipient)) if chosen else case
+            donors = {
+                f"donor-{place}{which}": donor
+                for place in range(4)
+                for which, donor in donors_of(wanted, others, place).items()
+            }
+            yield self._case(transform, _named(wanted), donors, INSTRUCTIONS[4], texts, asked)
 
-    def _unrelated(
-        self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def _unrelated(self, wanted: list[Passage], others: list[list[Passage]], place: int) -> Donors:
         """Among passages that the recipient has none of, at another place."""
         neighbours = [group[place].tokens for group in others]
         slot = (place + 1) % 4
         texts = [*neighbours[:slot], wanted[place].tokens, *neighbours[slot:]]
-        return self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])
+        return {"": self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])}
 
-    def _alone(
-        self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def _alone(self, wanted: list[Passage], others: list[list[Passage]], place: int) -> Donors:
         """By itself behind the front that all requests share."""
-        return self._prompt(INSTRUCTIONS[4], [wanted[place].tokens], wanted[place].asked[0])
+        return {"": self._prompt(INSTRUCTIONS[4], [wanted[place].tokens], wanted[place].asked[0])}
 
-    def _most_alike(
-        self, wanted: list[Passage], others: list[list[Passage]], place: int, recipient: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """The better of two donors: the unrelated one, and one with two of the recipient's passages in front."""
+    def _two_each(self, wanted: list[Passage], others: list[list[Passage]], place: int) -> Donors:
+        """One with two of the recipient's passages in front, and a newer, unrelated one: discovery has the choice."""
         friends = [passage.tokens for passage in wanted if passage is not wanted[place]][:2]
         texts = [*reversed(friends), wanted[place].tokens, others[0][place].tokens]
-        candidates = {
-            "unrelated": self._unrelated(wanted, others, place, recipient),
-            "related": self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0]),
-        }
-        passage = wanted[place].tokens
-        spans = [
-            Span(_find(recipient, passage), name, _find(tokens, passage), len(passage))
-            for name, tokens in candidates.items()
-        ]
-        arrays = {name: np.array(tokens, np.int32) for name, tokens in candidates.items()}
-        return candidates[most_alike(np.array(recipient, np.int32), spans, arrays).donor_id]
+        related = self._prompt(INSTRUCTIONS[place], texts, wanted[place].asked[0])
+        return {"-related": related, "-unrelated": self._unrelated(wanted, others, place)[""]}
 
     def _edited(self) -> Iterator[Case]:
         for number, document in enumerate(self._sources.documents(self._tokens)):
@@ -197,20 +177,6 @@ class Cases:
 
 def _named(group: Sequence[Passage]) -> str:
     return "+".join(passage.source for passage in group)
-
-
-def _find(tokens: tuple[int, ...], part: tuple[int, ...]) -> int:
-    return next(at for at in range(len(tokens)) if tokens[at : at + len(part)] == part)
-
-
-def _own_spans(
-    wanted: Sequence[Passage], donors: dict[str, tuple[int, ...]], recipient: tuple[int, ...]
-) -> tuple[Span, ...]:
-    """Each passage from its own donor."""
-    return tuple(
-        Span(_find(recipient, passage.tokens), name, _find(tokens, passage.tokens), len(passage.tokens))
-        for passage, (name, tokens) in zip(wanted, donors.items(), strict=True)
-    )
 
 
 def _with_other_names(text: str, names: dict[str, str]) -> str:

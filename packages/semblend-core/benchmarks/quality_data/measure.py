@@ -172,8 +172,6 @@ class Subject:
 
 def find_plan(case: Case) -> Plan | None:
     """What discovery finds at its defaults behind the exact prefix that an engine's own cache would cover."""
-    if case.spans is not None:
-        return Plan.over("study", len(case.recipient), 0, case.spans)
     provider = create_provider(Settings(lookup_budget_ms=10_000.0), engine="study")
     for donor_id, tokens in case.donors.items():
         provider.offer_donor(DonorOffer(donor_id, NAMESPACE, np.array(tokens, np.int32)))

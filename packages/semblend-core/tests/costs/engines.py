@@ -41,6 +41,11 @@ def cpu(step: StepShape) -> float:
     return 1500 + 900 * step.tokens + 0.05 * step.attention + 200 * step.sequences + 3 * step.moved
 
 
+def with_dear_steps(step: StepShape) -> float:
+    """One step with reuse pays for a long prompt, two do not."""
+    return 2000 + 18_000 * step.reuses + 5.0 * step.tokens
+
+
 def with_dear_rows(step: StepShape) -> float:
     return small_model_on_gpu(step) + 4000 * step.sequences
 
@@ -82,6 +87,7 @@ class SyntheticEngine:
     audit: Any = None
     settings: dict[str, Any] = field(default_factory=dict)
     identity: dict[str, str] | None = None
+    probe_layers: int | None = None
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -106,7 +112,9 @@ class SyntheticEngine:
         return Served(claim, reason, self.takes(work), self.takes(cold))
 
     def claim_for(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
-        return claim_by_tier(plan, self.tier, 16, limit=None, correcting=True, join_within=join_within)
+        return claim_by_tier(
+            plan, self.tier, 16, limit=None, correcting=True, join_within=join_within, probe_layers=self.probe_layers
+        )
 
     def whole(self, plan: Plan) -> float:
         """What the whole plan takes, by what a cold prefill takes."""

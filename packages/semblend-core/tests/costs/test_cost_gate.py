@@ -26,6 +26,7 @@ from .engines import (
     passages,
     small_model_on_gpu,
     with_dear_rows,
+    with_dear_steps,
 )
 
 LENGTHS = (2000, 6000, 16_000, 32_000)
@@ -361,3 +362,13 @@ def test_a_least_gain_is_respected() -> None:
     engine = SyntheticEngine(cpu, settings={"min_gain_us": 1e9})
     serve_all(engine, 1)
     assert engine.serve(passages(6000, 1)).reason is DeclineReason.DOES_NOT_PAY
+
+
+@pytest.mark.parametrize(("formula", "probed"), [(cpu, True), (with_dear_steps, False)])
+def test_a_probe_is_made_where_its_step_pays_too(formula: Formula, probed: bool) -> None:
+    engine = SyntheticEngine(formula)
+    serve_all(engine, 4)
+    engine.probe_layers = 28
+    claim = engine.serve(passages(8000, 4)).claim
+    assert claim is not None
+    assert (claim.probing is not None) == probed

@@ -16,12 +16,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
 from semblend_core.control import ControlServer, TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreOptions
-from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews
+from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews, contain
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
 from semblend_vllm.compat import kv_memory
 from semblend_vllm.compat.announcements import ExactAnnouncements
 from semblend_vllm.compat.log import join_engines_log
+from semblend_vllm.compat.looking import show_queries
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.new_weights import tell_of_new_weights
 from semblend_vllm.compat.resets import on_reset
@@ -72,11 +73,11 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         elif role == KVConnectorRole.SCHEDULER:
             # A donor that is gone when it is needed must cost a prefill and not the request.
             vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
-            self.scheduler_side = side = self._new_scheduler_side()
+            self.scheduler_side = side = self._new_scheduler_side(kv_memory.layers_in(kv_cache_config))
             commands = TenantCommands(side.purge_tenant, side.show_tenant)
             self._control = open_control(self.settings, "scheduler", commands)
 
-    def _new_scheduler_side(self) -> SchedulerSide:
+    def _new_scheduler_side(self, layers: int) -> SchedulerSide:
         audit, scheduler = open_audit(self.settings, "vllm"), self._config.scheduler_config
         provider = create_provider(self.settings, engine="vllm", audit=audit)
         provider.on_init()
@@ -94,6 +95,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             audit=audit,
             guard=guard,
             correcting=kv_memory.why_no_steps_between_layers(self._config) is None,
+            layers=layers,
         )
 
     # --- The scheduler's half ------------------------------------------------------------------------------------
@@ -179,6 +181,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             return
         tell_of_new_weights(self.worker_side)
         self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
+        contain("showing queries to probes", show_queries, self._config, self._layers, self.worker_side.look)
         neighbour.announce(self._config, self.worker_side)
         commands = TenantCommands(self.worker_side.purge, self.worker_side.held_by)
         self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)

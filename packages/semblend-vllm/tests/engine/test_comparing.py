@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from semblend_core.recompute import MeanShift
+from semblend_vllm.scheduler import long_claims
 from semblend_vllm.scheduler import side as scheduler_side
 
 WORDS = "harbour archive orchard theatre market bakery ferry sold painted lost measured opened rebuilt drew"
@@ -83,16 +85,17 @@ def test_a_broken_correction_is_noticed_and_taken_out_of_service(
     engine: Any, comparing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Far stronger than it should be, and the other way round, as a few layers forgive much."""
-    make = scheduler_side.corrected
+    make = long_claims.corrected
 
     def broken(*arguments: Any) -> Any:
         order = make(*arguments)
         if order is not None:
-            order.shift = replace(order.shift)
-            object.__setattr__(order.shift, "strength", -20.0)
+            order.shift = replace(order.shift, strength=-20.0, value_strength=-20.0, learned=False)
         return order
 
-    monkeypatch.setattr(scheduler_side, "corrected", broken)
+    monkeypatch.setattr(MeanShift, "__post_init__", lambda self: None)  # It refuses such.
+    for module in (long_claims, scheduler_side):
+        monkeypatch.setattr(module, "corrected", broken)
     for number in range(2, 60):
         answer = ask_about(engine, number)
         be_idle(engine)

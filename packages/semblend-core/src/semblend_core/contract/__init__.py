@@ -13,7 +13,7 @@ from semblend_core.contract.lookup import (
     SemanticLookupProvider,
 )
 from semblend_core.contract.namespace import Namespace, tenant_of, tenant_of_salt
-from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, short_id
+from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, ProbeEnd, short_id
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
 from semblend_core.contract.self_test import SelfTestResult, SelfTestState
@@ -34,6 +34,7 @@ __all__ = [
     "Outcome",
     "OutcomeKind",
     "Plan",
+    "ProbeEnd",
     "ProviderStats",
     "Row",
     "RowKind",

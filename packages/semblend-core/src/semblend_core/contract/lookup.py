@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from semblend_core.contract.namespace import Namespace
-from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind
+from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, ProbeEnd
 from semblend_core.contract.plan import Plan
 from semblend_core.contract.self_test import SelfTestResult, SelfTestState
 from semblend_core.contract.tokens import TokenIds, as_token_ids
@@ -118,6 +118,8 @@ class ProviderStats:
     evicted_donors: int = 0
     background_tokens: int = 0
     """Computed exactly while the engine had room, since many had asked for them or to compare an answer."""
+    probes: Mapping[ProbeEnd, int] = field(default_factory=dict)
+    """Requests for which a first step looked where their question looks, by what became of it."""
     donors: int = 0
     donor_bytes: int = 0
     """What the provider holds for its donors, tokens and index included."""
@@ -187,6 +189,9 @@ class SemanticLookupProvider(ABC):
 
     def note_background(self, tokens: int) -> None:  # noqa: B027
         """The engine computed so many tokens exactly that no request had asked it to compute now."""
+
+    def note_probe(self, end: ProbeEnd) -> None:  # noqa: B027
+        """What became of a first step that was to show where a request's question looks. To be counted."""
 
     @abstractmethod
     def stats(self) -> ProviderStats:

@@ -69,6 +69,17 @@ class DeclineReason(StrEnum):
     """A donor holds most of it; it is kept when it is asked for again."""
 
 
+class ProbeEnd(StrEnum):
+    """What became of a probe: a first step that shows where a request's question looks."""
+
+    CHOSE = "chose"
+    """Rows were chosen by what it showed."""
+    FAILED = "failed"
+    """It showed nothing. The request got the rows that its tier computes without a probe."""
+    ENDED = "ended"
+    """The request ended or started over before it could be of use."""
+
+
 class OutcomeKind(StrEnum):
     EXACT_PREFIX = "exact_prefix"
     """The engine's own prefix cache served all that could be served."""

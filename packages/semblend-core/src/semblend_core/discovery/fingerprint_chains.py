@@ -122,8 +122,21 @@ class FingerprintChains:
         found, slots = self._table.find(tags)
         return self._at(self._table.values_at(slots), positions[found])
 
-    def have_older(self, newest: Candidates) -> bool:
-        return bool(np.take(self._older, newest.entry).any())
+    def with_an_older(self, newest: Candidates) -> Candidates:
+        """Those whose fingerprint occurs more than once."""
+        return newest.where(np.take(self._older, newest.entry).nonzero()[0])
+
+    def from_entries(self, entries: Links, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Offsets and donors of ``count`` occurrences from each of ``entries`` on to older ones; donor -1: no more.
+
+        Entries from before the last change may by now be another's, or nobody's.
+        """
+        chain = np.empty((count, entries.size), np.uint32)
+        chain[0] = entries
+        for step in range(1, count):
+            np.take(self._older, chain[step - 1], out=chain[step], mode="clip")
+        owners = np.take(self._page_owner, chain.T >> _PAGE_BITS, mode="clip")
+        return np.take(self._offset, chain.T, mode="clip").astype(np.int64), owners.astype(np.int64)
 
     def with_older(self, newest: Candidates, depth: int) -> Candidates:
         """``newest`` and the occurrences before them, up to ``depth`` per tag in all."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import triton
+from torch import Tensor
 
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
@@ -60,27 +61,31 @@ def launches(
     corrected_rows = rows_per_program(max(key_dim, value_dim) * pool.dtype.itemsize, TILE_BYTES)
     measured_rows = max(FEWEST_ROWS, corrected_rows)
 
-    is_measured = np.zeros(places.blocks.size * places.block_size, np.uint8)
+    is_measured = np.zeros(len(places.blocks) * places.block_size, np.uint8)
     is_measured[measured.rows - places.first_position] = 1
     measured_spans, first_measured = tiles(measured.counts, measured_rows)
     corrected_spans, first_corrected = tiles(places.lengths * heads, corrected_rows)
     host_tables: dict[str, npt.NDArray[Any]] = {
         "layer_starts": pool.layer_starts,
-        "blocks": places.blocks,
         "starts": places.starts,
         "lengths": places.lengths,
         "is_measured": is_measured,
         "row_offsets": measured.offsets.astype(np.int32),
         "row_counts": measured.counts.astype(np.int32),
         "first_rows": (np.cumsum(measured.counts) - measured.counts).astype(np.int32),
-        "shares": (measured.strength / measured.counts).astype(np.float32),
+        "shares": (measured.shift.strength / measured.counts).astype(np.float32),
         "measured_spans": measured_spans,
         "first_measured": first_measured,
         "measured_tiles": -(-measured.counts // measured_rows).astype(np.int32),
         "corrected_spans": corrected_spans,
         "first_corrected": first_corrected,
     }
-    tables = dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
+    there: dict[str, Tensor] = {}
+    if isinstance(places.blocks, Tensor):
+        there["blocks"] = places.blocks
+    else:
+        host_tables["blocks"] = places.blocks
+    tables = there | dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
     cos, sin = resident_angles(rotation, pool.device, int(places.lengths.max()))
     sums, means = (
         torch.empty((rows, heads, width), dtype=torch.float32, device=pool.device)

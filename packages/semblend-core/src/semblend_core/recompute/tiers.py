@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 from semblend_core.contract import Plan, Span
 from semblend_core.recompute.policies import QueryAttention, SeamAndTail, SeamHead
-from semblend_core.recompute.policy import Corrected, RecomputePolicy
+from semblend_core.recompute.policy import Corrected, MeanShift, RecomputePolicy
 from semblend_core.recompute.reuse import from_one_place
 from semblend_core.settings import QualityTier
 
 SEAM_TOKENS = 16
 MOST_SPENT = 0.5
 """Of the reused tokens, where more is spent than a tier was measured with. Beyond it, better computed cold."""
+ROW_SHIFT = MeanShift(0.6, value_strength=0.4, reach=64.0, likeness=3.0, learned=True)
+"""The correction of the balanced tier. Near and like rows say most; K follows them further than V does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ _ONE_PLACE_FAST = TierChoice(SeamAndTail(seam=32, after_edit=4, tail=16), 0.05)
 _ONE_PLACE = TierChoice(SeamAndTail(), 0.08)
 _ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=128, after_edit=16, tail=64), 0.15)
 _SEVERAL_PLACES_FAST = TierChoice(SeamHead(SEAM_TOKENS), 0.05)
-_SEVERAL_PLACES = TierChoice(Corrected(QueryAttention(seam=SEAM_TOKENS)), 0.15)
-_SEVERAL_PLACES_UNPROBED = TierChoice(Corrected(SeamHead()), 0.15)
+_SEVERAL_PLACES = TierChoice(Corrected(QueryAttention(40, (0.5, 0.95), "max"), ROW_SHIFT), 0.15)
+_SEVERAL_PLACES_UNPROBED = TierChoice(Corrected(SeamHead(), ROW_SHIFT), 0.15)
 
 
 def choose_policy(

@@ -10,7 +10,15 @@ stays in that engine's adapter.
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.quality import Scored
-from semblend_core.serving.claims import Claim, Rows, claim_by_tier, claim_of, take_rows
+from semblend_core.serving.claims import (
+    Claim,
+    Rows,
+    claim_by_scores,
+    claim_by_tier,
+    claim_of,
+    rows_by_scores,
+    take_rows,
+)
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
@@ -25,11 +33,13 @@ from semblend_core.serving.messages import (
     CorrectionOrder,
     Landed,
     LoadOrder,
+    ProbeOrder,
     StepWork,
     WorkerNews,
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
+from semblend_core.serving.probing import Probing, probing_of
 from semblend_core.serving.quality_guard import ANSWER_TOKENS, LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
@@ -60,6 +70,8 @@ __all__ = [
     "Namespaces",
     "Opening",
     "Part",
+    "ProbeOrder",
+    "Probing",
     "QualityGuard",
     "RequestBook",
     "RequestLife",
@@ -73,11 +85,14 @@ __all__ = [
     "Tenants",
     "Wish",
     "WorkerNews",
+    "claim_by_scores",
     "claim_by_tier",
     "claim_of",
     "contain",
     "contained",
     "may_share",
+    "probing_of",
+    "rows_by_scores",
     "shown_as_cached",
     "take_rows",
     "token_ids_of",

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from semblend_core.contract import DeclineReason, Plan, Span, joined_runs
-from semblend_core.recompute import MeanShift, choose_policy
+from semblend_core.recompute import MeanShift, Scores, choose_policy
+from semblend_core.serving.probing import Probing, probing_of
 from semblend_core.settings import QualityTier
 
 Run: TypeAlias = tuple[int, int]
@@ -36,6 +37,9 @@ class Claim:
     """How the forward corrects what it does not compute."""
     spending: float = 1.0
     """What it computes, by its tier's own budget."""
+    probing: Probing | None = None
+    """How other rows are chosen, once a first step has shown where the question looks. ``rows`` stand until then, and
+    where that fails."""
 
     @property
     def length(self) -> int:
@@ -46,9 +50,37 @@ class Claim:
         return sum(end - start for start, end in self.rows)
 
     @property
+    def most_row_tokens(self) -> int:
+        """The same with whatever rows a probe may choose."""
+        if self.probing is None:
+            return self.row_tokens
+        plan, most_chosen = self.probing.plan, int(self.probing.choice.budget * self.probing.plan.reused_tokens)
+        gaps = sum(min(row.end, self.end) - row.start for row in plan.rows if row.start < self.end)
+        return max(self.row_tokens, gaps + most_chosen)
+
+    @property
     def reused_tokens(self) -> int:
         """Tokens of the claim that are loaded and not computed."""
         return self.length - self.row_tokens
+
+    @property
+    def first_rows(self) -> Rows:
+        """What is computed first: of a probe, if there is one."""
+        return self.rows if self.probing is None else self.probing.rows
+
+    @property
+    def first_row_tokens(self) -> int:
+        return sum(end - start for start, end in self.first_rows)
+
+    @property
+    def blocks_for(self) -> int:
+        """Up to where the first rows reach into the prompt, or the claim."""
+        return self.end if self.probing is None else self.probing.plan.prompt_tokens
+
+    @property
+    def loaded_spans(self) -> tuple[Span, ...]:
+        """What is relocated: for a probe also what the claim does not reach."""
+        return self.spans if self.probing is None else self.probing.plan.spans
 
     @property
     def first_approximate(self) -> int:
@@ -85,6 +117,19 @@ class Claim:
                 rows.append((start, end))
         return replace(self, rows=tuple(rows))
 
+    def up_to_question(self, page_size: int) -> Claim:
+        """With all spans that a probe may look at, for engines that are told of a claim's end before they probe."""
+        assert self.probing is not None
+        plan = self.probing.plan
+        end = plan.computed_tail // page_size * page_size
+        spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
+        rows = tuple(joined_runs([*self.rows, (self.end, end)])) if end > self.end else self.rows
+        return replace(self, end=end, spans=spans, rows=rows)
+
+    def unprobed(self) -> Claim:
+        """The same claim with the rows that it has."""
+        return replace(self, probing=None)
+
     def moved_only(self) -> Claim:
         """The same claim with spans cut to what no row computes, for engines that correct nothing."""
         return replace(self, spans=tuple(piece for span in self.spans for piece in _without(span, self.rows)))
@@ -92,7 +137,7 @@ class Claim:
     def _ending_at(self, end: int) -> Claim | None:
         spans = tuple(_clipped(span, end) for span in self.spans if span.target_start < end)
         rows = tuple((row_start, min(row_end, end)) for row_start, row_end in self.rows if row_start < end)
-        cut = replace(self, end=end, spans=spans, rows=rows)
+        cut = replace(self, end=end, spans=spans, rows=rows, probing=None)
         return cut if end > self.start and spans and cut.reused_tokens > 0 else None
 
 
@@ -134,13 +179,17 @@ def claim_by_tier(
     limit: float | None,
     correcting: bool | None,
     join_within: int = 0,
+    probe_layers: int | None = None,
+    block: int = 1,
     spending: float | None = 1.0,
 ) -> Claim | DeclineReason:
     """What a quality tier makes of a plan; or why it declines.
 
     ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
     taken without their correction. ``join_within``: rows with at most so many tokens between them become one.
-    ``spending``: so many times the tier's own budget; None: what was compared of this kind did not hold its target.
+    ``probe_layers``: the model's layers, where the engine can see their attention; None: it cannot, or shall not.
+    ``block``: rows that are chosen by a probe are whole blocks of so many tokens. ``spending``: so many times the
+    tier's own budget; None: what was compared of this kind did not hold its target.
     """
     if spending is None:
         return DeclineReason.QUALITY_TARGET
@@ -151,7 +200,46 @@ def claim_by_tier(
     if decided.correction is not None and correcting is False:
         return DeclineReason.QUALITY_TIER
     claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
-    return DeclineReason.TOO_FEW_TOKENS_SAVED if claim is None else replace(claim, spending=spending)
+    if claim is None:
+        return DeclineReason.TOO_FEW_TOKENS_SAVED
+    claim = replace(claim, spending=spending)
+    if probe_layers is None:
+        return claim
+    found = probing_of(
+        plan,
+        tier,
+        limit=limit,
+        model_layers=probe_layers,
+        block=block,
+        join_within=join_within,
+        spending=spending,
+    )
+    return replace(claim, probing=found)
+
+
+def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
+    """The claim with rows where the question looks, by what its probe has shown.
+
+    It may end elsewhere. Spans that its plan has behind that end are in place already, and are computed over.
+    """
+    probing = claim.probing
+    assert probing is not None
+    decided = probing.decide(scores)
+    correction = None if claim.correction is None else decided.correction
+    chosen = claim_of(decided.plan, page_size, correction, probing.join_within)
+    return claim.unprobed() if chosen is None else replace(chosen, spending=claim.spending)
+
+
+def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
+    """The same for a claim whose end stands, in at most so many rows. None: that would compute more than it may."""
+    probing = claim.probing
+    assert probing is not None
+    decided = probing.decide(scores)
+    runs = ((row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end)
+    rows = tuple(joined_runs(runs, probing.join_within))
+    correction = None if claim.correction is None else decided.correction
+    chosen = replace(claim, rows=rows, correction=correction, probing=None).with_rows(most_rows)
+    return chosen if chosen.row_tokens <= claim.most_row_tokens and len(chosen.rows) <= most_rows else None
 
 
 def _clipped(span: Span, end: int) -> Span:

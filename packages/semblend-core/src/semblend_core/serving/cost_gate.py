@@ -176,8 +176,8 @@ class CostGate:
             made = self._make_claims(plan, forecasts, claim_for)
             if isinstance(made, DeclineReason):
                 return made
-            chosen, steps = made
-            seemed_to_pay, weighed = weighed.pays, self._weigh(cold, steps)
+            seemed_to_pay = weighed.pays
+            chosen, steps, weighed = self._weigh_claim(plan, cold, *made)
             trial = trial and not weighed.pays
             if seemed_to_pay and not weighed.pays:
                 kind = steps[0].kind
@@ -268,6 +268,17 @@ class CostGate:
         cold, reuse = self.times.predict(cold_steps), self.times.predict(steps)
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
         return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain)
+
+    def _weigh_claim(
+        self, plan: Plan, cold: list[StepShape], claim: Claim, steps: list[StepShape]
+    ) -> tuple[Claim, list[StepShape], _Weighed]:
+        """A claim with a probe if it pays with the probe's step, else without."""
+        weighed = self._weigh(cold, steps)
+        if claim.probing is None or weighed.pays:
+            return claim, steps, weighed
+        plain = claim.unprobed()
+        steps = claim_steps(plain, plan.prompt_tokens, self._step_tokens)
+        return plain, steps, self._weigh(cold, steps)
 
     def _measured(self, judgement: Judgement) -> None:
         """A trial that took less than what is done instead: the next tells whether that was luck."""

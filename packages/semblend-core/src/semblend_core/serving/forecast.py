@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from semblend_core.contract import Plan, Span
 from semblend_core.costs import Part, StepShape
 from semblend_core.serving.claims import Claim, Rows, take_rows
+
+MOST_LIKELY_RUN = 4
+"""Tokens of one row that a probe chooses, as a rule: attention gathers around words."""
 
 
 def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:
@@ -14,18 +18,40 @@ def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:
 
 
 def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int) -> list[StepShape]:
-    """Rows in front of the rest of the prompt; in steps of their own where one cannot hold them."""
+    """A probe, if there is one; rows in front of the rest of the prompt, in their own steps if one cannot hold them."""
     moved = sum(span.length for span in claim.spans)
     corrected = 0 if claim.correction is None else moved
+    if claim.probing is not None:
+        probe = _rows_over_steps(claim.probing.rows, step_tokens, moved, 0)
+        return probe + _claim_steps(_as_if_chosen(claim), prompt_tokens, step_tokens, 0, corrected)
+    return _claim_steps(claim, prompt_tokens, step_tokens, moved, corrected)
+
+
+def _claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int, moved: int, corrected: int) -> list[StepShape]:
     if claim.row_tokens < step_tokens:
         return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
+    shapes = _rows_over_steps(claim.rows, step_tokens, moved, corrected)
+    return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
+
+
+def _as_if_chosen(claim: Claim) -> Claim:
+    """As many tokens as the claim's own rows, in about as many rows as a probe will choose: who knows which."""
+    assert claim.probing is not None
+    most = max(len(claim.rows), claim.row_tokens // max(MOST_LIKELY_RUN, claim.probing.block))
+    shortest = -(-claim.row_tokens // max(1, most))
+    rows: list[tuple[int, int]] = []
+    for start, end in claim.rows:
+        rows += [(piece, min(end, piece + shortest)) for piece in range(start, end, shortest)]
+    return replace(claim, rows=tuple(rows), probing=None)
+
+
+def _rows_over_steps(rows: Rows, step_tokens: int, moved: int, corrected: int) -> list[StepShape]:
     shapes: list[StepShape] = []
-    left = claim.rows
-    while left:
-        taken, left = take_rows(left, step_tokens, len(left))
+    while rows:
+        taken, rows = take_rows(rows, step_tokens, len(rows))
         first = not shapes
         shapes.append(StepShape.of(_row_parts(taken), moved=moved * first, corrected=corrected * first))
-    return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
+    return shapes
 
 
 def planned_steps(

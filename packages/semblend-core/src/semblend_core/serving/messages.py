@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TokenIds
-from semblend_core.recompute import MeanShift
+from semblend_core.recompute import MeanShift, Scores
 from semblend_core.serving.claims import Rows
 from semblend_core.serving.prefixes import DonorName
 
@@ -36,6 +38,18 @@ class CorrectionOrder:
     rows: Rows
     """What the same step computes inside the spans and between them."""
     shift: MeanShift
+
+
+@dataclass
+class ProbeOrder:
+    """See inside the forward where a question looks."""
+
+    request_id: str
+    block_ids: list[int]
+    question: tuple[int, int]
+    """[start, end) of its tokens, which the same step computes."""
+    layers: range
+    """Whose attention counts."""
 
 
 @dataclass
@@ -70,6 +84,7 @@ class StepWork:
 
     loads: list[LoadOrder] = field(default_factory=list)
     corrections: list[CorrectionOrder] = field(default_factory=list)
+    probes: list[ProbeOrder] = field(default_factory=list)
     captures: list[CaptureOrder] = field(default_factory=list)
     fetches: list[FetchOrder] = field(default_factory=list)
     unwanted: list[str] = field(default_factory=list)
@@ -101,6 +116,8 @@ class WorkerNews:
     """Donors that are not, or no longer, kept."""
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
+    scores: dict[str, Scores | None] = field(default_factory=dict)
+    """By request: how much its question attends to each token, in half precision. None: it could not be seen."""
     self_test: dict[int, SelfTestResult] = field(default_factory=dict)
     """By rank, where it has changed."""
     no_correction: str | None = None
@@ -110,7 +127,8 @@ class WorkerNews:
 
     def __bool__(self) -> bool:
         donors = (self.durable, self.recovered, self.fetched, self.lost)
-        return any((*donors, self.landed, self.failed, self.self_test, self.no_correction, self.weights))
+        loads = (self.landed, self.failed, self.scores)
+        return any((*donors, *loads, self.self_test, self.no_correction, self.weights))
 
     def joined(self, other: WorkerNews) -> WorkerNews:
         """The news of several ranks as one. A load has landed where it has at every rank."""
@@ -128,10 +146,19 @@ class WorkerNews:
             lost=self.lost | other.lost,
             landed=landed,
             failed=self.failed | other.failed,
+            scores={
+                request: _most(self.scores.get(request), other.scores.get(request))
+                for request in self.scores | other.scores
+            },
             self_test=self.self_test | other.self_test,
             no_correction=self.no_correction or other.no_correction,
             weights=max(self.weights, other.weights),
         )
+
+
+def _most(ours: Scores | None, theirs: Scores | None) -> Scores | None:
+    """Of two ranks, each with some of the heads."""
+    return None if ours is None or theirs is None else np.maximum(ours, theirs)
 
 
 def _united(ours: dict[Key, frozenset[int]], theirs: dict[Key, frozenset[int]]) -> dict[Key, frozenset[int]]:

@@ -14,6 +14,7 @@ from semblend_core.settings.installed import warn_of_unknown
 from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, TenantIds, Text, Unset, Whole
 
 QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
+Probe: TypeAlias = Literal["auto", "never"]
 Eviction: TypeAlias = Literal["lru", "lfu"]
 Sharing: TypeAlias = Literal["salted", "all"]
 CachedTokens: TypeAlias = Literal["rounded", "left_out", "exact"]
@@ -92,6 +93,20 @@ class Settings(DeclaredSettings):
         None,
         Unset(Number(0, 1)),
         "Most of the reused tokens that a quality tier may compute afresh; unset: what the tier was measured with.",
+    )
+    probe: Probe = setting(
+        "planning",
+        "auto",
+        Choice(get_args(Probe)),
+        "Whether a first small step may look where the question looks, so that a tier computes that afresh: where it "
+        "pays, or never.",
+    )
+    corrections_dir: str = setting(
+        "planning",
+        "",
+        Text("folder, or `none`"),
+        "Where corrections that were fitted for a model are looked for; empty: `semblend/corrections` in "
+        "`XDG_CACHE_HOME` or `~/.cache`.",
     )
     min_span_tokens: int = setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
     min_reuse_ratio: float = setting(

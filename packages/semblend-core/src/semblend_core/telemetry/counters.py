@@ -15,6 +15,7 @@ from semblend_core.contract import (
     OfferResult,
     Outcome,
     OutcomeKind,
+    ProbeEnd,
     ProviderStats,
     SelfTestState,
 )
@@ -38,6 +39,7 @@ class ProviderCounters:
         self._confirmed_tokens = 0
         self._evicted_donors = 0
         self._background_tokens = 0
+        self._probes: Counter[ProbeEnd] = Counter()
 
     def count_lookup(self, result: LookupResult) -> None:
         """A lookup ended. A refusal is counted by its reason when the request's outcome is reported, once."""
@@ -73,6 +75,11 @@ class ProviderCounters:
         with self._lock:
             self._background_tokens += tokens
 
+    def count_probe(self, end: ProbeEnd) -> None:
+        """A probe ended."""
+        with self._lock:
+            self._probes[end] += 1
+
     def snapshot(
         self,
         *,
@@ -91,6 +98,7 @@ class ProviderCounters:
                 confirmed_tokens=self._confirmed_tokens,
                 evicted_donors=self._evicted_donors,
                 background_tokens=self._background_tokens,
+                probes=dict(self._probes),
                 donors=donors,
                 donor_bytes=donor_bytes,
                 pinned_requests=pinned_requests,
@@ -172,6 +180,7 @@ ENGINE_COUNTERS = {
 ENGINE_LABELLED_COUNTERS = {
     "outcomes": ("semblend_outcomes", "Requests by how they ended.", "outcome"),
     "declines": ("semblend_declines", "Requests and donors that were declined, by reason.", "reason"),
+    "probes": ("semblend_probes", "Steps that looked where a question looks, by what became of them.", "end"),
 }
 """With the label that tells their series apart."""
 ENGINE_GAUGES = {"donors": ("semblend_donors", "Donors that can be found.")}

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import AuditSink, DeclineReason, SemanticLookupProvider, Settings
+from semblend_core import AuditSink, DeclineReason, ProbeEnd, SemanticLookupProvider, Settings
 from semblend_core.serving import (
     Claim,
     CostGate,
@@ -83,12 +83,15 @@ class Side:
         )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
         self.comparing = Comparing(self.guard, tree, self.lineages, self.requests, count_background)
+        self._fitting = Fitting(
+            settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers, self.guard.ask
+        )
         self._seeker = Seeker(
             provider,
             self.requests,
             self.donors.book,
             self.self_test,
-            Fitting(settings, self.donors, limits, tree.page_size, self.costs, self.guard.ask).claim_for,
+            self._fitting.claim_for,
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
@@ -193,11 +196,20 @@ class Side:
 
     # --- The forward -------------------------------------------------------------------------------------------------
 
+    def probe_ended(self, end: ProbeEnd) -> None:
+        self.provider.note_probe(end)
+        self._fitting.probe_ended(end)
+
     def rows_failed(self, requests: Iterable[Any]) -> None:
         """No forward could be made with the rows of these: they compute their claims, and nothing is loaded again."""
         for request in requests:
             self.landing.fail(request)
-        self.self_test.refuse("SGLang's batch could not be made with rows")
+        self.give_up_reuse("SGLang's batch could not be made with rows")
+
+    def give_up_reuse(self, why: str) -> None:
+        """A forward was not what a claim counts on: nothing is loaded again."""
+        logger.error("%s. SemBlend only looks from now on", why)
+        self.self_test.refuse(why)
         self.changed()
 
     # --- What SGLang's own cache took --------------------------------------------------------------------------------
@@ -218,9 +230,7 @@ class Side:
             self.requests.end(life, loading=not never_started)
             if never_started and request.output_ids:
                 # A hook is not called, so nothing may be reused.
-                why = "SGLang computed a request without its rows"
-                logger.error("%s: %s. SemBlend only looks from now on", life.request_id, why)
-                self.self_test.refuse(why)
+                self.give_up_reuse(f"SGLang computed {life.request_id} without its rows")
         self.changed()
 
     def close(self) -> None:

@@ -56,6 +56,9 @@ class PackedCpuMemory:
     ) -> CopiedCorrection:
         return CopiedCorrection(self, self._slots(block_ids), spans, rows, shift, self._rotation)
 
+    def keys_at(self, layer: int, slots: Tensor) -> Tensor:
+        return self.read_layer(layer, slots)[0]
+
     def read_layer(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         used, at = torch.unique(slots // self.block_size, return_inverse=True)
         keys, values = self._unpacked(self._layers[layer][used], used.numel() * self.block_size)

@@ -67,6 +67,11 @@ def _cpu_writer(vllm_config: Any, cache: torch.Tensor) -> Any:
     return write
 
 
+def layers_in(kv_cache_config: Any) -> int:
+    """That have KV of their own."""
+    return sum(len(group.layer_names) for group in kv_cache_config.kv_cache_groups)
+
+
 def in_order(kv_caches: dict[str, torch.Tensor]) -> list[str]:
     """Layers' names, the first layer first."""
     return sorted(kv_caches, key=_layer_number)

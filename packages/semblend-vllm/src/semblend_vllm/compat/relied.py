@@ -15,6 +15,7 @@ def _of(owner: str, *names: str) -> tuple[str, ...]:
 
 
 SCHEDULING = "vllm.v1.core.sched"
+ATTENTION = "vllm.model_executor.layers.attention"
 KV_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 
 RELIED = Relied(
@@ -65,13 +66,16 @@ RELIED = Relied(
             "vllm.v1.core.kv_cache_manager.KVCacheManager",
             "get_computed_blocks",
             "get_block_ids",
+            "allocate_slots",
             "reset_prefix_cache",
         ),
         "vllm.v1.request.Request.update_block_hashes",
         # When the workers' half is called, and how a row leaves the workers' batch without a sample.
         "vllm.v1.worker.kv_connector_model_runner_mixin.KVConnectorModelRunnerMixin",
         "vllm.v1.worker.gpu.kv_connector.ActiveKVConnector",
-        "vllm.model_executor.layers.attention.kv_transfer_utils.maybe_transfer_kv_layer",
+        f"{ATTENTION}.kv_transfer_utils.maybe_transfer_kv_layer",
+        # How a layer calls its implementation, whose queries are seen.
+        *_of(f"{ATTENTION}.attention", "unified_attention_with_output", "get_attention_context"),
         *_of("vllm.v1.worker.gpu_model_runner.GPUModelRunner", "_update_states", "_prepare_inputs"),
         *_of("vllm.v1.worker.gpu.model_runner.GPUModelRunner", "finish_requests", "add_requests", "prepare_inputs"),
         "vllm.v1.attention.backends.cpu_attn._get_attn_isa",
@@ -95,6 +99,7 @@ RELIED = Relied(
         "vllm.v1.outputs.ModelRunnerOutput",
         "vllm.v1.outputs.KVConnectorOutput",
         "vllm.v1.metrics.stats.PrefillStats",
+        "vllm.forward_context.ForwardContext",
         "vllm.v1.core.block_pool.BlockPool",
         "vllm.v1.core.kv_cache_utils.KVCacheBlock",
         *_of("vllm.distributed.kv_events", "BlockStored", "BlockRemoved", "AllBlocksCleared"),

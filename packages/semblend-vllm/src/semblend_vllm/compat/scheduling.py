@@ -179,8 +179,9 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
     ids = []
     for start, end in rows:
         row_id = f"{request.request_id}{ROW_MARK}{start}"
-        # One token more than is computed: an unfinished prefill samples nothing, in either model runner.
-        cut = tokens[: end + 1]
+        # One token more than is computed, any: an unfinished prefill samples nothing, in either model runner.
+        cut = tokens[:end]
+        cut.append(tokens[0])
         output.scheduled_new_reqs.append(
             NewRequestData(
                 req_id=row_id,
@@ -225,7 +226,8 @@ def show_as_found(request: Any, shown: int) -> None:
 def finish_step(scheduler: Any, output: SchedulerOutput, was_empty: bool) -> None:
     """Say of a finished step what vLLM decides before rows are added to it."""
     work = output.kv_connector_metadata
-    if work is not None and (work.loads or work.corrections) and hasattr(output, "has_sync_kv_loads"):
+    ordered = work is not None and (work.loads or work.corrections or work.probes)
+    if ordered and hasattr(output, "has_sync_kv_loads"):
         # Otherwise vLLM 0.32 lets connectors begin behind the forward.
         output.has_sync_kv_loads = True
     if was_empty and output.total_num_scheduled_tokens and scheduler.defer_block_free:
@@ -237,6 +239,11 @@ def end_waiting(scheduler: Any, request_ids: Iterable[str]) -> None:
     known = {request_id for request_id in request_ids if request_id in scheduler.requests}
     if known:
         scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving=known))
+
+
+def go_on_from(request: Any, tokens: int) -> None:
+    """Of one that waits: what lies behind so many of its first tokens is to be computed, although it has blocks."""
+    request.num_computed_tokens = tokens
 
 
 def waits_with_blocks(request: Any) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings, Span
+from semblend_core import DeclineReason, Plan, ProbeEnd, SemanticLookupProvider, Settings, Span
+from semblend_core.recompute import Scores
 from semblend_core.serving import (
     Arrival,
     Claim,
@@ -17,6 +18,7 @@ from semblend_core.serving import (
     Seeker,
     SelfTest,
     Stage,
+    claim_by_scores,
     claim_by_tier,
     claim_of,
 )
@@ -25,6 +27,11 @@ from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import RowRoom
 
 logger = logging.getLogger(__name__)
+
+MOST_FAILED_PROBES = 3
+"""In a row. Each has cost its request a step."""
+PROBED_RUN = 8
+"""Tokens that a probe chooses at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 
 
 class Admission:
@@ -40,10 +47,11 @@ class Admission:
         ranks: int,
         correcting: bool,
         costs: CostGate,
+        layers: int,
         spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
         """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
-        self._lineages, self._spending = lineages, spending
+        self._lineages, self._layers, self._failed_probes, self._spending = lineages, layers, 0, spending
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
@@ -126,11 +134,34 @@ class Admission:
             limit=self._settings.recompute_limit,
             correcting=self._correcting,
             join_within=join_within,
+            probe_layers=self._layers if self._may_probe(life) else None,
+            block=PROBED_RUN,
             spending=self._spending(plan.spans),
         )
         if not isinstance(claim, Claim):
             return claim
         return claim.with_rows(self.room.most_rows_of(plan.prompt_tokens))
+
+    def _may_probe(self, life: VllmRequest) -> bool:
+        """Rows of a step without their request would not count towards vLLM's limit of adapters in a step."""
+        wanted = self._settings.probe == "auto" and self._failed_probes < MOST_FAILED_PROBES
+        return wanted and self._correcting and life.request.lora_request is None
+
+    def probe_ended(self, end: ProbeEnd) -> None:
+        if end is not ProbeEnd.FAILED:
+            self._failed_probes = 0
+            return
+        self._failed_probes += 1
+        if self._failed_probes == MOST_FAILED_PROBES:
+            logger.warning("no more probes: %d in a row have shown nothing", MOST_FAILED_PROBES)
+
+    def choose(self, life: VllmRequest, claim: Claim, scores: Scores) -> Claim:
+        """The claim with rows where the question looks, in as many as its place may be held for."""
+        assert self.room is not None
+        chosen = claim_by_scores(claim, scores, self._block_size)
+        prompt_tokens = len(life.prompt)
+        most_rows = self.room.most_rows_over_steps(prompt_tokens - claim.start)
+        return chosen.with_rows(min(most_rows, self.room.most_rows_of(prompt_tokens)))
 
     def _claim_without_rows(self, plan: Plan) -> Claim | DeclineReason:
         """By the connector's own contract: spans that continue the exact prefix."""
@@ -151,19 +182,18 @@ class Admission:
             return None
         if isinstance(arrival, DeclineReason):
             return self.without_claim(life, arrival)
-        life.over_steps = False
-        if self.room is not None and not self.room.take(claim):
+        life.over_steps = claim.probing is not None  # Only who waits with blocks can be probed.
+        if self.room is not None and not self.room.take(claim) and not life.over_steps:
             cut = self._cut_to_room(life, claim, self.room)
             if cut is None:
                 return self.without_claim(life, DeclineReason.ALLOCATION_FAILED)
             life.claim = claim = cut
         self._lineages.grow(life, claim)
-        return claim.length
+        return claim.blocks_for - claim.start
 
     def _cut_to_room(self, life: VllmRequest, claim: Claim, room: RowRoom) -> Claim | None:
         """As much of a claim as finds room in this step, or over several steps beside others; None: nothing of it."""
-        # Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
-        if life.request.lora_request is not None:
+        if life.request.lora_request is not None:  # As in ``_may_probe``.
             cut = claim.within(room.tokens, room.sequences, self._block_size)
             return cut if cut is not None and room.take(cut) else None
         life.over_steps = True

@@ -16,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from semblend_core.serving import Claim, WorkerNews, shown_as_cached
+from semblend_core.serving import Claim, StepWork, WorkerNews, shown_as_cached
 from semblend_vllm.compat import scheduling as compat
 from semblend_vllm.compat.timing import tell_scheduled
 from semblend_vllm.scheduler.background import Background
@@ -71,8 +71,8 @@ class _WithRows:
         self._background.step_aside()
         self._comparing.step_aside()
         self._start_failed_over(side, None)
-        self._end_long_claims(side)
-        with self._room_kept_free(side) as kept:
+        released = self._end_long_claims(side)
+        with self._room_kept_free(side, released) as kept:
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         was_empty = output.total_num_scheduled_tokens == 0
         admitted = self._add_rows(output, side)
@@ -96,6 +96,8 @@ class _WithRows:
             side.hear(told.kv_connector_worker_meta)
             told.kv_connector_worker_meta = None
             self._start_failed_over(side, model_runner_output)
+        if isinstance(scheduler_output.kv_connector_metadata, StepWork):
+            side.step_ended(scheduler_output.kv_connector_metadata)
         self._comparing.hear(scheduler_output, model_runner_output)
         answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self._background.go_on()
@@ -123,20 +125,20 @@ class _WithRows:
     def _start_failed_over(self, side: SchedulerSide, output: Any) -> None:
         for life in side.take_failed():
             claim = life.claim
-            rows_left = side.long_claims.drop(life.request_id)
+            waited = side.long_claims.drop(life.request_id)
             compat.start_over(self, life.request, output)
             side.requests.start_over(life)
             if claim is not None:
                 # Rows count as computed once they all are.
-                found = claim.length if rows_left else claim.reused_tokens
+                found = claim.reused_tokens if waited is None else waited.told
                 compat.count_as_found(self, life.request, before=found, now=0, shown=0)
 
     @contextmanager
-    def _room_kept_free(self, side: SchedulerSide) -> Iterator[bool]:
-        """Whether room is kept for requests that may be admitted."""
+    def _room_kept_free(self, side: SchedulerSide, released: int) -> Iterator[bool]:
+        """Whether room is kept for requests that may be admitted. ``released``: those who have a place already."""
         room = side.admission.room
         assert room is not None
-        running = compat.held_sequences(self)
+        running = compat.held_sequences(self) + released
         held_tokens, held_sequences = self._needed_by_long_claims(side, room)
         room.tokens, room.sequences = self._needed(side, room, running, held_tokens, held_sequences)
         limits = compat.step_limits(self)
@@ -160,24 +162,35 @@ class _WithRows:
             if claim is None:
                 continue
             others = running + admitted
-            too_many = others + held_sequences + sequences + len(claim.rows) > room.most_sequences
-            rest = 0 if room.chunked else request.num_tokens - claim.end
-            if too_many or others + held_tokens + tokens + claim.row_tokens + rest > room.most_tokens:
+            rows, row_tokens = len(claim.first_rows), claim.first_row_tokens
+            too_many = others + held_sequences + sequences + rows > room.most_sequences
+            rest = 0 if room.chunked or claim.probing else request.num_tokens - claim.end
+            if too_many or others + held_tokens + tokens + row_tokens + rest > room.most_tokens:
                 break  # It gets them over several steps, in the place that will be its own.
-            tokens, sequences = tokens + claim.row_tokens, sequences + len(claim.rows)
+            tokens, sequences = tokens + row_tokens, sequences + rows
         return (0, 0) if self._in_vain.skip() else (tokens, sequences)
 
     @staticmethod
     def _needed_by_long_claims(side: SchedulerSide, room: RowRoom) -> tuple[int, int]:
         """The same for requests that wait for their rows: tokens, and for each the place that will be its own."""
-        tokens = sum(end - start for claim in side.long_claims.unfinished() for start, end in claim.left)
-        return min(tokens, room.most_tokens // 2), len(side.long_claims)
+        tokens, rows = side.long_claims.due()
+        others = sum(claim.left_tokens for claim in side.long_claims.unfinished())
+        return min(tokens + others, max(tokens, room.most_tokens // 2)), rows + len(side.long_claims)
 
-    def _end_long_claims(self, side: SchedulerSide) -> None:
-        for ready in side.long_claims.take_ready():
+    def _end_long_claims(self, side: SchedulerSide) -> int:
+        """Requests that vLLM may schedule now, so many."""
+        room = side.admission.room
+        assert room is not None
+        # Beside their rows all who wait need a place of their own.
+        places = room.most_sequences - compat.held_sequences(self) - len(side.long_claims)
+        most_tokens, most_rows = (0, 0) if room.is_paused() else (room.most_tokens // 2, max(0, places))
+        released = side.long_claims.take_ready(most_tokens, most_rows)
+        for ready in released:
+            compat.go_on_from(ready.life.request, ready.claim.end)
             compat.end_waiting(self, [ready.life.request_id])
-            self._count_as_found(side, ready.life, ready.claim)
+            self._count_as_found(side, ready.life, ready.claim, ready.told)
         compat.end_waiting(self, side.long_claims.take_ended())
+        return len(released)
 
     def _add_rows(self, output: SchedulerOutput, side: SchedulerSide) -> bool:
         """Whether a request was admitted with rows."""
@@ -196,14 +209,12 @@ class _WithRows:
         row_ids = compat.add_rows(self, output, life.request, claim.rows)
         # Workers drop finished requests at the beginning of the step that names them, which is the next one.
         self.finished_req_ids.update(row_ids)  # type: ignore[attr-defined]
-        self._count_as_found(side, life, claim)
+        self._count_as_found(side, life, claim, claim.length)
 
-    def _count_as_found(self, side: SchedulerSide, life: VllmRequest, claim: Claim) -> None:
-        """Rows are computed, not found."""
+    def _count_as_found(self, side: SchedulerSide, life: VllmRequest, claim: Claim, told: int) -> None:
+        """Of what vLLM was told is found, rows are computed."""
         reused = claim.reused_tokens
-        compat.count_as_found(
-            self, life.request, before=claim.length, now=reused, shown=shown_as_cached(side.settings, reused)
-        )
+        compat.count_as_found(self, life.request, before=told, now=reused, shown=shown_as_cached(side.settings, reused))
 
 
 class SyncScheduler(_WithRows, Scheduler):  # type: ignore[misc]

@@ -66,6 +66,13 @@ class Lineages:
         if life.taken is None:
             life.approximate_from = claim.first_approximate
 
+    def regrow(self, life: VllmRequest, claim: Claim) -> None:
+        """Its claim has other rows now, and so has what is computed behind it. Nothing of it has its old name yet."""
+        self.grow(life, claim)
+        assert life.lineage is not None
+        life.lineage.confirmed = False
+        self.generation += 1
+
     def give_back(self, life: VllmRequest) -> None:
         """The claim does not stand any longer. What is taken in place does."""
         life.lineage = None

@@ -1,14 +1,18 @@
-"""Claims whose rows find no room in one step.
+"""Claims whose rows are computed before vLLM schedules their request.
 
 vLLM lets a connector load while a request waits: the request has its blocks, and is scheduled when the load is said to
-be done. Here the load is done when its rows are computed, as many in each step as others leave room for.
+be done. Here the load is done when its rows are computed, as many in each step as others leave room for. So are rows
+that find no room in one step, and rows that are chosen by a probe: first a step computes gaps and question, then its
+scores choose what the next computes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from semblend_core.serving import Claim, CorrectionOrder, LoadOrder, Rows, StepWork, take_rows
+from semblend_core import ProbeEnd, Span
+from semblend_core.serving import Claim, CorrectionOrder, Landed, LoadOrder, ProbeOrder, Rows, StepWork, take_rows
 from semblend_vllm.scheduler.requests import VllmRequest
 
 
@@ -16,31 +20,57 @@ from semblend_vllm.scheduler.requests import VllmRequest
 class LongClaim:
     life: VllmRequest
     claim: Claim
+    """While it has a ``probing`` its rows are not known."""
     load: LoadOrder
+    told: int
+    """Tokens that vLLM counts on, for which the request has blocks."""
     left: Rows
-    """Rows that no step has had."""
+    """Rows that no step has had: of its probe, then of the claim itself."""
     chosen: Rows = ()
     """Those that are in the step that is being made."""
     begun: bool = False
     """Workers were told of its load."""
+    landed: Landed | None = None
+    """The load's bytes, while it is not known how many tokens they stand for."""
+
+    @property
+    def is_probed(self) -> bool:
+        """Its rows wait for what a probe shows."""
+        return self.claim.probing is not None
+
+    @property
+    def left_tokens(self) -> int:
+        return sum(end - start for start, end in self.left)
 
     def choose(self, most_tokens: int, most_rows: int) -> None:
         self.chosen, self.left = take_rows(self.left, most_tokens, most_rows)
 
-    def work(self) -> tuple[list[LoadOrder], list[CorrectionOrder]]:
-        """What the workers do before the chosen rows."""
-        loads = [] if self.begun else [self.load]
+    def add_to(self, work: StepWork) -> None:
+        """What the workers do with the chosen rows."""
+        if not self.begun:
+            work.loads.append(self.load)
         self.begun = True
-        correction = corrected(self.load, self.claim, self.chosen)
-        return loads, [] if correction is None else [correction]
+        if self.claim.probing is None:
+            correction = corrected(self.load, self.claim, self.chosen)
+            work.corrections += [] if correction is None else [correction]
+        elif not self.left:
+            # Queries are seen in the step that computes them: the end of a long question, perhaps.
+            start, end = self.claim.probing.question
+            question = (max(start, self.chosen[-1][0]), end)
+            work.probes.append(
+                ProbeOrder(self.life.request_id, self.load.block_ids, question, self.claim.probing.layers)
+            )
 
 
 class LongClaims:
     """Those that vLLM has given blocks to. Kept in the order in which it did."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_probe: Callable[[ProbeEnd], None]) -> None:
         self._claims: dict[str, LongClaim] = {}
+        self._due: list[LongClaim] = []
+        """Whose last rows must be in the step that is being made, since vLLM may schedule their requests in it."""
         self._ended: list[str] = []
+        self._note_probe = note_probe
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -49,35 +79,62 @@ class LongClaims:
         return request_id in self._claims
 
     def begin(self, life: VllmRequest, claim: Claim, load: LoadOrder) -> None:
-        self._claims[life.request_id] = LongClaim(life, claim, load, claim.rows)
+        self._claims[life.request_id] = LongClaim(life, claim, load, claim.blocks_for - claim.start, claim.first_rows)
 
     def unfinished(self) -> list[LongClaim]:
         return [claim for claim in self._claims.values() if claim.left]
 
+    def due(self) -> tuple[int, int]:
+        """Tokens and rows that the step which is being made must have room for."""
+        return sum(claim.left_tokens for claim in self._due), sum(len(claim.left) for claim in self._due)
+
+    def probed(self, request_id: str) -> LongClaim | None:
+        """One whose rows wait for what a probe shows."""
+        claim = self._claims.get(request_id)
+        return claim if claim is not None and claim.is_probed else None
+
+    def settle(self, probed: LongClaim, claim: Claim, end: ProbeEnd) -> None:
+        """Its rows are known."""
+        probed.claim, probed.left = claim, claim.rows
+        self._note_probe(end)
+
     def add_work(self, work: StepWork, most_tokens: int, most_rows: int) -> None:
         """Choose rows for the step that is being made, as far as there is room, and tell what goes with them."""
-        for claim in self.unfinished():
+        for claim in (*self._due, *self.unfinished()):
             if most_tokens < 1 or most_rows < 1:
                 break
             claim.choose(most_tokens, most_rows)
             most_tokens -= sum(end - start for start, end in claim.chosen)
             most_rows -= len(claim.chosen)
-            loads, corrections = claim.work()
-            work.loads += loads
-            work.corrections += corrections
+            claim.add_to(work)
+
+    def overdue(self) -> list[VllmRequest]:
+        """Requests whose last rows found no room after all: the rest of their prompts is computed over nothing."""
+        return [claim.life for claim in self._due if claim.left]
 
     def take_chosen(self) -> list[tuple[VllmRequest, Rows]]:
         """The rows to put into the step that was made; each is taken once."""
-        taken = [(claim.life, claim.chosen) for claim in self._claims.values() if claim.chosen]
-        for claim in self._claims.values():
+        claims = (*self._due, *self._claims.values())
+        taken = [(claim.life, claim.chosen) for claim in claims if claim.chosen]
+        self._due = []
+        for claim in claims:
             claim.chosen = ()
         return taken
 
-    def take_ready(self) -> list[LongClaim]:
-        """Those whose rows are all in steps that were made: the next may compute the rest of the prompt."""
-        ready = [claim for claim in self._claims.values() if not claim.left and claim.begun]
-        for claim in ready:
+    def take_ready(self, most_tokens: int, most_rows: int) -> list[LongClaim]:
+        """Those whose rows are all in steps that were made, or will be in the next, which has so much room.
+
+        The same step may compute the rest of their prompts.
+        """
+        ready = []
+        for claim in list(self._claims.values()):
+            fits = claim.left_tokens <= most_tokens and len(claim.left) <= most_rows
+            if not fits or not claim.begun or claim.is_probed:
+                continue
+            most_tokens, most_rows = most_tokens - claim.left_tokens, most_rows - len(claim.left)
             del self._claims[claim.life.request_id]
+            ready.append(claim)
+        self._due = [claim for claim in ready if claim.left]
         return ready
 
     def never_sent(self, request_id: str) -> bool:
@@ -85,13 +142,16 @@ class LongClaims:
         claim = self._claims.get(request_id)
         return claim is not None and not claim.begun
 
-    def drop(self, request_id: str) -> bool:
-        """The request starts over. Whether it was one of these."""
-        return self._claims.pop(request_id, None) is not None
+    def drop(self, request_id: str) -> LongClaim | None:
+        """The request starts over. What it had, if it was one of these."""
+        claim = self._claims.pop(request_id, None)
+        if claim is not None and claim.is_probed and claim.begun:
+            self._note_probe(ProbeEnd.ENDED)
+        return claim
 
     def end(self, request_id: str) -> None:
         """The request has ended."""
-        if self.drop(request_id):
+        if self.drop(request_id) is not None:
             self._ended.append(request_id)
 
     def take_ended(self) -> list[str]:
@@ -101,8 +161,16 @@ class LongClaims:
 
 
 def corrected(load: LoadOrder, claim: Claim, rows: Rows) -> CorrectionOrder | None:
-    """The correction that ``rows`` allow: of the spans that they begin."""
+    """The correction that ``rows`` allow: of the spans whose first computed tokens they are."""
     if claim.correction is None:
         return None
-    spans = tuple(span for span in claim.spans if any(start <= span.target_start < end for start, end in rows))
+    spans = tuple(span for span in claim.spans if _begins_in(rows, span, claim.rows))
     return CorrectionOrder(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None
+
+
+def _begins_in(rows: Rows, span: Span, all_rows: Rows) -> bool:
+    for start, end in all_rows:
+        first = max(start, span.target_start)
+        if first < min(end, span.target_end):
+            return any(start <= first < end for start, end in rows)
+    return False

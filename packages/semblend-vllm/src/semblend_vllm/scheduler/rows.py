@@ -37,10 +37,11 @@ class RowRoom:
     sequences: int = 0
 
     def take(self, claim: Claim) -> bool:
-        if claim.row_tokens > self.tokens or len(claim.rows) > self.sequences:
+        tokens, sequences = claim.first_row_tokens, len(claim.first_rows)
+        if tokens > self.tokens or sequences > self.sequences:
             return False
-        self.tokens -= claim.row_tokens
-        self.sequences -= len(claim.rows)
+        self.tokens -= tokens
+        self.sequences -= sequences
         return True
 
     def most_rows_over_steps(self, cold_tokens: int) -> int:

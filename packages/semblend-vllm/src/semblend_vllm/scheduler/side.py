@@ -12,11 +12,13 @@ from semblend_core import (
     AuditSink,
     DeclineReason,
     LoadAdvertised,
+    ProbeEnd,
     SemanticLookupProvider,
     Settings,
     TenantReport,
     tenant_of_salt,
 )
+from semblend_core.recompute import Scores
 from semblend_core.serving import (
     ANSWER_TOKENS,
     CaptureOrder,
@@ -25,6 +27,7 @@ from semblend_core.serving import (
     CostGate,
     DonorKeeper,
     HotOpenings,
+    Landed,
     LineageBook,
     LoadOrder,
     QualityGuard,
@@ -66,10 +69,11 @@ class SchedulerSide:
         neighbour: Neighbour,
         ranks: int = 1,
         correcting: bool = True,
+        layers: int = 0,
         audit: AuditSink | None = None,
         guard: QualityGuard[Served] | None = None,
     ) -> None:
-        """``correcting``: whether KV can be corrected inside the forward."""
+        """``correcting``: whether KV can be corrected inside the forward, and queries seen. ``layers``: the model's."""
         self.guard = guard or QualityGuard(settings, audit)
         self.compares = False
         """Whether the scheduler is one that compares answers in the background."""
@@ -81,7 +85,8 @@ class SchedulerSide:
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
         lineages = LineageBook(settings.max_age_s, self.keeper.donors.born, self.guard.trusts)
-        self.lineages, self.long_claims = Lineages(block_size, lineages), LongClaims()
+        self.lineages = Lineages(block_size, lineages)
+        self.long_claims = LongClaims(self._probe_ended)
         self.hot: HotOpenings[Any] = HotOpenings(settings.exact_after)
         self.admission = Admission(
             provider,
@@ -94,6 +99,7 @@ class SchedulerSide:
             ranks,
             correcting,
             costs,
+            layers,
             self.guard.ask,
         )
         holders = (self.keeper, self.lineages, self.hot, self.guard)
@@ -175,7 +181,8 @@ class SchedulerSide:
         tell_engine = self.admission.room is None  # Then vLLM itself computes what does not come, and counts the rest.
         if tell_engine:
             show_as_found(request, shown_as_cached(self.settings, claim.reused_tokens))
-        load = LoadOrder(life.request_id, life.namespace, block_ids, claim.spans, claim.reused_tokens, tell_engine)
+        moved, reused = claim.loaded_spans, claim.reused_tokens
+        load = LoadOrder(life.request_id, life.namespace, block_ids, moved, reused, tell_engine)
         if life.over_steps:
             self.long_claims.begin(life, claim, load)
             if self.admission.room is not None:
@@ -183,9 +190,9 @@ class SchedulerSide:
         else:
             self._loads[life.request_id] = (load, corrected(load, claim, claim.rows))
         if self._audit is not None:
-            tokens, spans = claim.reused_tokens, len(claim.spans)
+            spans = len(claim.spans)
             self._audit.emit(
-                LoadAdvertised(request_id=life.request_id, namespace=life.namespace, tokens=tokens, spans=spans)
+                LoadAdvertised(request_id=life.request_id, namespace=life.namespace, tokens=reused, spans=spans)
             )
 
     @in_turn
@@ -295,9 +302,9 @@ class SchedulerSide:
         for request_id, landed in news.landed.items():
             life = self.requests.get(request_id)
             if life is not None and request_id not in news.failed:
-                in_place = 0 if life.taken is None else life.taken.tokens
-                self.requests.confirm(life, landed.tokens + in_place, landed.bytes)
-                self.lineages.landed(life)
+                self._landed(life, landed)
+        for request_id, scores in news.scores.items():
+            self._choose_rows(request_id, scores)
         if self.self_test.hear(news.self_test):
             self.keeper.donors.generation += 1  # What was found and not loaded may be asked for again.
         if news.no_correction:
@@ -311,6 +318,13 @@ class SchedulerSide:
             self.keeper.lost(name, why)
         if self.admission.fetch_orders is not None:
             self.admission.fetch_orders.arrived(news.fetched)
+
+    @contained
+    @in_turn
+    def step_ended(self, work: StepWork) -> None:
+        """All that its workers had to say of a step was heard."""
+        for probe in work.probes:
+            self._choose_rows(probe.request_id, None)
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
@@ -379,14 +393,44 @@ class SchedulerSide:
             self._failed.append(life)
         self.requests.decline(life, reason)
 
+    def _landed(self, life: VllmRequest, landed: Landed) -> None:
+        probed = self.long_claims.probed(life.request_id)
+        if probed is not None:  # How many tokens it stands for is known when its rows are.
+            probed.landed = landed
+            return
+        in_place = 0 if life.taken is None else life.taken.tokens
+        self.requests.confirm(life, landed.tokens + in_place, landed.bytes)
+        self.lineages.landed(life)
+
+    def _choose_rows(self, request_id: str, scores: Scores | None) -> None:
+        """A probe has shown where the question looks; None: it has shown nothing, and the tier's other rows stand."""
+        probed = self.long_claims.probed(request_id)
+        if probed is None or probed.life.stage is not Stage.LOADING:
+            return
+        life, claim, end = probed.life, probed.claim.unprobed(), ProbeEnd.FAILED
+        if scores is not None:
+            chosen = contain("choosing rows by a probe", self.admission.choose, life, probed.claim, scores)
+            claim, end = (claim, end) if chosen is None else (chosen, ProbeEnd.CHOSE)
+        life.claim = claim
+        self.lineages.regrow(life, claim)
+        self.long_claims.settle(probed, claim, end)
+        if probed.landed is not None:
+            self._landed(life, replace(probed.landed, tokens=claim.reused_tokens))
+
+    def _probe_ended(self, end: ProbeEnd) -> None:
+        self.provider.note_probe(end)
+        self.admission.probe_ended(end)
+
     def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
         """Their next rows take what this step has left. While vLLM pauses it has nothing."""
         room = self.admission.room
-        if room is not None and self.long_claims and not room.is_paused():
+        if room is not None and not room.is_paused():
             rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
             tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
             places = room.most_sequences - room.held_sequences() - len(rows)
             self.long_claims.add_work(work, room.most_tokens - tokens, places)
+            for life in self.long_claims.overdue():
+                self._load_failed(life.request_id, DeclineReason.ALLOCATION_FAILED)
 
     @contained
     def _add_captures(

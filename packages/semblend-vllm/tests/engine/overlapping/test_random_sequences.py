@@ -32,6 +32,8 @@ class Churn:
         self.lengths: dict[str, int] = {}
         self.aborted: set[str] = set()
         engine.worker.fails = lambda order: source.random() < 0.3
+        engine.worker.says_nothing = lambda probe: source.random() < 0.1
+        engine.side.admission._failed_probes = 0  # Here they fail far more often than where they are given up.
 
     def run(self) -> None:
         actions = {
@@ -55,8 +57,8 @@ class Churn:
     def add(self) -> None:
         source = self.source
         if len(self.engine.scheduler.requests) < 6:
-            parts = source.sample(self.passages, source.randint(1, 3))
-            instruction, question = some(source, source.choice((0, 5, 40))), some(source, source.randint(1, 30))
+            parts = source.sample(self.passages, source.randint(1, 4))
+            instruction, question = some(source, source.choice((0, 5, 40))), some(source, source.choice((1, 8, 30)))
             prompt = list(chain(instruction, *parts, question))
             tokens = source.choice((1, 2, 5, 24))
             request = self.engine.add(prompt, tokens, salt=source.choice(SALTS))
@@ -138,3 +140,4 @@ def test_answers_are_right_and_nothing_is_left_behind(
     assert engine.worker.weights > sequences / 20
     assert stats.outcomes["materialized"] > sequences / 4
     assert stats.declines["donor_evicted"] > sequences / 8
+    print("PROBES", stats.probes, stats.outcomes)

@@ -43,6 +43,9 @@ class KvMemory(Protocol):
     ) -> LayerCorrection:
         """Made after the spans were written and before the forward computes ``rows``."""
 
+    def keys_at(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        """A copy of K [tokens, kv_heads, dim] of one layer. Slots count through all blocks, on the pool's device."""
+
 
 class PagedMemory:
     """Any pool whose blocks are plain strided memory, as on GPUs."""
@@ -62,6 +65,9 @@ class PagedMemory:
         self, block_ids: Sequence[int], spans: Sequence[Span], rows: npt.NDArray[np.int64], shift: MeanShift
     ) -> LayerCorrection:
         return self._pool.correction(shift, spans, rows, self._table(block_ids))
+
+    def keys_at(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
+        return self._pool.keys_at(layer, slots)
 
     def _table(self, block_ids: Sequence[int]) -> SlotTable:
         return SlotTable(np.fromiter(block_ids, np.int64, len(block_ids)), self.block_size)

@@ -8,15 +8,26 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 import numpy as np
+from torch import Tensor
 
 from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TenantReport, TokenIds
 from semblend_core.kv import DonorKv, DonorStore, Rotation, RotationProof, StoreOptions
 from semblend_core.kv.fetching import load_failure
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
 from semblend_core.kv.store import DonorKey, Gone, StoreDecline, TransferFailedError, TransferPendingError
-from semblend_core.serving.messages import CaptureOrder, CorrectionOrder, Landed, LoadOrder, StepWork, WorkerNews
+from semblend_core.recompute import Scores
+from semblend_core.serving.messages import (
+    CaptureOrder,
+    CorrectionOrder,
+    Landed,
+    LoadOrder,
+    ProbeOrder,
+    StepWork,
+    WorkerNews,
+)
 from semblend_core.serving.worker import proof
 from semblend_core.serving.worker.fetched import FetchedAhead
+from semblend_core.serving.worker.looking import Look
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection
 
 logger = logging.getLogger(__name__)
@@ -43,6 +54,8 @@ class WorkerSide:
         self._invalid_blocks: set[int] = set()
         self._corrections: dict[str, LayerCorrection] = {}
         """By request: of the step under way."""
+        self._looks: dict[str, Look] = {}
+        """The same."""
         self._shared_digest: OrderedDict[str, str] = OrderedDict()
         """This rank's namespace to the one that discovery knows, where they differ."""
         # Compiles what a first load would otherwise wait for, too.
@@ -72,6 +85,7 @@ class WorkerSide:
         self._weights = max(self._weights, work.weights)
         self._tidy_and_fetch(work)
         self._corrections.clear()
+        self._looks.clear()
         for load in work.loads:
             reason = DeclineReason.DONOR_EVICTED if self._is_void(work) else self._load(load)
             with self._lock:
@@ -86,6 +100,8 @@ class WorkerSide:
         for correct in work.corrections:
             if correct.request_id not in self._news.failed:
                 self._prepare_correction(correct)
+        for probe in work.probes:
+            self._prepare_look(probe)
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""
@@ -97,8 +113,21 @@ class WorkerSide:
                 del self._corrections[request_id]
                 self._failed(request_id, DeclineReason.LOAD_FAILED)
 
+    def look(self, layer: int, queries: Tensor, slots: Tensor, scale: float) -> None:
+        """The same, with the queries [rows, heads, dim] of the whole batch and the slots that its KV was written to."""
+        for request_id, look in list(self._looks.items()):
+            if layer not in look.layers:
+                continue
+            try:
+                look.add(layer, queries, slots, scale)
+            except Exception:
+                logger.exception("where %s looks in layer %d could not be seen", request_id, layer)
+                del self._looks[request_id]
+                self._seen(request_id, None)
+
     def capture(self, work: StepWork) -> None:
         self._corrections.clear()
+        self._tell_scores()
         for capture in work.captures:
             if self._is_void(work):  # What it was computed behind may be of the weights before.
                 self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
@@ -171,6 +200,27 @@ class WorkerSide:
             # What the tier promises cannot be held: the same as a load that failed.
             logger.exception("the correction of %s could not be prepared", correct.request_id)
             self._failed(correct.request_id, DeclineReason.LOAD_FAILED)
+
+    def _prepare_look(self, probe: ProbeOrder) -> None:
+        try:
+            self._looks[probe.request_id] = Look(probe, self._memory)
+        except Exception:
+            logger.exception("the probe of %s could not be prepared", probe.request_id)
+            self._seen(probe.request_id, None)
+
+    def _tell_scores(self) -> None:
+        """Waits for the forward: its scheduler can do nothing for these requests before it knows."""
+        for request_id, look in self._looks.items():
+            try:
+                self._seen(request_id, look.scores())
+            except Exception:
+                logger.exception("where %s looks could not be read", request_id)
+                self._seen(request_id, None)
+        self._looks.clear()
+
+    def _seen(self, request_id: str, scores: Scores | None) -> None:
+        with self._lock:
+            self._news.scores[request_id] = scores
 
     def _failed(self, request_id: str, reason: DeclineReason) -> None:
         with self._lock:

@@ -74,7 +74,9 @@ class PaperWorker:
         """Requests that were loaded for, or that go on from one that was."""
         self.donors: dict[Any, Any] = {}
         self.fails: Callable[[Any], bool] = lambda order: False
-        """Of a load or a correction."""
+        """Of a load, a correction or a probe."""
+        self.says_nothing: Callable[[Any], bool] = lambda order: False
+        """Of a probe: neither scores nor that there are none."""
         self.strays = False
         """Whether it finds another token likeliest behind approximate KV."""
         self.tells_all_rows = True
@@ -99,6 +101,8 @@ class PaperWorker:
         ids = sorted(output.num_scheduled_tokens, key=lambda request_id: self._batch[request_id].computed)
         starts = {request_id: self._batch[request_id].computed for request_id in ids}
         sampled = {request_id: self._compute(request_id, output.num_scheduled_tokens[request_id]) for request_id in ids}
+        for probe in work.probes:
+            self._probe(probe, output, news)
         scored = [each for each in ids if self._batch[each].logprobs is not None and sampled[each]]
         for capture in work.captures:
             self._capture(capture, news)
@@ -159,6 +163,18 @@ class PaperWorker:
             news.failed[correction.request_id] = DeclineReason.LOAD_FAILED
             for span in correction.spans:
                 self._tokens[Written([], correction.block_ids, 0).slots(span.target_end)[span.target_start :]] = -1
+
+    def _probe(self, probe: Any, output: Any, news: Any) -> None:
+        """The question looks where its tokens say: the same question over the same tokens looks at the same."""
+        start, end = probe.question
+        rows = [request_id for request_id in output.num_scheduled_tokens if request_id.startswith(probe.request_id)]
+        ends = {self._batch[row].computed + output.num_scheduled_tokens[row]: self._batch[row].computed for row in rows}
+        assert ends[end] <= start, "queries are seen in the step that computes them"
+        slots = Written([], probe.block_ids, 0).slots(end)
+        if self.says_nothing(probe):
+            return
+        scores = (digests(self._tokens[slots]) % np.uint64(997)).astype(np.float16)
+        news.scores[probe.request_id] = None if self.fails(probe) else scores
 
     def _compute(self, request_id: str, tokens: int) -> list[int]:
         sequence = self._batch[request_id]

@@ -1,0 +1,44 @@
+"""Where a question looks: the attention that its tokens pay to each token of a prompt, as an engine computes it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MOST_WEIGHTS = 1 << 24
+"""That are held at once: 64 MiB, which every engine has to spare."""
+
+
+class QuestionAttention:
+    """Adds up over layers how much any token of the question attends to each token, in any head.
+
+    ``positions`` [rows]: of the question's tokens. Nothing waits for the device.
+    """
+
+    def __init__(self, positions: Tensor) -> None:
+        self._positions = positions
+        self.totals: Tensor | None = None
+        """[tokens], float32"""
+        self.layers = 0
+        """That were added."""
+
+    def add(self, queries: Tensor, keys: Tensor, scale: float) -> None:
+        """``queries`` [rows, q_heads, dim] of the question, over ``keys`` [tokens, kv_heads, dim] from 0 on."""
+        most = self._most(queries, keys, scale)
+        self.totals = most if self.totals is None else self.totals + most
+        self.layers += 1
+
+    def _most(self, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+        tokens, kv_heads, dim = keys.shape
+        heads = keys.permute(1, 2, 0)
+        columns = torch.arange(tokens, device=keys.device)
+        most = torch.zeros(tokens, device=keys.device)
+        at_once = max(1, MOST_WEIGHTS // (queries.shape[1] * tokens))
+        for first in range(0, len(queries), at_once):
+            rows, positions = (each[first : first + at_once] for each in (queries, self._positions))
+            # The query heads of one KV head stand below each other, so that no key is copied.
+            grouped = rows.view(len(rows), kv_heads, -1, dim).permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
+            products = (grouped @ heads).float().mul_(scale).view(kv_heads, len(rows), -1, tokens)
+            products.masked_fill_(columns > positions[:, None, None], -torch.inf)
+            most = torch.maximum(most, products.softmax(-1).amax((0, 1, 2)))
+        return most

@@ -1,0 +1,44 @@
+"""Where the question of one request looks, seen inside a step's forward."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semblend_core.kv import QuestionAttention, SlotTable
+from semblend_core.recompute import Scores
+from semblend_core.serving.messages import ProbeOrder
+from semblend_core.serving.worker.memory import KvMemory
+
+
+class Look:
+    """One probe of the step under way. Nothing waits for the device before ``scores``."""
+
+    def __init__(self, order: ProbeOrder, memory: KvMemory) -> None:
+        table = SlotTable(np.fromiter(order.block_ids, np.int64, len(order.block_ids)), memory.block_size)
+        start, end = order.question
+        positions = np.arange(end)
+        self.layers = order.layers
+        self._memory = memory
+        self._slots = torch.from_numpy(table.slots_of(positions)).to(memory.device)
+        self._question_slots = self._slots[start:]
+        self._attention = QuestionAttention(torch.from_numpy(positions[start:]).to(memory.device))
+        self._rows: Tensor | None = None
+        """Of the batch: which compute the question. The same in every layer."""
+
+    def add(self, layer: int, queries: Tensor, slots: Tensor, scale: float) -> None:
+        """``queries`` [rows, q_heads, dim] of the whole batch, whose KV was written to ``slots``."""
+        if self._rows is None:
+            # Each slot is written by one row. To find it so waits for nobody.
+            self._rows = (slots[None, :] == self._question_slots[:, None]).int().argmax(1)
+        keys = self._memory.keys_at(layer, self._slots)
+        self._attention.add(queries.index_select(0, self._rows), keys, scale)
+
+    def scores(self) -> Scores | None:
+        """In half precision, which is enough to choose by. None: not every layer was seen. Waits for the device."""
+        totals = self._attention.totals
+        if totals is None or self._attention.layers != len(self.layers):
+            return None
+        found = totals.half().cpu().numpy()
+        return found if np.isfinite(found).all() else None
