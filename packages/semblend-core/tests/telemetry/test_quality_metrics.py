@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from typing import Any
+
+import pytest
 
 from semblend_core import QualityMetrics, QualityNews
 
+prometheus = pytest.importorskip("prometheus_client", reason="the engines bring it")
 
-def metrics(registry: CollectorRegistry, *labels: str) -> QualityMetrics:
+
+def metrics(registry: Any, *labels: str) -> QualityMetrics:
     return QualityMetrics(
-        lambda name, says, names: Counter(name, says, names, registry=registry),
-        lambda name, says, names: Gauge(name, says, names, registry=registry),
-        lambda name, says, names, buckets: Histogram(name, says, names, buckets=buckets, registry=registry),
+        lambda name, says, names: prometheus.Counter(name, says, names, registry=registry),
+        lambda name, says, names: prometheus.Gauge(name, says, names, registry=registry),
+        lambda name, says, names, buckets: prometheus.Histogram(name, says, names, buckets=buckets, registry=registry),
         labels,
     )
 
 
 def test_comparisons_become_histograms_counters_and_gauges() -> None:
-    registry, news = CollectorRegistry(), QualityNews("balanced", {"one_place": 1.0})
+    registry, news = prometheus.CollectorRegistry(), QualityNews("balanced", {"one_place": 1.0})
     news.compared("one_place", 0.97, 0.004)
     news.compared("one_place", 1.0, None)
     news.count("compared")
