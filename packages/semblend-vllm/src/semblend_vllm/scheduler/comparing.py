@@ -56,14 +56,15 @@ class Comparing:
         self._now: _UnderWay | None = None
         why = compat.why_not_scored(scheduler)
         if why is None:
-            side.compares = True
+            # One token is sampled behind it, and vLLM's buffers end where it lets no request go.
+            side.longest_compared = int(scheduler.max_model_len) - 1
         else:
             self._guard.cannot(why)
 
     @contained
     def go_on(self) -> None:
         """Behind a step: begin what comes next, if there is room."""
-        while self._side.compares and (comparison := self._guard.next()) is not None:
+        while self._side.longest_compared and (comparison := self._guard.next()) is not None:
             if self._request() is not None or not compat.has_room(self._scheduler):
                 return
             if self._now is None or self._now.comparison is not comparison:
@@ -141,26 +142,29 @@ class Comparing:
             self._compute_piece(under_way, exact + (PIECE_TOKENS if alone else PIECE_TOKENS_BESIDE_OTHERS))
 
     def _compute_piece(self, under_way: _UnderWay, end: int) -> None:
-        like, make_hashes = under_way.comparison.note.like
-        tokens = under_way.comparison.prompt[:end].tolist()
-        piece = compat.request_like(like, self._name("exact"), tokens, make_hashes)
+        served, tokens = under_way.comparison.note, under_way.comparison.prompt[:end].tolist()
+        piece = compat.request_like(served.like, self._name("exact"), tokens, None)
+        self._give_names(piece, served.hashes[: len(tokens) // self._block_size])
         under_way.request_id, under_way.scores = piece.request_id, False
         self._scheduler.add_request(piece)
 
     def _score(self, under_way: _UnderWay, names: list[Any], approximate_from: int) -> None:
         """Score the answer behind the blocks with these names."""
         comparison = under_way.comparison
-        like, make_hashes = comparison.note.like
         text = comparison.text.tolist()
-        request = compat.request_like(like, self._name("scores"), text, make_hashes, scored=True)
-        # What is computed behind them is published under names that nobody will ever ask for.
-        behind = len(request.block_hashes) - len(names)
-        request.block_hashes[:] = [*names, *(os.urandom(len(names[0])) for _ in range(behind))]
+        request = compat.request_like(comparison.note.like, self._name("scores"), text, None, scored=True)
+        self._give_names(request, names)
         life = _Scoring(request, request.request_id, comparison.namespace, text, Wish("off", capture=False))
         life.approximate_from, life.captured = approximate_from, True
         self._side.requests.add(life)
         under_way.request_id, under_way.scores, under_way.exact = request.request_id, True, -1
         self._scheduler.add_request(request)
+
+    def _give_names(self, request: Any, names: list[Any]) -> None:
+        """What is computed behind blocks with these is published under names that nobody will ever ask for."""
+        blocks = (request.num_tokens + 1) // self._block_size
+        nobodys = [os.urandom(len(names[0])) for _ in range(blocks - len(names))]
+        request.block_hashes[:] = [*names, *nobodys]
 
     def _request(self) -> Any | None:
         return None if self._now is None else self._scheduler.requests.get(self._now.request_id)

@@ -118,8 +118,8 @@ class VllmRequest(RequestLife):
 class Served:
     """What it takes to compute a served request again."""
 
-    like: tuple[Any, Any]
-    """vLLM's request, and how it makes hashes of tokens alone."""
+    like: Any
+    """vLLM's request."""
     names: list[Any]
     """Of the blocks that it was served with."""
     hashes: list[Any]
@@ -134,7 +134,7 @@ class Served:
         # The last token of the prompt is left to be computed: it says what the answer begins with.
         whole = (len(life.prompt) - 1) // block_size
         names, hashes = list(life.request.block_hashes[:whole]), list(life.true_hashes[:whole])
-        return cls(life.like, names, hashes, life.approximate_from) if len(names) == whole > 0 else None
+        return cls(life.request, names, hashes, life.approximate_from) if len(names) == whole > 0 else None
 
 
 def shadows(hashes: Sequence[bytes], name: bytes) -> list[bytes]:

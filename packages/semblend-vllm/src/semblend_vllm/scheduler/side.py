@@ -75,8 +75,8 @@ class SchedulerSide:
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward, and queries seen. ``layers``: the model's."""
         self.guard = guard or QualityGuard(settings, audit)
-        self.compares = False
-        """Whether the scheduler is one that compares answers in the background."""
+        self.longest_compared = 0
+        """Tokens of a prompt and its answer, where the scheduler compares answers in the background; 0: it does not."""
         self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
@@ -374,12 +374,12 @@ class SchedulerSide:
     @contained
     def _note_answer(self, life: VllmRequest) -> None:
         """A share of the answers with reuse is compared with cold ones."""
-        lineage = life.served_of
-        if not self.compares or lineage is None or not self.guard.wants(lineage):
+        lineage, most = life.served_of, min(ANSWER_TOKENS, self.longest_compared - len(life.prompt))
+        if most < 1 or lineage is None or not self.guard.wants(lineage):
             return
         served = Served.of(life, self.lineages.block_size)
         if served is not None:
-            answer = token_ids_of(list(life.request.output_token_ids[:ANSWER_TOKENS]))
+            answer = token_ids_of(list(life.request.output_token_ids[:most]))
             self.guard.add(life.request_id, life.namespace, life.token_ids, answer, lineage, served)
 
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:

@@ -252,3 +252,18 @@ def test_what_fails_in_it_reaches_no_request(
     assert engine.answers[request.request_id] == answer(prompt, ANSWER)
     assert engine.heard == {"failed": 1}
     engine.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("left", [1, 2, 15, 16, 17])
+def test_nothing_is_asked_of_vllm_that_is_longer_than_it_lets_requests_be(
+    engine: Any, document: Prompt, source: random.Random, left: int
+) -> None:
+    """An answer that ends where the context does."""
+    prompt = about(source, document)
+    engine.side.longest_compared = len(prompt) + left - 1
+    engine.add(prompt, left)
+    engine.finish()
+    assert engine.heard == ({"compared": 1} if left > 1 else {})
+    assert all(engine.computed[name] <= left + 15 for name in engine.computed if name.startswith("semblend-scores-")), (
+        "and no more than what is cached is left out"
+    )
