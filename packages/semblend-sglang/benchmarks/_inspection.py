@@ -20,6 +20,7 @@ import torch
 
 from semblend_core import Outcome, SelfTestResult, SemBlend, Settings, create_provider
 from semblend_core.serving import token_ids_of
+from semblend_sglang.scheduler.capturing import Capturing
 from semblend_sglang.scheduler.side import Side
 
 _NOTES = Path(os.environ["SEMBLEND_BENCHMARK_INSPECTION"])
@@ -32,14 +33,14 @@ def provider() -> SemBlend:
     ours = {"SEMBLEND_SGLANG_PROVIDER", "SEMBLEND_BENCHMARK_INSPECTION"}
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     if _TIMED.exists():
-        for name in ("match", "admit", "cached"):
-            setattr(Side, name, _timed(getattr(Side, name)))
-        Side.start = _noting_relocated(Side.start)  # type: ignore[method-assign]
-        Side.cached = _comparing(Side.cached)  # type: ignore[method-assign]
+        Side.match = _timed(Side.match)  # type: ignore[method-assign]
+        Side.admit = _noting_relocated(_timed(Side.admit))  # type: ignore[method-assign]
+        Capturing.cached = _comparing(_timed(Capturing.cached))  # type: ignore[method-assign]
     Side.released = _noting_held(Side.released)  # type: ignore[method-assign]
     made = create_provider(Settings.from_env(environment), engine="sglang")
     made.report_outcome = _noting_outcome(made.report_outcome)  # type: ignore[method-assign]
     made.note_self_test = _noting_self_test(made.note_self_test)  # type: ignore[method-assign]
+    made.note_probe = lambda end: note(what="probe", end=str(end))  # type: ignore[method-assign]
     return made
 
 
@@ -99,28 +100,29 @@ def _timed(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _noting_relocated(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def noting(side: Side, request: Any) -> Any:
-        load = method(side, request)
-        if load is not None and _COMPARE.exists():
-            places = torch.cat([torch.arange(span.target_start, span.target_end) for span in load.claim.spans])
-            keys, values = side.pool.first_layer(load.slots[(places - load.claim.start).to(load.slots.device)].long())
-            _relocated[_name(load.token_ids)] = (places, keys.clone(), None if values is None else values.clone())
-        return load
+    def noting(side: Side, life: Any) -> Any:
+        slots = method(side, life)
+        if slots is not None and _COMPARE.exists():
+            claim = side.landing.loads[life].claim
+            places = torch.cat([torch.arange(span.target_start, span.target_end) for span in claim.spans])
+            keys, values = side.pool.first_layer(slots[(places - claim.start).to(slots.device)].long())
+            _relocated[_name(life.token_ids)] = (places, keys.clone(), None if values is None else values.clone())
+        return slots
 
     return noting
 
 
 def _comparing(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def comparing(side: Side, asked: Any, read_slots: Callable[[], torch.Tensor]) -> Any:
+    def comparing(capturing: Capturing, asked: Any, read_slots: Callable[[], torch.Tensor]) -> Any:
         kept = _relocated.pop(_name(token_ids_of(asked.request.origin_input_ids)), None) if _relocated else None
         if kept is not None:
             places, keys, values = kept
-            slots = read_slots()[places.to(side.pool.device)]
-            cold_keys, cold_values = side.pool.first_layer(slots)
+            pool = capturing._pool
+            cold_keys, cold_values = pool.first_layer(read_slots()[places.to(pool.device)])
             value_error = None if values is None or cold_values is None else _error(values, cold_values)
             note(what="compared", tokens=len(places), key_error=_error(keys, cold_keys), value_error=value_error)
-        return method(side, asked, read_slots)
+        return method(capturing, asked, read_slots)
 
     return comparing
 

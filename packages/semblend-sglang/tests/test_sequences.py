@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from semblend_sglang.worker.sequences import as_sequences, for_sampling
+from semblend_sglang.worker.sequences import as_if_alone, as_sequences, for_sampling
 
 PROMPTS = {0: list(range(100, 200)), 1: list(range(300, 350)), 2: list(range(500, 600))}
 OWN = {0: (90, 10), 1: (0, 50), 2: (80, 20)}
@@ -72,6 +72,22 @@ def test_sampling_sees_one_entry_per_request(made: Any) -> None:
     assert forward_batch.sampling_info.grammars == ["grammar of 0", "grammar of 1", "grammar of 2"]
     assert forward_batch.watermark_prompt_tail_ids == ["0", "1", "2"]
     assert view.extend_seq_lens_cpu == [22, 50, 21]
+
+
+def test_some_requests_of_a_batch_can_be_shown_alone_with_rows_of_their_own() -> None:
+    whole = batch()
+    before = dict(vars(whole))
+    with as_if_alone(whole, [0, 2]), as_sequences(whole, {1: ((5, 9),)}, {1: PROMPTS[2]}) as view:
+        shown = SimpleNamespace(**vars(whole))
+    assert all(vars(whole)[name] is value for name, value in before.items()), "the batch is as it was"
+    assert [request.rid for request in shown.reqs] == ["0", "2", "2"]
+    assert shown.prefix_lens == [90, 5, 80]
+    assert shown.seq_lens.tolist() == shown.seq_lens_cpu.tolist() == [100, 9, 100]
+    expected = [(n, at) for n, start, end in ((0, 90, 100), (2, 5, 9), (2, 80, 100)) for at in range(start, end)]
+    assert shown.input_ids.tolist() == [PROMPTS[n][at] for n, at in expected]
+    table = whole.req_to_token_pool.req_to_token
+    assert shown.out_cache_loc.tolist() == [int(table[n, at]) for n, at in expected]
+    assert (view.batch_size, view.extend_seq_lens_cpu, view.own_sequences()) == (2, [10, 24], [0, 2])
 
 
 def _runs() -> list[tuple[int, int, int]]:

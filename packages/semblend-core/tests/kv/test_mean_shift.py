@@ -16,7 +16,6 @@ from semblend_core.recompute import MeanShift
 TOKENS, HEADS, DIM = 120, 2, 16
 SPANS = [Span(10, "a", 300, 50), Span(70, "b", 5, 40)]
 ROWS = np.array([0, 3, 12, 20, 33, 41, 58, 72, 80, 81, 95, 119])
-CPU = torch.device("cpu")
 
 
 def rotation(**changed: object) -> Rotation:
@@ -47,8 +46,8 @@ def corrected(strength: float, turning: Rotation, min_rows: int = 4) -> tuple[to
     keys, values, true_keys, true_values = shifted_by_a_constant(turning)
     fresh_keys, fresh_values = keys.clone(), values.clone()
     fresh_keys[ROWS], fresh_values[ROWS] = true_keys[ROWS], true_values[ROWS]
-    correction = MeanShiftCorrection(MeanShift(strength, min_rows), SPANS, ROWS, turning, CPU)
-    correction.apply(fresh_keys, fresh_values, keys[ROWS], values[ROWS])
+    correction = MeanShiftCorrection(MeanShift(strength, min_rows), SPANS, ROWS, turning, (keys, values))
+    correction.apply(0, fresh_keys, fresh_values, keys[ROWS], values[ROWS])
     return keys, values, true_keys, true_values, fresh_keys, fresh_values
 
 

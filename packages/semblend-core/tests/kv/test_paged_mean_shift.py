@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import InvalidKvError, MeanShiftCorrection, PagedKv, PagedMeanShift, Rotation, SlotTable
+from semblend_core.kv import (
+    DeviceSlots,
+    InvalidKvError,
+    MeanShiftCorrection,
+    PagedKv,
+    PagedMeanShift,
+    Rotation,
+    SlotTable,
+    middle_layer,
+    relocation,
+)
 from semblend_core.kv import paged_mean_shift as module
 from semblend_core.recompute import MeanShift
 
@@ -39,7 +49,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "interpreter":
             shift = request.getfixturevalue("interpreted").TritonMeanShift
-            patch.setattr(module, "_make_shift", lambda *arguments: shift(*arguments))
+            patch.setattr(module, "_with_kernels", lambda *arguments: shift(*arguments))
+            patch.setattr(module, "has_kernel", lambda *_: True)
         yield torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
@@ -121,11 +132,13 @@ def check(
     layers, kv = range(pool.kv.layers), pool.kv
     parts = [kv.keys, kv.values] if kv.values else [kv.keys]
     old = [[pool.sequence(views, layer)[rows] for views in parts] for layer in layers]
+    middle = [pool.sequence(views, middle_layer(kv.layers)) for views in parts]
     paged = PagedMeanShift(shift, spans, rows, kv, pool.table, rotation)
     pool.compute_rows(rows)
     before = pool.everything()
     fresh = [[pool.sequence(views, layer) for views in parts] for layer in layers]
-    reference = MeanShiftCorrection(shift, spans, rows, rotation, CPU)
+    middle += [middle[0][..., :0]] if len(parts) == 1 else []
+    reference = MeanShiftCorrection(shift, spans, rows, rotation, (middle[0], middle[1]))
     for layer in layers:
         paged.apply(layer)
     finished = pool.everything()
@@ -140,7 +153,7 @@ def check(
         wanted = [part.clone() for part in fresh[layer]]
         nothing = wanted[0][..., :0], old[layer][0][..., :0]
         values, old_values = (wanted[1], old[layer][1]) if len(parts) == 2 else nothing
-        reference.apply(wanted[0], values, old[layer][0], old_values)
+        reference.apply(layer, wanted[0], values, old[layer][0], old_values)
         for views, expected in zip(parts, wanted, strict=True):
             torch.testing.assert_close(pool.sequence(views, layer), expected, rtol=step, atol=4e-6)
     return finished
@@ -172,6 +185,25 @@ def test_it_corrects_a_pool_as_the_reference_corrects_a_sequence(name: str, devi
     shape, rotation = CASES[name]
     pool = Pool(device=device, **shape)
     check(pool, rotation, MeanShift(), SPANS, ROWS)
+
+
+WEIGHED = MeanShift(0.6, 4, 0.4, reach=24, likeness=4)
+SHAPES = ("float32", "bfloat16", "partial of 12, interleaved", "three heads of 20", "value wider than key", "MLA")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_that_each_token_weighs_correct_a_pool_as_they_correct_a_sequence(name: str, device: torch.device) -> None:
+    shape, rotation = CASES[name]
+    check(Pool(device=device, **shape), rotation, WEIGHED, SPANS, ROWS)
+
+
+def test_many_rows_and_tokens_are_weighed_in_pieces(device: torch.device) -> None:
+    rows = np.setdiff1d(np.arange(10, 170), np.arange(12, 170, 2))
+    check(Pool("joined", device), HALF, WEIGHED, [Span(10, "a", 0, 160)], rows)
+
+
+def test_what_the_kernels_do_not_know_is_corrected_by_torch(device: torch.device) -> None:
+    check(Pool("nhd", device), HALF, MeanShift(0.6, value_strength=0.4), SPANS, ROWS)
 
 
 def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:
@@ -208,6 +240,36 @@ def test_a_sequence_need_not_begin_at_position_0(device: torch.device) -> None:
         paged.apply(layer)
     for got, wanted in zip(later.everything(), plain, strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=4e-6)
+
+
+@pytest.fixture
+def slots_stay_on_the_device(
+    device: torch.device, interpret: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kernels run, nobody may ask for the numbers; the interpreter's part of it is all on the CPU."""
+    if module._with_kernels.__name__ == "<lambda>":
+        relocating = interpret("triton_rows", "triton_relocation").relocate_with_triton
+        monkeypatch.setattr(relocation, "_launch", relocating)
+        monkeypatch.setattr(DeviceSlots, "on_host", lambda table: pytest.fail("waited for the device"))
+
+
+@pytest.mark.usefixtures("slots_stay_on_the_device")
+@pytest.mark.parametrize("name", ["block 1", "a page of 16, one slot per token", "value wider than key"])
+@pytest.mark.parametrize("shift", [MeanShift(), MeanShift(reach=16.0)], ids=["plain", "weighed"])
+def test_slots_may_be_known_to_the_device_alone(name: str, shift: MeanShift, device: torch.device) -> None:
+    shape, rotation = CASES[name]
+    pools = [Pool(device=device, **shape) for _ in range(2)]
+    slots = pools[0].table.slots_of(np.arange(TOKENS))
+    tables = [SlotTable.of_slots(slots), DeviceSlots(torch.from_numpy(slots[20:]).to(device), first_position=20)]
+    for pool, table in zip(pools, tables, strict=True):
+        paged = PagedMeanShift(shift, SPANS, ROWS, pool.kv, table, rotation)
+        torch.manual_seed(5)
+        pool.compute_rows(ROWS)
+        for layer in range(pool.kv.layers):
+            paged.apply(layer)
+    assert all(map(torch.equal, pools[0].everything(), pools[1].everything()))
+    with pytest.raises(InvalidKvError, match="outside the positions"):
+        PagedMeanShift(MeanShift(), [Span(19, "a", 0, 30)], ROWS, pools[1].kv, tables[1], rotation)
 
 
 def test_pools_beyond_31_bits_of_elements(device: torch.device) -> None:

@@ -45,8 +45,7 @@ class Bench:
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         runs = self.registry.find(NAMESPACE.digest, prompt[exact:], shortest, None)
         assert runs is not None
-        moved = [run._replace(start=run.start + exact, end=run.end + exact) for run in runs]
-        return self.planner.choose_runs(request, moved)
+        return self.planner.choose_runs(request, runs.behind(exact))
 
     def plan(self, prompt: TokenIds, exact: int = 0, alignment: int = 1) -> Plan | DeclineReason:
         request = LookupRequest("r", NAMESPACE, as_token_ids(prompt), exact, alignment)

@@ -19,6 +19,7 @@ from semblend_core.recompute import (
     KVDeviation,
     MeanShift,
     Oracle,
+    Pooling,
     QueryAttention,
     Random,
     RecomputePolicy,
@@ -51,8 +52,8 @@ class RankedProbe:
     def cost(self, layers: int) -> float:
         return (layers - 1 + PROJECTIONS) / LAYERS
 
-    def question_attention(self, layers: range) -> Scores:
-        self.asked.append(f"question_attention {layers.start} {layers.stop}")
+    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
+        self.asked.append(f"question_attention {layers.start} {layers.stop} {pooling}")
         return self._values
 
     def kv_deviation(self, layers: int) -> Scores:
@@ -75,6 +76,7 @@ POLICIES: list[Callable[[], RecomputePolicy]] = [
     KVDeviation,
     QueryAttention,
     lambda: QueryAttention(seam=16),
+    lambda: QueryAttention(seam=40, depth=(0.5, 0.95), pooling="max"),
     lambda: Corrected(QueryAttention(seam=16)),
     lambda: Corrected(SeamHead()),
 ]
@@ -152,6 +154,41 @@ def test_the_best_scored_tokens_are_taken() -> None:
     assert decided.probe_tokens == pytest.approx(70 * (19 + PROJECTIONS) / LAYERS)
 
 
+def test_the_probe_is_asked_for_the_pooling_and_the_layers_of_the_policy() -> None:
+    plan = plans.one_document()
+    probe = RankedProbe(plan)
+    QueryAttention(depth=(0.5, 0.95), pooling="max").plan(plan, budget=0.1, probe=probe)
+    QueryAttention().plan(plan, budget=0.1, probe=probe)
+    assert probe.asked == ["question_attention 14 27 max", "question_attention 14 20 mean"]
+
+
+def test_an_engine_that_cannot_stop_at_a_layer_pays_for_all_of_them() -> None:
+    plan = plans.one_document()
+    probe = RankedProbe(plan)
+    probe.cost = lambda layers: 1.0  # type: ignore[method-assign]
+    decided = QueryAttention().plan(plan, budget=0.1, probe=probe)
+    assert decided.probe_tokens == 70
+    assert decided.recomputed_tokens == 30
+
+
+def test_policies_that_choose_otherwise_have_names_of_their_own() -> None:
+    weighed = MeanShift(reach=32.0)
+    named = [
+        QueryAttention(),
+        QueryAttention(pooling="max"),
+        QueryAttention(seam=16, pooling="max"),
+        Corrected(SeamHead()),
+        Corrected(SeamHead(), weighed),
+    ]
+    assert [policy.name for policy in named] == [
+        "query_attention",
+        "peak_attention",
+        "seam_head+peak_attention",
+        "seam_head+mean_shift",
+        "seam_head+row_shift",
+    ]
+
+
 @pytest.mark.parametrize("make", POLICIES[1:])
 def test_whole_blocks_are_taken_where_an_engine_asks_for_them(make: Callable[[], RecomputePolicy]) -> None:
     plan = plans.composite(exact=16, length=320, question=32)
@@ -205,7 +242,11 @@ def test_a_correction_travels_with_the_decision() -> None:
         (lambda plan: SeamHead(0), "at least one"),
         (lambda plan: QueryAttention(depth=(0.7, 0.5)), "depth"),
         (lambda plan: KVDeviation(1), "layers"),
+        (lambda plan: QueryAttention(pooling="median"), "pooling"),  # type: ignore[arg-type]
         (lambda plan: MeanShift(strength=0), "strength"),
+        (lambda plan: MeanShift(value_strength=1.5), "strength"),
+        (lambda plan: MeanShift(reach=0), "reach"),
+        (lambda plan: MeanShift(likeness=-1), "likeness"),
         (lambda plan: SeamAndTail(seam=0), "seam"),
         (lambda plan: SharedSink(0), "sink"),
     ],

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
-from semblend_core.recompute import choose_policy, most_alike
-from semblend_core.recompute.donor_choice import context_likeness
+from semblend_core.recompute import choose_policy
 from semblend_core.recompute.reuse import from_one_place
+from semblend_core.settings import QualityTier
 
 DOCUMENT = [Span(40, "a", 12, 500)]
 EDITED = [Span(40, "a", 12, 200), Span(245, "a", 215, 300)]
@@ -87,20 +87,18 @@ def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reaso
     provider.close()
 
 
-def test_the_donor_that_read_alike_before_the_passage_is_preferred() -> None:
-    words = np.random.default_rng(1)
-    passage, friend, stranger = (words.integers(0, 9999, 200).astype(np.int32) for _ in range(3))
-    prompt = np.concatenate([friend, passage])
-    donors = {"stranger": np.concatenate([stranger, passage]), "friend": np.concatenate([friend[::-1], passage])}
-    spans = [Span(200, name, 200, 200) for name in donors]
-    assert most_alike(prompt, spans, donors).donor_id == "friend"
-    assert context_likeness(prompt, 200, donors["friend"], 200) == 1.0
-    assert context_likeness(prompt, 200, donors["stranger"], 200) < 0.2
+@pytest.mark.parametrize("spans", [DOCUMENT, EDITED, REORDERED, COMPOSITE], ids=["document", "edited", "order", "mix"])
+@pytest.mark.parametrize("tier", ["fast", "balanced"])
+def test_spending_more_computes_more_and_never_over_half(tier: QualityTier, spans: list[Span]) -> None:
+    plan, shares = plan_of(spans), []
+    for spending in (1.0, 2.0, 4.0, 100.0):
+        choice = choose_policy(tier, plan, probing=False, spending=spending)
+        assert choice is not None
+        shares.append(choice.policy.plan(plan, budget=choice.budget).share)
+    assert shares[0] < shares[1] < shares[2] <= shares[3] <= 0.5
 
 
-def test_empty_contexts_are_alike_and_nothing_cannot_be_chosen_from() -> None:
-    tokens = np.arange(10, dtype=np.int32)
-    assert context_likeness(tokens, 0, tokens, 0) == 1.0
-    assert context_likeness(tokens, 0, tokens, 5) == 0.0
-    with pytest.raises(ValueError, match="no span"):
-        most_alike(tokens, [], {})
+def test_a_limit_holds_whatever_is_spent() -> None:
+    choice = choose_policy("balanced", plan_of(COMPOSITE), probing=False, limit=0.2, spending=4.0)
+    assert choice is not None
+    assert choice.budget == 0.2

@@ -21,6 +21,7 @@ from semblend_core.recompute import (
     KVDeviation,
     Oracle,
     QueryAttention,
+    Recompute,
     RecomputePolicy,
     RotateOnly,
     SeamHead,
@@ -117,7 +118,7 @@ def test_probing_leaves_the_workspace_as_it_was(reordered: Reordered) -> None:
     held = np.flatnonzero(workspace.filled)
     before = workspace.keys[:, held].clone(), workspace.values[:, held].clone()
     probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
-    scores = probe.question_attention(range(15, 21))
+    scores = probe.question_attention(range(15, 21), "mean")
     assert torch.equal(workspace.keys[:, held], before[0])
     assert torch.equal(workspace.values[:, held], before[1])
     assert np.array_equal(np.flatnonzero(workspace.filled), held)
@@ -135,10 +136,37 @@ def test_a_probe_costs_its_layers_and_of_the_last_only_the_projections(reordered
 def test_question_attention_is_a_share_of_the_whole(reordered: Reordered) -> None:
     workspace = reordered.engine.place_plan(reordered.plan, reordered.donors, exact_prefix=reordered.cold.workspace)
     probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
-    scores = probe.question_attention(range(15, 21))
+    scores = probe.question_attention(range(15, 21), "mean")
     # Six layers, each of which hands out one unit of attention per row and head.
     assert scores.sum() == pytest.approx(6, rel=1e-4)
     assert (scores >= 0).all()
+
+
+def test_peak_attention_is_the_most_that_any_head_and_word_pays(reordered: Reordered) -> None:
+    workspace = reordered.engine.place_plan(reordered.plan, reordered.donors, exact_prefix=reordered.cold.workspace)
+    probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
+    mean, peak = (probe.question_attention(range(15, 21), pooling) for pooling in ("mean", "max"))
+    assert (peak >= mean).all()
+    assert peak.max() <= 6 + 1e-4
+
+
+def test_a_probe_in_whole_steps_leaves_fewer_tokens_to_choose(reordered: Reordered) -> None:
+    def decided(whole_steps: bool) -> Recompute:
+        return prefill_reusing(
+            reordered.engine,
+            reordered.tokens,
+            reordered.plan,
+            reordered.donors,
+            QueryAttention(seam=16),
+            0.4,
+            exact_prefix=reordered.cold.workspace,
+            whole_steps=whole_steps,
+        ).recompute
+
+    gaps = sum(row.length for row in reordered.plan.rows)
+    early, whole = decided(False), decided(True)
+    assert early.probe_tokens < whole.probe_tokens == gaps
+    assert early.recomputed_tokens > whole.recomputed_tokens
 
 
 def test_the_oracle_says_what_it_lacks(reordered: Reordered) -> None:

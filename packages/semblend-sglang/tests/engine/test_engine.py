@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from archive import CASES, QUESTIONS, first, recipient
 from running_engine import RunningEngine, cached, divergence
 
-from semblend_core import DonorOffer, LookupRequest, Plan, Row, RowKind, Settings, create_provider
-from semblend_core.serving import Claim, Namespaces, claim_by_tier, token_ids_of
+from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
+from semblend_core.kv import DonorKv, QuestionAttention
+from semblend_core.recompute import Corrected, Probe, RecomputePolicy, Reuse, Selection, choose_policy
+from semblend_core.reference import Observation, ReferenceEngine, prefill_reusing
+from semblend_core.serving import Namespaces, probing_of, token_ids_of
+from semblend_sglang.scheduler.fitting import PROBED_RUN
 
 
 @pytest.fixture(scope="module")
 def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
-    audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
-    os.environ["SEMBLEND_AUDIT_PATH"] = str(audit)
-    engine = RunningEngine(model_folder, audit)
-    yield engine
-    engine.close()
-    del os.environ["SEMBLEND_AUDIT_PATH"]
+    folder = tmp_path_factory.mktemp("running")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
+        environment.setenv("SEMBLEND_SGLANG_PROVIDER", "kv_on_record:provider")
+        environment.setenv("KV_ON_RECORD", str(folder / "kv"))
+        engine = RunningEngine(model_folder, folder / "audit.jsonl", kv=folder / "kv")
+        yield engine
+        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -113,41 +120,102 @@ def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> Non
     assert running.ask("Say yes.", salt="alive", tokens=2)["meta_info"]["completion_tokens"] == 2
 
 
-def claim_for(donor: Any, asked: Any) -> Claim:
-    """What the adapter claims for this prompt: the same provider, policy and limits, asked in this process."""
+def plan_for(donors: list[Any], asked: Any) -> Plan:
+    """What the adapter's provider finds for this prompt: the same one, asked in this process."""
     settings = Settings(lookup_budget_ms=10_000.0, sharing="all")
     namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
     namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")
-    provider.offer_donor(DonorOffer("donor", namespace, donor))
+    for number, donor in enumerate(donors):
+        provider.offer_donor(DonorOffer(f"donor-{number}", namespace, donor))
     plan = provider.lookup(LookupRequest("asked", namespace, asked)).plan
     assert plan is not None
-    claim = claim_by_tier(plan, settings.quality_tier, 1, limit=None, correcting=None)
-    assert isinstance(claim, Claim)
-    fitting = claim.within(4096, 15, 1)
-    assert fitting is not None
-    return fitting.moved_only()
+    return plan
 
 
-def test_rows_and_spans_give_the_reference_engines_logits(running: RunningEngine) -> None:
-    """The same spans relocated and the same tokens computed by an engine that shares nothing with SGLang."""
-    from semblend_core.reference import ReferenceEngine
+@pytest.fixture(scope="module")
+def reference() -> ReferenceEngine:
+    """An engine that shares nothing with SGLang, around the same weights."""
+    return ReferenceEngine.load()
 
-    tokenizer = running.engine.tokenizer_manager.tokenizer
-    name = "passages in another order"
-    donor, asked = (token_ids_of(tokenizer.encode(text)) for text in (first(), recipient(name)))
-    claim = claim_for(donor, asked)
-    assert len(claim.spans) >= 4
-    assert len(claim.rows) >= 4
-    running.ask(first(), salt="reference", tokens=1)
-    answer = running.ask(recipient(name), salt="reference", tokens=1)
-    assert cached(answer) == claim.reused_tokens
 
-    rows = [Row(start, end - start, RowKind.CHOSEN) for start, end in claim.rows]
-    rows.append(Row(claim.end, int(asked.size) - claim.end, RowKind.CHOSEN))
-    reference = ReferenceEngine.load()
-    kept = reference.capture(reference.prefill(donor).workspace, donor.size)
-    plan = Plan("reference", int(asked.size), 0, claim.spans, tuple(rows))
-    expected = reference.sparse_prefill(asked, plan, {"donor": kept}).logits.log_softmax(-1)
+class GivenRows(RecomputePolicy):
+    """Computes what an engine has computed."""
+
+    name = "given"
+
+    def __init__(self, rows: list[tuple[int, int]]) -> None:
+        self._rows = rows
+
+    def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
+        chosen = np.zeros_like(reuse.reused)
+        for start, end in self._rows:
+            chosen[start:end] = True
+        return Selection(chosen)
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["without a probe", "by a probe"])
+@pytest.mark.parametrize("name", list(CASES)[1:])
+def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(
+    running: RunningEngine, reference: ReferenceEngine, name: str, probed: bool
+) -> None:
+    """For the same plan, in every layer, whether a token was relocated and corrected, chosen for a row, or in a gap."""
+    texts, salt = CASES[name][0], f"{name}, {probed}, recorded"
+    encode = running.engine.tokenizer_manager.tokenizer.encode
+    donors, asked = [token_ids_of(encode(text)) for text in texts], token_ids_of(encode(recipient(name)))
+    with running.recording(blind=not probed) as recorded:
+        for text in texts:
+            running.ask(text, salt=salt, tokens=1)
+        answer = running.ask(recipient(name), salt=salt, tokens=1)
+        held, scores = recorded.request(), recorded.scores() if probed else None
+    assert held["tokens"] == asked.tolist()
+
+    plan = plan_for(donors, asked)
+    prompts = {f"donor-{number}": donor for number, donor in enumerate(donors)}
+    kept = {name: reference.capture(reference.prefill(donor).workspace, donor.size) for name, donor in prompts.items()}
+    if scores is None:
+        choice = choose_policy("balanced", plan, probing=False)
+        assert choice is not None
+        policy, budget = choice.policy, choice.budget
+    else:
+        torch.testing.assert_close(scores, scores_of(reference, asked, plan, kept), rtol=0, atol=1e-3)
+        policy, budget = Corrected(GivenRows(held["rows"])), 1.0
+    expected = prefill_reusing(reference, asked, plan, kept, policy, budget)
+    assert expected.recompute.correction is not None
+    assert cached(answer) == expected.prefill.reused_tokens
+
+    workspace = expected.prefill.workspace.copy_out(asked.size)
+    kinds = kinds_of_tokens(expected.recompute.plan)
+    assert {"gap", "corrected", "question"} < set(kinds)
+    for ours, theirs in ((held["keys"], workspace.keys), (held["values"], workspace.values)):
+        for kind in set(kinds):
+            at = torch.from_numpy(kinds == kind)
+            error = (ours[:, at] - theirs[:, at]).flatten(1).norm(dim=1) / theirs[:, at].flatten(1).norm(dim=1)
+            assert float(error.max()) < 1e-3, f"{kind} tokens differ in layer {int(error.argmax())}"
+    logits = expected.prefill.logits.log_softmax(-1)
     top = answer["meta_info"]["output_top_logprobs"][0]
-    assert max(abs(value - float(expected[token])) for value, token, _ in top) < 2e-3
+    assert max(abs(value - float(logits[token])) for value, token, _ in top) < 2e-3
+
+
+def scores_of(reference: ReferenceEngine, asked: Any, plan: Plan, donors: dict[str, DonorKv]) -> torch.Tensor:
+    """Where the question looks in the reference engine, over what it has placed of ``plan``."""
+    probing = probing_of(plan, "balanced", limit=None, model_layers=reference.geometry.layers, block=PROBED_RUN)
+    assert probing is not None
+    rows = np.concatenate([np.arange(*run) for run in probing.rows])
+    start, end = probing.question
+    attention = QuestionAttention(torch.arange(start, end))
+
+    def look(seen: Observation) -> None:
+        attention.add(seen.queries[:, start - end :].transpose(0, 1), seen.keys.transpose(0, 1), seen.scaling)
+
+    workspace = reference.place_plan(plan, donors)
+    reference.compute(workspace, asked[rows], rows, logits="none", observer=look, observed_layers=probing.layers)
+    assert attention.totals is not None
+    return attention.totals
+
+
+def kinds_of_tokens(plan: Plan) -> Any:
+    kinds = np.full(plan.prompt_tokens, "corrected", dtype="<U9")
+    for row in plan.rows:
+        kinds[row.start : row.end] = "question" if row.end == plan.prompt_tokens else str(row.kind)
+    return kinds

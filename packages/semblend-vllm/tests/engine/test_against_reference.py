@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from semblend_core import Plan, ProbeEnd, Row, RowKind, as_token_ids, donor_id_of
-from semblend_core.recompute import RecomputePolicy
-from semblend_core.recompute.policy import Selection
+from semblend_core.recompute import RecomputePolicy, Selection
 from semblend_core.serving import Claim
 from semblend_vllm.scheduler.rows import RowRoom
 

@@ -11,7 +11,7 @@ import pytest
 
 from semblend_core import ProbeEnd
 from semblend_core.serving import Claim
-from semblend_core.serving.worker.looking import Look
+from semblend_core.serving.worker import Look
 
 PASSAGES = [
     f"Chapter {name}. "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from semblend_core.contract import TokenIds
 from semblend_core.discovery.bucket_table import BucketTable, Tags
+from semblend_core.discovery.donor_choice import DonorChoice, FoundRuns, RepeatedFingerprints, worth_choosing
 from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hashes
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
@@ -171,7 +172,7 @@ class SpanIndex:
             copy.flags.writeable = False
             return copy
 
-    def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> list[Run] | None:
+    def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> FoundRuns | None:
         """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
         positions, hashes = fingerprint(query, self.geometry, self.geometry.query_repeats)
         tags = _scoped(hashes, scope)
@@ -180,15 +181,53 @@ class SpanIndex:
         try:
             newest = self._chains.newest(tags, positions)
             if not newest.query.size:
-                return []
+                return FoundRuns()
             runs = self._runs(query, newest, scope, min_run)
             if deadline is not None and time.perf_counter() > deadline:
                 return None
-            if self._chains.have_older(newest):
-                runs = self._with_older_donors(query, newest, scope, min_run, runs)
-            return _long(runs, min_run)
+            repeated = self._chains.with_an_older(newest)
+            if not repeated.query.size:
+                return FoundRuns(_long(runs, min_run))
+            runs = self._with_older_donors(query, newest, scope, min_run, runs)
+            return FoundRuns(_long(runs, min_run), RepeatedFingerprints(repeated.query, repeated.entry))
         finally:
             self._readers.release()
+
+    def most_alike(
+        self,
+        prompt: TokenIds,
+        scope: int,
+        cover: list[Run],
+        repeated: RepeatedFingerprints,
+        resident: Callable[[int], bool],
+        *,
+        deadline: float | None = None,
+    ) -> list[Run]:
+        """``cover``, each piece from the donor that read most alike before it. Out of time: ``cover`` itself.
+
+        ``repeated``: what ``find`` said. ``resident``: whether a donor can be had, by its serial.
+        """
+        which = worth_choosing(cover, repeated)
+        if not which or not self._readers.acquire(timeout=_time_left(deadline)):
+            return cover
+        try:
+            which = [at for at in which if self._stands_behind_other_text(prompt, cover[at])]
+            if not which:
+                return cover
+            pieces = [cover[at] for at in which]
+            donors = DonorColumns(self._arena, self._start, self._length, self._serial)
+
+            def usable(number: int) -> bool:
+                return self._scope.item(number) == scope and resident(self._serial.item(number))
+
+            choice = DonorChoice(prompt, donors, self._chains, usable)
+            alike = choice.most_alike(pieces, [self._numbers[run.donor] for run in pieces], repeated)
+        finally:
+            self._readers.release()
+        chosen = [*cover]
+        for at, run in zip(which, alike, strict=True):
+            chosen[at] = run
+        return chosen
 
     def islands(
         self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int, within: range | None = None
@@ -238,6 +277,16 @@ class SpanIndex:
             self._extents.check_integrity()
             assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
+
+    def _stands_behind_other_text(self, prompt: TokenIds, piece: Run) -> bool:
+        """Whether its donor ends a run where the piece begins. One that was cut there has the same text before it."""
+        number = self._numbers.get(piece.donor)
+        if number is None:
+            return False
+        if not piece.start or not piece.donor_start:
+            return True
+        before = self._start.item(number) + piece.donor_start - 1
+        return prompt.item(piece.start - 1) != self._arena.item(before)
 
     def _with_older_donors(
         self, query: TokenIds, newest: Candidates, scope: int, min_run: int, runs: list[Run]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, TokenIds, tenant_of
-from semblend_core.discovery import Geometry, PreparedDonor, Run, SpanIndex
+from semblend_core.discovery import FoundRuns, Geometry, PreparedDonor, Run, SpanIndex
 from semblend_core.donors.eviction import POLICIES, EvictionPolicy
 
 RECORD_BYTES = 600
@@ -128,10 +128,20 @@ class DonorRegistry:
                     self._index.remove(self._unswept.pop())
             time.sleep(0)  # Whoever waits for the lock would otherwise hardly get it.
 
-    def find(self, namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> list[Run] | None:
+    def find(self, namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> FoundRuns | None:
         """Runs the namespace's donors share with ``query``; None when out of time."""
         scope = self._scopes.get(namespace)
-        return [] if scope is None else self._index.find(query, scope.number, min_run, deadline=deadline)
+        return FoundRuns() if scope is None else self._index.find(query, scope.number, min_run, deadline=deadline)
+
+    def most_alike(
+        self, namespace: str, prompt: TokenIds, cover: list[Run], found: FoundRuns, deadline: float | None
+    ) -> list[Run]:
+        """``cover`` piece by piece, each from the donor that read most like ``prompt`` before it."""
+        scope = self._scopes.get(namespace)
+        if not cover or found.repeated is None or scope is None:
+            return cover
+        kept = self._records.__contains__
+        return self._index.most_alike(prompt, scope.number, cover, found.repeated, kept, deadline=deadline)
 
     def islands(
         self, query: TokenIds, wanted: npt.NDArray[np.int64], serial: int, min_run: int, within: range | None = None

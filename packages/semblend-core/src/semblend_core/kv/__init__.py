@@ -6,10 +6,12 @@ from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.pages import PageFolder
+from semblend_core.kv.places import DeviceSlots
 from semblend_core.kv.question_attention import QuestionAttention
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
 from semblend_core.kv.rotation_proof import RotationProof
+from semblend_core.kv.row_shift import middle_layer
 from semblend_core.kv.store import (
     DonorStore,
     StoreDirectoryError,
@@ -18,6 +20,7 @@ from semblend_core.kv.store import (
 )
 
 __all__ = [
+    "DeviceSlots",
     "DonorKv",
     "DonorStore",
     "InvalidKvError",
@@ -34,6 +37,7 @@ __all__ = [
     "StoreOptions",
     "Transfer",
     "UnsupportedRotationError",
+    "middle_layer",
     "relocate",
     "relocate_spans",
     "why_keys_do_not_move",

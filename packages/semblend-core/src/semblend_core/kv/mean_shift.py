@@ -13,6 +13,7 @@ from torch import Tensor
 from semblend_core.contract import Span
 from semblend_core.kv.moves import Indices
 from semblend_core.kv.rotation import Rotation, turn_pairs
+from semblend_core.kv.row_shift import Kv, Learned, RowShift
 from semblend_core.recompute import MeanShift
 
 Positions = npt.NDArray[np.int64]
@@ -33,14 +34,14 @@ class SpanShift:
         self._to_front = _tables(rotation, -rows[inside], device)
         self._to_place = _tables(rotation, others, device)
 
-    def apply(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor, strength: float) -> None:
+    def apply(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor, shift: MeanShift) -> None:
         change = (keys.index_select(0, self._at) - old_keys.index_select(0, self._rows)).float()
         # Keys change alike in the frame of one position, not where rotation has turned each by its own angle.
-        mean = self._turned(change, self._to_front).mean(0, keepdim=True) * strength
+        mean = self._turned(change, self._to_front).mean(0, keepdim=True) * shift.strength
         moved = self._turned(mean.expand(self.others, *mean.shape[1:]), self._to_place)
         keys.index_add_(0, self._others, moved.to(keys.dtype))
         change = (values.index_select(0, self._at) - old_values.index_select(0, self._rows)).float()
-        mean = change.mean(0, keepdim=True) * strength
+        mean = change.mean(0, keepdim=True) * shift.of_values
         values.index_add_(0, self._others, mean.expand(self.others, *mean.shape[1:]).to(values.dtype))
 
     def _turned(self, keys: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
@@ -59,20 +60,32 @@ class MeanShiftCorrection:
         spans: Sequence[Span],
         row_positions: Positions,
         rotation: Rotation,
-        device: torch.device,
+        middle: Kv,
+        learned: Learned | None = None,
     ) -> None:
-        self._strength = shift.strength
-        shifts = [SpanShift(span, row_positions, rotation, device) for span in spans]
-        self._shifts = [each for each in shifts if each.samples >= shift.min_rows and each.others]
+        """``middle``: K and V [tokens, kv_heads, dim] by position, as they were relocated into ``middle_layer``.
 
-    def apply(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
+        ``learned``: what a fit says of this model's changes; taken where ``shift`` asks for it.
+        """
+        self._shift = shift
+        self._by_row: RowShift | None = None
+        self._by_span: list[SpanShift] = []
+        if shift.weighs_rows:
+            self._by_row = RowShift(shift, spans, row_positions, rotation, middle, learned if shift.learned else None)
+        else:
+            made = (SpanShift(span, row_positions, rotation, middle[0].device) for span in spans)
+            self._by_span = [each for each in made if each.samples >= shift.min_rows and each.others]
+
+    def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
         """Correct one layer in place.
 
         ``keys``, ``values``: [tokens, kv_heads, dim] by position, the rows' fresh KV in them. ``old_*``: [rows,
         kv_heads, dim], what the rows held when they were relocated.
         """
-        for shift in self._shifts:
-            shift.apply(keys, values, old_keys, old_values, self._strength)
+        if self._by_row is not None:
+            self._by_row.apply(layer, keys, values, old_keys, old_values)
+        for span in self._by_span:
+            span.apply(keys, values, old_keys, old_values, self._shift)
 
 
 def _tables(rotation: Rotation, shifts: Positions, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -89,7 +102,7 @@ class MeasuredSpans:
     """Positions of the rows, span by span."""
     counts: Indices
     """[spans] How many rows each has."""
-    strength: float
+    shift: MeanShift
 
     @classmethod
     def choose(cls, shift: MeanShift, spans: Sequence[Span], row_positions: Indices) -> MeasuredSpans:
@@ -102,7 +115,12 @@ class MeasuredSpans:
                 chosen.append(span)
                 parts.append(inside)
         counts = np.array([part.size for part in parts], np.int64)
-        return cls(chosen, np.concatenate(parts) if parts else rows[:0], counts, shift.strength)
+        return cls(chosen, np.concatenate(parts) if parts else rows[:0], counts, shift)
+
+    @property
+    def weights(self) -> int:
+        """How many there are where each token weighs each row of its span."""
+        return sum(span.length * int(count) for span, count in zip(self.spans, self.counts, strict=True))
 
     @property
     def offsets(self) -> Indices:

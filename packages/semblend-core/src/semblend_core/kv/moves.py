@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -178,7 +178,15 @@ def _source_slots(spans: list[Span], sources: Mapping[str, SlotTable], lengths: 
     return _slots(blocks, tables[0].block_size, np.repeat(begins, lengths) + steps)
 
 
-def check_reach(what: str, start: int, end: int, table: SlotTable) -> None:
+class _Reaching(Protocol):
+    @property
+    def first_position(self) -> int: ...
+
+    @property
+    def end_position(self) -> int: ...
+
+
+def check_reach(what: str, start: int, end: int, table: _Reaching) -> None:
     """Raise :class:`InvalidKvError` where the table does not have all positions from ``start`` to ``end``."""
     if start < table.first_position or end > table.end_position:
         raise InvalidKvError(

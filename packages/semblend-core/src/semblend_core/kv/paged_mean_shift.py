@@ -14,10 +14,11 @@ from semblend_core.contract import Span
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
-from semblend_core.kv.moves import Indices, Moves, SlotTable
-from semblend_core.kv.places import Places
-from semblend_core.kv.relocation import has_kernel, relocate
+from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
+from semblend_core.kv.places import DeviceSlots, Places
+from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
+from semblend_core.kv.row_shift import MOST_WEIGHTS, Kv, Learned, RowShift, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -36,8 +37,9 @@ class PagedMeanShift:
         spans: Sequence[Span],
         row_positions: Indices,
         pool: PagedKv,
-        table: SlotTable,
+        table: SlotTable | DeviceSlots,
         rotation: Rotation,
+        learned: Learned | None = None,
     ) -> None:
         """``row_positions`` are those of all tokens that the forward computes; what lies in no span is ignored.
 
@@ -51,10 +53,12 @@ class PagedMeanShift:
         measured = MeasuredSpans.choose(shift, spans, row_positions)
         self._shift: _LayerShift | None = None
         self._layers = pool.layers
+        if isinstance(table, DeviceSlots) and not has_kernel(pool.device, pool.dtype):
+            table = table.on_host()
         if measured.spans:
             places = Places.find(measured.spans, table, pool)
-            old = _copied(table.slots_of(measured.rows), pool, rotation)
-            self._shift = _make_shift(measured, places, old, pool, rotation)
+            old = _copied(measured.rows, table, pool, rotation)
+            self._shift = _make_shift(measured, places, old, pool, rotation, learned)
 
     def apply(self, layer: int) -> None:
         """Correct one layer in place: what lies at the rows is fresh now, the rest of each span moves along."""
@@ -68,54 +72,103 @@ class _LayerShift(Protocol):
     def apply(self, layer: int) -> None: ...
 
 
+class LaidSpans:
+    """Measured spans taken out of the pool and laid end to end: only distances within a span matter to the rotation."""
+
+    def __init__(self, measured: MeasuredSpans, places: Places, pool: PagedKv) -> None:
+        self._pool = pool
+        lengths = places.lengths.astype(np.int64)
+        begins = np.cumsum(lengths) - lengths
+        self.spans = [
+            replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)
+        ]
+        self.rows = np.repeat(begins, measured.counts) + measured.offsets
+        self.shift = replace(measured.shift, min_rows=1)
+        inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
+        slots = _slots_on_device(places, inside, pool)
+        self._at = (slots // pool.block_size, slots % pool.block_size)
+
+    def read(self, layer: int) -> Kv:
+        """Copies of K and V, in float32; V has no components where the pool keeps none."""
+        keys = self._pool.keys[layer][self._at].float()
+        return keys, self._pool.values[layer][self._at].float() if self._pool.values else keys[..., :0]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        self._pool.keys[layer][self._at] = keys.to(self._pool.dtype)
+        if self._pool.values:
+            self._pool.values[layer][self._at] = values.to(self._pool.dtype)
+
+
 class TorchMeanShift:
     """Gathers the spans, lets :class:`MeanShiftCorrection` correct them, and scatters them back."""
 
-    def __init__(
-        self, measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
-    ) -> None:
-        self._pool, self._old = pool, old
-        # The spans are laid end to end: only distances within a span matter to the rotation.
-        lengths = places.lengths.astype(np.int64)
-        begins = np.cumsum(lengths) - lengths
-        laid = [replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)]
-        rows = np.repeat(begins, measured.counts) + measured.offsets
-        shift = MeanShift(measured.strength, 1)
-        self._correction = MeanShiftCorrection(shift, laid, rows, rotation, pool.device)
-        inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
-        slots = SlotTable(places.blocks, places.block_size).slots_of(inside)
-        self._at = tuple(torch.from_numpy(part).to(pool.device) for part in np.divmod(slots, pool.block_size))
+    def __init__(self, laid: LaidSpans, old: DonorKv, rotation: Rotation, middle: Kv, learned: Learned | None) -> None:
+        self._laid, self._old = laid, old
+        self._correction = MeanShiftCorrection(laid.shift, laid.spans, laid.rows, rotation, middle, learned)
 
     def apply(self, layer: int) -> None:
-        key_view = self._pool.keys[layer]
-        keys = key_view[self._at].float()
-        values, old_values = keys[..., :0], self._old.keys[layer][..., :0].float()
-        if self._pool.values and self._old.values is not None:
-            values, old_values = self._pool.values[layer][self._at].float(), self._old.values[layer].float()
-        self._correction.apply(keys, values, self._old.keys[layer].float(), old_values)
-        key_view[self._at] = keys.to(key_view.dtype)
-        if self._pool.values:
-            self._pool.values[layer][self._at] = values.to(key_view.dtype)
+        keys, values = self._laid.read(layer)
+        old_values = self._old.keys[layer][..., :0] if self._old.values is None else self._old.values[layer]
+        self._correction.apply(layer, keys, values, self._old.keys[layer].float(), old_values.float())
+        self._laid.write(layer, keys, values)
 
 
-def _copied(slots: Indices, pool: PagedKv, rotation: Rotation) -> DonorKv:
-    """What lies in ``slots``, all layers, in one launch."""
+def _slots_on_device(places: Places, inside: Indices, pool: PagedKv) -> Tensor:
+    if isinstance(places.blocks, Tensor):
+        (numbers,) = upload([inside], pool.device)
+        return places.blocks.index_select(0, numbers).long()
+    (slots,) = upload([SlotTable(places.blocks, places.block_size).slots_of(inside)], pool.device)
+    return slots
+
+
+def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotation: Rotation) -> DonorKv:
+    """What lies at ``rows``, all layers, in one launch."""
 
     def empty(views: tuple[Tensor, ...]) -> Tensor:
-        shape = (pool.layers, slots.size, *views[0].shape[2:])
+        shape = (pool.layers, rows.size, *views[0].shape[2:])
         return torch.empty(shape, dtype=pool.dtype, device=pool.device)
 
     copy = DonorKv(empty(pool.keys), empty(pool.values) if pool.values else None)
-    moves = Moves(slots, np.arange(slots.size), np.zeros(slots.size, np.int64), np.zeros(1, np.int64))
-    relocate(pool, PagedKv.from_donor(copy), moves, rotation)
+    target = PagedKv.from_donor(copy)
+    if isinstance(table, DeviceSlots):
+        (places,) = upload([rows - table.first_position], pool.device)
+        copy_slots(pool, table.slots.index_select(0, places), target, rotation)
+    else:
+        in_order = np.arange(rows.size)
+        moves = Moves(table.slots_of(rows), in_order, np.zeros(rows.size, np.int64), np.zeros(1, np.int64))
+        relocate(pool, target, moves, rotation)
     return copy
 
 
 def _make_shift(
-    measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+    measured: MeasuredSpans,
+    places: Places,
+    old: DonorKv,
+    pool: PagedKv,
+    rotation: Rotation,
+    learned: Learned | None,
 ) -> _LayerShift:
-    if not has_kernel(pool.device, pool.dtype):
-        return TorchMeanShift(measured, places, old, pool, rotation)
+    shift = measured.shift
+    learned = learned if shift.learned else None
+    kernel = has_kernel(pool.device, pool.dtype) and learned is None
+    if kernel and shift.is_plain:
+        return _with_kernels(measured, places, old, pool, rotation, None)
+    laid = LaidSpans(measured, places, pool)
+    middle = laid.read(middle_layer(pool.layers))
+    if kernel and shift.weighs_rows and measured.weights <= MOST_WEIGHTS:
+        weights = RowShift(laid.shift, laid.spans, laid.rows, rotation, middle).weights()
+        return _with_kernels(measured, places, old, pool, rotation, weights)
+    return TorchMeanShift(laid, old, rotation, middle, learned)
+
+
+def _with_kernels(
+    measured: MeasuredSpans,
+    places: Places,
+    old: DonorKv,
+    pool: PagedKv,
+    rotation: Rotation,
+    weights: list[Tensor] | None,
+) -> _LayerShift:
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 
-    return TritonMeanShift(measured, places, old, pool, rotation)
+    return TritonMeanShift(measured, places, old, pool, rotation, weights)

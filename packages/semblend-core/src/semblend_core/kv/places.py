@@ -20,11 +20,31 @@ Int32s = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DeviceSlots:
+    """A table of single slots whose numbers stay on the device: nobody waits for them, and nobody checks them."""
+
+    slots: Tensor
+    first_position: int = 0
+    """Position of the first token."""
+
+    @property
+    def end_position(self) -> int:
+        return self.first_position + len(self.slots)
+
+    def on_host(self) -> SlotTable:
+        """Waits for the device."""
+        return SlotTable.of_slots(self.slots.cpu().numpy(), self.first_position)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """Where spans lie, in *places*: tokens counted from the first one of ``blocks``."""
 
-    blocks: Int32s
-    """The part of the block table from the first span to the last, with whatever is between them."""
+    blocks: Int32s | Tensor
+    """The part of the block table from the first span to the last, with whatever is between them.
+
+    A tensor is on the device already.
+    """
     block_size: int
     first_position: int
     """The position of place 0."""
@@ -34,15 +54,15 @@ class Places:
     """[spans] In tokens."""
 
     @classmethod
-    def find(cls, spans: Sequence[Span], table: SlotTable, pool: PagedKv) -> Places:
+    def find(cls, spans: Sequence[Span], table: SlotTable | DeviceSlots, pool: PagedKv) -> Places:
         """Where ``spans`` (at least one) lie in ``pool``. Costs as much as there are spans and blocks, not tokens.
 
         Raises :class:`InvalidKvError` where a span is outside the table, a block outside the pool, or a slot would be
-        written twice.
+        written twice. Of blocks whose numbers are on the device nothing is known.
         """
         for span in spans:
             check_reach(f"target of {span}", span.target_start, span.target_end, table)
-        size = table.block_size
+        size = 1 if isinstance(table, DeviceSlots) else table.block_size
         starts = np.array([span.target_start for span in spans], np.int64) - table.first_position
         lengths = np.array([span.length for span in spans], np.int64)
         ends = starts + lengths
@@ -50,10 +70,14 @@ class Places:
         if (starts[order][1:] < ends[order][:-1]).any():
             raise InvalidKvError("a target slot is written twice: spans overlap")
         first, last = int(starts.min()) // size, -(-int(ends.max()) // size)
-        blocks = table.blocks[first:last]
-        _check_blocks(blocks[_touched(starts // size - first, -(-ends // size) - first, blocks.size)], size, pool)
+        blocks: Int32s | Tensor
+        if isinstance(table, DeviceSlots):
+            blocks = table.slots[first:last].to(torch.int32, copy=True)  # A copy begins where kernels like to read.
+        else:
+            blocks = table.blocks[first:last].astype(np.int32)
+            _check_blocks(blocks[_touched(starts // size - first, -(-ends // size) - first, blocks.size)], size, pool)
         return cls(
-            blocks.astype(np.int32),
+            blocks,
             size,
             table.first_position + first * size,
             (starts - first * size).astype(np.int32),

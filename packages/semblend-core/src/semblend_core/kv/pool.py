@@ -13,16 +13,19 @@ from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
+from semblend_core.kv.places import DeviceSlots
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation
+from semblend_core.kv.row_shift import Learned
 from semblend_core.recompute import MeanShift
 
 
 class KvPool:
     """A pool whose blocks are plain strided memory, as on GPUs."""
 
-    def __init__(self, views: PagedKv, rotation: Rotation) -> None:
-        self.views, self.rotation = views, rotation
+    def __init__(self, views: PagedKv, rotation: Rotation, learned: Learned | None = None) -> None:
+        """``learned``: what was fitted for the weights whose KV this is."""
+        self.views, self.rotation, self.learned = views, rotation, learned
         self.device, self.layers = views.device, views.layers
         per_token = sum(view[0, 0].numel() for view in (*views.keys, *views.values))
         self.token_bytes = per_token * views.dtype.itemsize
@@ -55,9 +58,11 @@ class KvPool:
         """The same for donors that lie in the pool."""
         relocate(self.views, self.views, moves, self.rotation)
 
-    def correction(self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable) -> PagedMeanShift:
+    def correction(
+        self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable | DeviceSlots
+    ) -> PagedMeanShift:
         """Made after the spans were written, and before the forward computes ``rows``."""
-        return PagedMeanShift(shift, spans, rows, self.views, table, self.rotation)
+        return PagedMeanShift(shift, spans, rows, self.views, table, self.rotation, self.learned)
 
     def first_layer(self, slots: Tensor) -> tuple[Tensor, Tensor | None]:
         """K and V of layer 0 [tokens, heads, dim]."""

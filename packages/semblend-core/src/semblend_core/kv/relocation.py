@@ -102,6 +102,16 @@ def relocate_slots(
         _launch(pool, pool, SpanMoves.of_slots(spans, sources, target, first_position), rotation)
 
 
+def copy_slots(source: PagedKv, slots: Tensor, target: PagedKv, rotation: Rotation) -> None:
+    """Write what lies in ``slots``, whose numbers are on the device, into the first slots of ``target`` as it is.
+
+    Only where there is a kernel.
+    """
+    first = torch.arange(len(slots), dtype=torch.int32, device=slots.device)
+    whole = Span(0, "slots", 0, len(slots))
+    _launch(source, target, SpanMoves.of_slots([whole], {"slots": slots}, first, 0), rotation)
+
+
 def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether Triton's kernels work there with such pools; warns once where they might be expected to."""
     if device.type != "cuda" or not _kernel_is_there():

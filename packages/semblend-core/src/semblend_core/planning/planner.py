@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 
@@ -10,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, LookupRequest, Plan, Span
-from semblend_core.discovery import ISLAND_GRAM, Run, best_cover
+from semblend_core.discovery import ISLAND_GRAM, MOST_PIECES, FoundRuns, Run, best_cover
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning.cost import CostModel
 from semblend_core.recompute import choose_policy
+from semblend_core.recompute.reuse import from_one_place
 from semblend_core.settings import Settings
 
 ISLAND_DONORS = 4
@@ -28,11 +28,21 @@ class Planner:
         self._registry = registry
         self.cost = cost if cost is not None else CostModel.from_settings(settings)
 
-    def choose_runs(self, request: LookupRequest, runs: list[Run], deadline: float = math.inf) -> list[Run]:
-        """The cover of the prompt behind its exact prefix; with fuzzy chunks on, islands between edits included.
+    def choose_runs(self, request: LookupRequest, runs: FoundRuns, deadline: float | None = None) -> list[Run]:
+        """The cover of the prompt behind its exact prefix, each piece from the donor that read most alike before it.
 
         ``deadline``: no donor is searched after it (``time.perf_counter``).
         """
+        cover = self._longest_cover(request, runs, deadline)
+        # One document with edits needs few rows, and the strict tier takes no other: it stays in one donor.
+        one_place = _one_place(cover)
+        if one_place and len(cover) > MOST_PIECES:
+            return cover
+        alike = self._registry.most_alike(request.namespace.digest, request.token_ids, cover, runs, deadline)
+        return cover if one_place and not _one_place(alike) else alike
+
+    def _longest_cover(self, request: LookupRequest, runs: list[Run], deadline: float | None) -> list[Run]:
+        """With fuzzy chunks on, islands between edits included."""
         min_span = self._settings.min_span_tokens
         if not self._settings.fuzzy_chunks:
             return self._cover(request, runs, min_span)
@@ -42,7 +52,7 @@ class Planner:
         cover = self._cover(request, candidates, ISLAND_GRAM)
         for serial in _donors_to_search(cover):
             wanted = _gaps_to_search(request, cover, serial)
-            if time.perf_counter() > deadline:
+            if deadline is not None and time.perf_counter() > deadline:
                 break
             if wanted.size:
                 within = _donor_range(cover, serial)
@@ -85,6 +95,12 @@ class Planner:
             alignment=request.span_alignment,
             max_spans=self._settings.max_spans,
         )
+
+
+def _one_place(cover: list[Run]) -> bool:
+    if len({run.donor for run in cover}) > 1:
+        return False
+    return from_one_place([Span(run.start, "the one", run.donor_start, run.length) for run in cover])
 
 
 def _sharing(runs: list[Run], at_least: int) -> set[int]:

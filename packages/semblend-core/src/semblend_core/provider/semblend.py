@@ -28,7 +28,7 @@ from semblend_core.contract import (
     TokenIds,
     as_token_ids,
 )
-from semblend_core.discovery import ISLAND_GRAM, Geometry, Run
+from semblend_core.discovery import ISLAND_GRAM, FoundRuns, Geometry
 from semblend_core.donors import DonorRecord, DonorRegistry
 from semblend_core.planning import CostModel, Planner
 from semblend_core.provider.open_requests import OpenRequests
@@ -277,14 +277,12 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return DeclineReason.NO_DONORS
         return None
 
-    def _find_runs(self, request: LookupRequest, deadline: float) -> list[Run] | None:
+    def _find_runs(self, request: LookupRequest, deadline: float) -> FoundRuns | None:
         """Runs behind the exact prefix, in prompt positions."""
         exact = request.exact_prefix_tokens
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
         runs = self.registry.find(request.namespace.digest, request.token_ids[exact:], shortest, deadline)
-        if runs is None or not exact:
-            return runs
-        return [run._replace(start=run.start + exact, end=run.end + exact) for run in runs]
+        return runs if runs is None else runs.behind(exact)
 
     def _register(self, offer: DonorOffer) -> OfferResult:
         tokens = offer.exact_token_ids

@@ -1,6 +1,5 @@
 """What to compute afresh of what could be reused: policies, their budgets and the three quality tiers."""
 
-from semblend_core.recompute.donor_choice import most_alike
 from semblend_core.recompute.policies import (
     FullRecompute,
     KVDeviation,
@@ -12,7 +11,16 @@ from semblend_core.recompute.policies import (
     SeamHead,
     SharedSink,
 )
-from semblend_core.recompute.policy import Corrected, MeanShift, Recompute, RecomputePolicy, Scores
+from semblend_core.recompute.policy import (
+    Corrected,
+    MeanShift,
+    Pooling,
+    Probe,
+    Recompute,
+    RecomputePolicy,
+    Scores,
+    Selection,
+)
 from semblend_core.recompute.reuse import Reuse
 from semblend_core.recompute.tiers import TierChoice, choose_policy
 
@@ -22,6 +30,8 @@ __all__ = [
     "KVDeviation",
     "MeanShift",
     "Oracle",
+    "Pooling",
+    "Probe",
     "QueryAttention",
     "Random",
     "Recompute",
@@ -31,8 +41,8 @@ __all__ = [
     "Scores",
     "SeamAndTail",
     "SeamHead",
+    "Selection",
     "SharedSink",
     "TierChoice",
     "choose_policy",
-    "most_alike",
 ]

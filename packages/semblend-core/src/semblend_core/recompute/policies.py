@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 
-from semblend_core.recompute.policy import Probe, RecomputePolicy, Selection, best, first_of_spans, whole_blocks
+from semblend_core.recompute.policy import (
+    Pooling,
+    Probe,
+    RecomputePolicy,
+    Selection,
+    best,
+    first_of_spans,
+    whole_blocks,
+)
 from semblend_core.recompute.reuse import Mask, Reuse
 
 
@@ -65,6 +74,9 @@ class SeamHead(RecomputePolicy):
             raise ValueError(f"a seam has at least one token, got {tokens}")
         self._tokens = tokens
 
+    def spending(self, times: float) -> RecomputePolicy:
+        return self if self._tokens is None else SeamHead(round(times * self._tokens))
+
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         wanted = reuse.plan.prompt_tokens if self._tokens is None else self._tokens
         seams = first_of_spans(reuse, reuse.heads(wanted), tokens, block)
@@ -84,6 +96,9 @@ class SeamAndTail(RecomputePolicy):
         if min(seam, after_edit, tail) < 1:
             raise ValueError(f"seam, after_edit and tail are at least 1, got {seam}, {after_edit} and {tail}")
         self._seam, self._after_edit, self._tail = seam, after_edit, tail
+
+    def spending(self, times: float) -> RecomputePolicy:
+        return SeamAndTail(*(round(times * tokens) for tokens in (self._seam, self._after_edit, self._tail)))
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         tail = whole_blocks(reuse, reuse.tail(min(self._tail, int(tokens) // block * block)), block)
@@ -144,19 +159,26 @@ class KVDeviation(RecomputePolicy):
 
 
 class QueryAttention(RecomputePolicy):
-    """The tokens that the question attends to, at true positions; the seams first, where ``seam`` asks for them."""
+    """The tokens that the question attends to, at true positions; the seams first, where ``seam`` asks for them.
+
+    ``pooling``: a token that one word of the question looks at with one head counts by that ("max"), or by what all
+    of them do on average ("mean").
+    """
 
     needs_probe = True
 
-    def __init__(self, seam: int = 0, depth: tuple[float, float] = ATTENTION_DEPTH) -> None:
+    def __init__(self, seam: int = 0, depth: tuple[float, float] = ATTENTION_DEPTH, pooling: Pooling = "mean") -> None:
         first, last = depth
         if seam < 0 or not 0 <= first < last <= 1:
             raise ValueError(f"seam is at least 0 and depth a part of [0, 1], got {seam} and {depth}")
-        self._seam, self._depth = seam, depth
+        if pooling not in get_args(Pooling):
+            raise ValueError(f"pooling is one of {get_args(Pooling)}, got {pooling!r}")
+        self._seam, self._depth, self._pooling = seam, depth, pooling
 
     @property
     def name(self) -> str:
-        return "seam_head+query_attention" if self._seam else "query_attention"
+        scored = "query_attention" if self._pooling == "mean" else "peak_attention"
+        return f"seam_head+{scored}" if self._seam else scored
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         assert probe is not None
@@ -166,7 +188,7 @@ class QueryAttention(RecomputePolicy):
         if left <= 0:
             seams = first_of_spans(reuse, reuse.heads(self._seam), tokens, block)
             return Selection(seams, seams)  # The probe alone would cost more than there is.
-        values = probe.question_attention(layers)
+        values = probe.question_attention(layers, self._pooling)
         # Short spans would spend everything on seams; what the question attends to is worth more than they are.
         seams = first_of_spans(reuse, reuse.heads(self._seam), left / 2, block)
         attended = best(values, reuse.reused & ~seams, int(left - seams.sum()), block)

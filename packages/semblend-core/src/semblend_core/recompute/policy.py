@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from semblend_core.recompute.reuse import Mask, Reuse
 
 Scores: TypeAlias = npt.NDArray[np.floating]
 """[prompt tokens], larger matters more. Positions that are not reused are ignored."""
+Pooling: TypeAlias = Literal["mean", "max"]
+"""What one position's score makes of the attention that many heads and question tokens pay to it."""
 
 
 class Probe(Protocol):
@@ -26,11 +28,15 @@ class Probe(Protocol):
     def cost(self, layers: int) -> float:
         """What one token computed through the first ``layers`` costs, by the cost of all layers.
 
-        Measurements stop where the last of them attends, so that one counts with its projections only.
+        Where a measurement can stop as the last of them attends, that one counts with its projections only. An engine
+        whose steps always run through the whole model says 1, whatever the layers.
         """
 
-    def question_attention(self, layers: range) -> Scores:
-        """Attention of the question to each position, over ``layers``. Computes the plan's rows through the last."""
+    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
+        """Attention of the question to each position, pooled over heads and question tokens, added up over ``layers``.
+
+        Computes the plan's rows through the last of them.
+        """
 
     def kv_deviation(self, layers: int) -> Scores:
         """How far V strays from the truth in the last of the first ``layers``, computed for all reused tokens."""
@@ -43,17 +49,52 @@ class Probe(Protocol):
 class MeanShift:
     """Correct the tokens that are not recomputed by the mean change of those of their span that are.
 
-    Layer by layer, in the forward that computes the rows: K in the frame of position 0, V as it is.
+    Layer by layer, in the forward that computes the rows: K in the frame of position 0, V as it is. The mean is the
+    same for a whole span, unless ``reach`` and ``likeness`` weigh the rows anew for each token.
     """
 
     strength: float = 0.5
-    """Share of the mean change that is applied. Rows are chosen where the change is large, so less than 1 is right."""
+    """Share of the mean change of K that is applied. Rows are chosen where the change is large: less than 1 is right.
+    """
     min_rows: int = 4
     """Spans with fewer recomputed tokens are left as they are."""
+    value_strength: float | None = None
+    """The same for V, of which less is common to a span. None: as for K."""
+    reach: float | None = None
+    """Rows count less by a factor of e with each so many tokens between. None: all alike, near or far."""
+    likeness: float = 0.0
+    """Rows count more by a factor of e to this, the more alike their relocated K and V are to the token's (cosine)."""
+    learned: bool = False
+    """Take what was fitted for these weights in place of the strengths, where such a file is found."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.strength <= 1 or self.min_rows < 1:
-            raise ValueError(f"strength must be in (0, 1] and min_rows at least 1, got {self}")
+        if not 0 < self.strength <= 1 or not 0 <= self.of_values <= 1 or self.min_rows < 1:
+            raise ValueError(f"strengths must be in (0, 1] and min_rows at least 1, got {self}")
+        if self.likeness < 0 or (self.reach is not None and self.reach <= 0):
+            raise ValueError(f"reach must be above 0 and likeness at least 0, got {self}")
+        if self.learned and not self.weighs_rows:
+            raise ValueError(f"what is learned goes on from rows that are weighed: give reach or likeness, got {self}")
+
+    @property
+    def name(self) -> str:
+        if self.learned:
+            return "learned_shift"
+        return "row_shift" if self.weighs_rows else "mean_shift"
+
+    @property
+    def of_values(self) -> float:
+        """Share of the mean change of V that is applied."""
+        return self.strength if self.value_strength is None else self.value_strength
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether each token has a mean of its own."""
+        return self.reach is not None or self.likeness > 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one mean and one strength do for all of a span: what the kernel knows."""
+        return not self.weighs_rows and self.of_values == self.strength
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +147,10 @@ class RecomputePolicy(ABC):
         """Whether ``plan`` must be given a probe; if not, the rows are known before any forward."""
         return False
 
+    def spending(self, times: float) -> RecomputePolicy:
+        """The same policy for a budget so many times as large. One that spends what it has is the same."""
+        return self
+
     def plan(self, plan: Plan, *, budget: float, probe: Probe | None = None, block: int = 1) -> Recompute:
         """Add rows to ``plan``, which computes gaps only, for at most ``budget`` (share of its reused tokens).
 
@@ -138,12 +183,20 @@ class Corrected(RecomputePolicy):
         self._correction = correction or MeanShift()
 
     @property
+    def rows(self) -> RecomputePolicy:
+        """The policy that chooses the rows."""
+        return self._policy
+
+    @property
     def name(self) -> str:
-        return f"{self._policy.name}+mean_shift"
+        return f"{self._policy.name}+{self._correction.name}"
 
     @property
     def needs_probe(self) -> bool:
         return self._policy.needs_probe
+
+    def spending(self, times: float) -> RecomputePolicy:
+        return Corrected(self._policy.spending(times), self._correction)
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         return replace(self._policy.select(reuse, tokens, probe, block), correction=self._correction)

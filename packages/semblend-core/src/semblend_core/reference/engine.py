@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from semblend_core.contract import Plan, Span, TokenIds, as_token_ids
+from semblend_core.contract import Plan, Span, TokenIds, as_token_ids, identity_of_weights
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
+from semblend_core.kv.learned_shift import KvShape, LearnedShift, find_learned_shift
 from semblend_core.kv.rotation import Rotation
 from semblend_core.reference.attention import (
     Forward,
@@ -24,7 +25,7 @@ from semblend_core.reference.attention import (
     UnsupportedModelError,
     running,
 )
-from semblend_core.reference.loading import load_model
+from semblend_core.reference.loading import default_model_folder, load_model
 from semblend_core.reference.prefill import Prefill
 from semblend_core.reference.support import (
     adopt_attention,
@@ -34,6 +35,7 @@ from semblend_core.reference.support import (
     token_limit,
 )
 from semblend_core.reference.workspace import Positions, Rotate, Workspace, place_exact_prefix, place_span, place_spans
+from semblend_core.settings import Settings
 
 Tokens = Sequence[int] | TokenIds
 _DECODE_ROOM = 256
@@ -43,6 +45,8 @@ class ReferenceEngine:
     """Runs one transformers model. Calls on one engine come from one thread at a time; engines do not share state."""
 
     def __init__(self, model: Any, *, max_tokens: int | None = None) -> None:
+        self.learned: LearnedShift | None = None
+        """The correction that was fitted for these weights."""
         self.model = model.eval()
         self.config = model.config.get_text_config()
         try:
@@ -65,12 +69,26 @@ class ReferenceEngine:
         max_tokens: int | None = None,
     ) -> ReferenceEngine:
         """A model by folder, GGUF file or hub id; None is SmolLM2-135M-Instruct from the package index."""
-        return cls(load_model(model, device=device, dtype=dtype), max_tokens=max_tokens)
+        engine = cls(load_model(model, device=device, dtype=dtype), max_tokens=max_tokens)
+        place = Path(default_model_folder() if model is None else model).expanduser()
+        if place.exists():
+            engine.learned = engine.find_learned(identity_of_weights(place))
+        return engine
 
     @classmethod
     def of(cls, model: Any, *, max_tokens: int | None = None) -> ReferenceEngine:
         """An engine around a transformers causal language model. Calling the model directly still works as before."""
         return cls(model, max_tokens=max_tokens)
+
+    def find_learned(self, identity: str) -> LearnedShift | None:
+        """What was fitted for the weights of this name, in the folder that the settings name."""
+        folder = Settings.from_env().corrections_dir
+        return find_learned_shift(folder, identity, self.kv_shape, self.geometry.device)
+
+    @property
+    def kv_shape(self) -> KvShape:
+        geometry = self.geometry
+        return KvShape(geometry.layers, geometry.kv_heads, geometry.key_dim, geometry.value_dim)
 
     @property
     def vocabulary(self) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import Plan, TokenIds
-from semblend_core.recompute import Reuse, Scores
+from semblend_core.recompute import Pooling, Reuse, Scores
 from semblend_core.reference.attention import Observation
 from semblend_core.reference.engine import ReferenceEngine
 from semblend_core.reference.prefill import Prefill
@@ -25,28 +25,33 @@ class EngineProbe:
         plan: Plan,
         *,
         truth: tuple[Prefill, TokenIds] | None = None,
+        whole_steps: bool = False,
     ) -> None:
-        """``truth``: the cold prefill and its continuation, for the oracle of a study."""
+        """``truth``: the cold prefill and its continuation, for the oracle of a study.
+
+        ``whole_steps``: charge what an engine pays that cannot stop at a layer.
+        """
         self._engine, self._workspace, self._tokens = engine, workspace, token_ids
         self._reuse = Reuse(plan)
         self._truth = truth
         self._projections = _projections_share(engine)
+        self._whole_steps = whole_steps
 
     @property
     def layers(self) -> int:
         return self._engine.geometry.layers
 
     def cost(self, layers: int) -> float:
-        return (layers - 1 + self._projections) / self.layers
+        return 1.0 if self._whole_steps else (layers - 1 + self._projections) / self.layers
 
-    def question_attention(self, layers: range) -> Scores:
+    def question_attention(self, layers: range, pooling: Pooling) -> Scores:
         rows = np.flatnonzero(self._reuse.gaps)
         question = torch.from_numpy(np.flatnonzero(rows >= self._reuse.question_start)).to(self._workspace.keys.device)
         totals = torch.zeros(self._tokens.size, device=self._workspace.keys.device)
 
         def add(seen: Observation) -> None:
             weights = attention_weights(seen, question)
-            totals[: weights.shape[-1]] += weights.mean((0, 1))
+            totals[: weights.shape[-1]] += weights.mean((0, 1)) if pooling == "mean" else weights.amax((0, 1))
 
         self._engine.compute(
             self._workspace,

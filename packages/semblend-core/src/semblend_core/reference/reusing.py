@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from semblend_core.contract import Plan, TokenIds
 from semblend_core.kv.donor_kv import DonorKv
+from semblend_core.kv.learned_shift import LearnedShift
 from semblend_core.kv.mean_shift import MeanShiftCorrection
+from semblend_core.kv.row_shift import middle_layer
 from semblend_core.recompute import Recompute, RecomputePolicy
 from semblend_core.reference.attention import Observation
 from semblend_core.reference.engine import ReferenceEngine, row_positions, tokens_of_plan
@@ -39,38 +41,51 @@ def prefill_reusing(
     block: int = 1,
     room: int = 256,
     truth: tuple[Prefill, TokenIds] | None = None,
+    whole_steps: bool = False,
+    learned: LearnedShift | None = None,
 ) -> ReusingPrefill:
     """Carry out ``plan``, which computes gaps only, with what ``policy`` adds to it for at most ``budget``.
 
-    ``truth``: the cold prefill and its continuation, for the oracle of a study.
+    ``truth``: the cold prefill and its continuation, for the oracle of a study. ``whole_steps``: charge probes as in
+    an engine that cannot stop at a layer. ``learned``: what was fitted for this model; None: what the engine found.
     """
     tokens = tokens_of_plan(token_ids, plan)
     with engine.timed() as elapsed:
         workspace = engine.place_plan(plan, donors, exact_prefix=exact_prefix, room=room)
-        probe = EngineProbe(engine, workspace, tokens, plan, truth=truth) if policy.needs_probe else None
+        probe = None
+        if policy.needs_probe:
+            probe = EngineProbe(engine, workspace, tokens, plan, truth=truth, whole_steps=whole_steps)
         decided = policy.plan(plan, budget=budget, probe=probe, block=block)
         rows = row_positions(decided.plan)
-        logits = engine.compute(workspace, tokens[rows], rows, observer=_correcting(engine, decided, rows))
+        correct = _correcting(engine, workspace, decided, rows, learned)
+        logits = engine.compute(workspace, tokens[rows], rows, observer=correct)
     assert logits is not None
     return ReusingPrefill(Prefill.of_plan(decided.plan, tokens, workspace, logits, elapsed()), decided)
 
 
 def _correcting(
-    engine: ReferenceEngine, decided: Recompute, rows: NDArray[np.int64]
+    engine: ReferenceEngine,
+    workspace: Workspace,
+    decided: Recompute,
+    rows: NDArray[np.int64],
+    learned: LearnedShift | None,
 ) -> Callable[[Observation], None] | None:
     if decided.correction is None:
         return None
+    middle = middle_layer(engine.geometry.layers)
     correction = MeanShiftCorrection(
         decided.correction,
         decided.plan.spans,
         rows,
         engine.rotation,
-        engine.geometry.device,
+        (workspace.keys[middle], workspace.values[middle]),
+        learned or engine.learned,
     )
 
     def correct(seen: Observation) -> None:
         # Observed KV is a view of the workspace: what changes here is what the layer attends to.
         correction.apply(
+            seen.layer,
             seen.keys.transpose(0, 1),
             seen.values.transpose(0, 1),
             seen.replaced_keys.transpose(0, 1),

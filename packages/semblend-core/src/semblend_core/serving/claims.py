@@ -35,6 +35,8 @@ class Claim:
     """What the forward computes inside the claim."""
     correction: MeanShift | None = None
     """How the forward corrects what it does not compute."""
+    spending: float = 1.0
+    """What it computes, by its tier's own budget."""
     probing: Probing | None = None
     """How other rows are chosen, once a first step has shown where the question looks. ``rows`` stand until then, and
     where that fails."""
@@ -46,6 +48,15 @@ class Claim:
     @property
     def row_tokens(self) -> int:
         return sum(end - start for start, end in self.rows)
+
+    @property
+    def most_row_tokens(self) -> int:
+        """The same with whatever rows a probe may choose."""
+        if self.probing is None:
+            return self.row_tokens
+        plan, most_chosen = self.probing.plan, int(self.probing.choice.budget * self.probing.plan.reused_tokens)
+        gaps = sum(min(row.end, self.end) - row.start for row in plan.rows if row.start < self.end)
+        return max(self.row_tokens, gaps + most_chosen)
 
     @property
     def reused_tokens(self) -> int:
@@ -106,6 +117,15 @@ class Claim:
                 rows.append((start, end))
         return replace(self, rows=tuple(rows))
 
+    def up_to_question(self, page_size: int) -> Claim:
+        """With all spans that a probe may look at, for engines that are told of a claim's end before they probe."""
+        assert self.probing is not None
+        plan = self.probing.plan
+        end = plan.computed_tail // page_size * page_size
+        spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
+        rows = tuple(joined_runs([*self.rows, (self.end, end)])) if end > self.end else self.rows
+        return replace(self, end=end, spans=spans, rows=rows)
+
     def unprobed(self) -> Claim:
         """The same claim with the rows that it has."""
         return replace(self, probing=None)
@@ -161,15 +181,19 @@ def claim_by_tier(
     join_within: int = 0,
     probe_layers: int | None = None,
     block: int = 1,
+    spending: float | None = 1.0,
 ) -> Claim | DeclineReason:
     """What a quality tier makes of a plan; or why it declines.
 
     ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
     taken without their correction. ``join_within``: rows with at most so many tokens between them become one.
     ``probe_layers``: the model's layers, where the engine can see their attention; None: it cannot, or shall not.
-    ``block``: rows that are chosen by a probe are whole blocks of so many tokens.
+    ``block``: rows that are chosen by a probe are whole blocks of so many tokens. ``spending``: so many times the
+    tier's own budget; None: what was compared of this kind did not hold its target.
     """
-    choice = choose_policy(tier, plan, probing=False, limit=limit)
+    if spending is None:
+        return DeclineReason.QUALITY_TARGET
+    choice = choose_policy(tier, plan, probing=False, limit=limit, spending=spending)
     if choice is None:
         return DeclineReason.QUALITY_TIER
     decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
@@ -178,9 +202,18 @@ def claim_by_tier(
     claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
     if claim is None:
         return DeclineReason.TOO_FEW_TOKENS_SAVED
+    claim = replace(claim, spending=spending)
     if probe_layers is None:
         return claim
-    found = probing_of(plan, tier, limit=limit, model_layers=probe_layers, block=block, join_within=join_within)
+    found = probing_of(
+        plan,
+        tier,
+        limit=limit,
+        model_layers=probe_layers,
+        block=block,
+        join_within=join_within,
+        spending=spending,
+    )
     return replace(claim, probing=found)
 
 
@@ -194,7 +227,19 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
     decided = probing.decide(scores)
     correction = None if claim.correction is None else decided.correction
     chosen = claim_of(decided.plan, page_size, correction, probing.join_within)
-    return claim.unprobed() if chosen is None else chosen
+    return claim.unprobed() if chosen is None else replace(chosen, spending=claim.spending)
+
+
+def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
+    """The same for a claim whose end stands, in at most so many rows. None: that would compute more than it may."""
+    probing = claim.probing
+    assert probing is not None
+    decided = probing.decide(scores)
+    runs = ((row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end)
+    rows = tuple(joined_runs(runs, probing.join_within))
+    correction = None if claim.correction is None else decided.correction
+    chosen = replace(claim, rows=rows, correction=correction, probing=None).with_rows(most_rows)
+    return chosen if chosen.row_tokens <= claim.most_row_tokens and len(chosen.rows) <= most_rows else None
 
 
 def _clipped(span: Span, end: int) -> Span:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from semblend_core.contract import Plan
-from semblend_core.recompute import Recompute, Scores, TierChoice, choose_policy
+from semblend_core.recompute import Pooling, Recompute, Scores, TierChoice, choose_policy
 from semblend_core.settings import QualityTier
 
 MOST_QUESTION_TOKENS = 128
 """Whose attention is scored: the last of the prompt."""
-POOLING = "max"
+POOLING: Pooling = "max"
 """A token counts by what one head of one of them pays to it."""
 
 
@@ -59,9 +59,10 @@ def probing_of(
     model_layers: int,
     block: int = 1,
     join_within: int = 0,
+    spending: float = 1.0,
 ) -> Probing | None:
     """How a tier chooses rows of ``plan``, which computes gaps only, by a probe; None where it needs or pays none."""
-    choice = choose_policy(tier, plan, probing=True, limit=limit)
+    choice = choose_policy(tier, plan, probing=True, limit=limit, spending=spending)
     if choice is None or not choice.policy.needs_probe:
         return None
     try:
@@ -82,7 +83,7 @@ class _EngineProbe:
     def cost(self, layers: int) -> float:
         return 1.0
 
-    def question_attention(self, layers: range, pooling: str = POOLING) -> Scores:
+    def question_attention(self, layers: range, pooling: Pooling = POOLING) -> Scores:
         if pooling != POOLING:  # The ranks of an engine see some heads each, and what they saw most is easily joined.
             raise NotImplementedError(f"engines score by the {POOLING} over heads and question tokens only")
         return self._scores(layers)

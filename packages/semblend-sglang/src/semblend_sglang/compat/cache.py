@@ -79,6 +79,10 @@ class SemBlendCache:
         start = life.claim.start if life.claim is not None else life.in_place.end if life.in_place is not None else 0
         return (self._prefix_len(req), req.host_hit_length) == (start, promised)
 
+    def semblend_row(self, req: Any) -> torch.Tensor:
+        """The slots of its tokens, on the device."""
+        return self._row(req)
+
     def semblend_is_empty(self) -> bool:
         """Whether it holds no KV at all. What may lie in host memory or storage counts."""
         holds = self.evictable_size() + self.protected_size()

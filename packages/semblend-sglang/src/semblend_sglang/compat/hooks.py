@@ -15,10 +15,15 @@ from semblend_core import DeclineReason
 from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
+from semblend_sglang.compat.probing import choose_rows
 from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.compat.weights import storage_of, weight_hooks
+from semblend_sglang.scheduler.fitting import within
 from semblend_sglang.scheduler.requests import SglangLife
 from semblend_sglang.scheduler.side import Side
+from semblend_sglang.worker.correcting import MARK as CORRECTIONS
+from semblend_sglang.worker.correcting import Corrections, correcting, correction_of, layer_is_stored
+from semblend_sglang.worker.looking import layer_has_attended
 from semblend_sglang.worker.sequences import MARK, as_computed, as_requests, as_sequences, for_sampling, running
 
 logger = logging.getLogger(__name__)
@@ -49,7 +54,7 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
             return verdict
         req.host_hit_length = life.claim.length if life.claim is not None else 0
         side.lineages.hold(life)
-    rows = 0 if life is None or life.claim is None else life.claim.row_tokens
+    rows = 0 if life is None or life.claim is None else life.claim.most_row_tokens
     before = len(adder.can_run_list)
     _take_room(adder, rows)
     result = original(adder, req, *args, **kwargs)
@@ -109,12 +114,16 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     side = side_of(getattr(batch, "tree_cache", None))
     if side is None or not side.landing.loads or not batch.forward_mode.is_extend():
         return original(cls, batch, *args, **kwargs)
+    side.landing.started.clear()
     loads = {index: load for index, req in enumerate(batch.reqs) if (load := side.landing.of(req)) is not None}
+    runner = args[0] if args else kwargs.get("model_runner")
+    loads = choose_rows(side, batch, loads, lambda: original(cls, batch, *args, **kwargs), runner)
     rows = {index: load.claim.rows for index, load in loads.items() if load.claim.rows}
     prompts = {index: load.token_ids for index, load in loads.items()}
     if rows:
         try:
             forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
+            setattr(forward_batch, CORRECTIONS, _corrections(side, batch, loads))
         except Exception:
             # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
             logger.exception("a batch could not be made with rows: its prompts are computed")
@@ -141,6 +150,16 @@ def _make_with_rows(
     return forward_batch
 
 
+def _corrections(side: Side, batch: Any, loads: dict[int, Load]) -> Corrections | None:
+    """Made here, on the stream of the forward, and behind what was moved for it."""
+    made = [
+        correction_of(load, batch.tree_cache.semblend_row(batch.reqs[index]), side.pool)
+        for index, load in loads.items()
+    ]
+    wanted = [correction for correction in made if correction is not None]
+    return Corrections(wanted, side.pool.layers, side.give_up_reuse) if wanted else None
+
+
 def _not_cached(batch: Any, loads: dict[int, Load]) -> dict[int, tuple[int, int]]:
     """The claims of the requests with these loads. SGLang has counted them as cached: they are computed after all."""
     for index, load in loads.items():
@@ -156,8 +175,33 @@ def make_logits_metadata(original: Original, cls: Any, forward_batch: Any, *args
 
 
 def run_model(original: Original, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    with running(forward_batch):
+    with running(forward_batch), correcting(forward_batch):
         return original(runner, forward_batch, *args, **kwargs)
+
+
+def store_kv(original: Original, pool: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(pool, layer, *args, **kwargs)
+    layer_is_stored(layer)
+    return result
+
+
+def attend(
+    original: Original,
+    backend: Any,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    layer: Any = None,
+    forward_batch: Any = None,
+    save_kv_cache: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """A model that has stored its KV in a kernel of its own, as with rotation, asks attention not to."""
+    if not save_kv_cache:
+        layer_is_stored(layer)
+    result = original(backend, q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+    layer_has_attended(layer, q)
+    return result
 
 
 def can_run_graph(original: Original, runner: Any, forward_batch: Any) -> Any:
@@ -186,7 +230,7 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
 
     A page of the request itself must fit too.
     """
-    if not claim.rows:
+    if not claim.rows and claim.probing is None:
         return claim
     if any(_counts_tokens_of_its_batch(other) for other in adder.can_run_list):
         return None
@@ -194,7 +238,7 @@ def _within_room(adder: Any, side: Side, claim: Claim) -> Claim | None:
     sequences = side.landing.rows() + len(adder.can_run_list) + 1
     if side.limits.with_decoding:
         sequences += adder.running_batch.batch_size()
-    return claim.within(tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)
+    return within(claim, tokens - adder.page_size, side.limits.sequences - sequences, adder.page_size)
 
 
 def _counts_tokens_of_its_batch(req: Any) -> bool:
@@ -222,6 +266,10 @@ _HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch": make_logits_metadata,
     "sglang.srt.model_executor.model_runner.ModelRunner.forward": run_model,
     "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph": can_run_graph,
+    "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool.set_kv_buffer": store_kv,
+    "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool.set_kv_buffer": store_kv,
+    "sglang.srt.mem_cache.memory_pool.MLATokenToKVPool.set_mla_kv_buffer": store_kv,
+    "sglang.srt.layers.attention.base_attn_backend.AttentionBackend.forward": attend,
     "sglang.srt.managers.scheduler.Scheduler.abort_request": abort_request,
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
     **TIMING_HOOKS,

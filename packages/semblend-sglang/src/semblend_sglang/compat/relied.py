@@ -64,6 +64,11 @@ RELIED = Relied(
         f"{CACHE}.allocator.base.BaseTokenToKVPoolAllocator.free_segment",
         *_of(f"{CACHE}.utils", "storage_namespace_seed", "get_storage_hash_str"),
         *_of("sglang.srt.plugins.hook_registry.HookRegistry", "register", "apply_hooks", "_apply_target"),
+        # Where a layer's KV is stored, and attention begins: it is corrected between the two.
+        f"{CACHE}.memory_pool.MHATokenToKVPool.set_kv_buffer",
+        *_of(f"{CACHE}.memory_pool.MLATokenToKVPool", "set_kv_buffer", "set_mla_kv_buffer"),
+        f"{ATTENTION}.base_attn_backend.AttentionBackend.forward",
+        f"{ATTENTION}.hybrid_attn_backend.HybridAttnBackend.forward",
         # Each stores the new tokens of all sequences before a kernel reads any prefix: rows need that.
         f"{ATTENTION}.torch_native_backend.TorchNativeAttnBackend.forward_extend",
         f"{ATTENTION}.triton_backend.TritonAttnBackend.forward_extend",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from semblend_core import AuditSink, Settings
+from semblend_core import AuditSink, Settings, Span
 from semblend_core.serving import CostGate, Part, contain
+from semblend_core.serving.tree import Load
 from semblend_sglang.compat.support import resolved
 from semblend_sglang.compat.versions import installed_version
 from semblend_sglang.scheduler.side import Side
@@ -32,9 +33,11 @@ def run_batch(original: Original, scheduler: Any, batch: Any, *args: Any, **kwar
     side = _timing_side(scheduler)
     if side is None:
         return original(scheduler, batch, *args, **kwargs)
-    told = contain("looking at a batch", _parts_and_moves, side, batch)
+    side.landing.started.clear()
+    own = contain("looking at a batch", _own_parts, side, batch)
     result = original(scheduler, batch, *args, **kwargs)
-    side.costs.step_scheduled(result, *(told or (None, {})))
+    told = None if own is None else contain("looking at a batch", _with_reuse, own, side.landing.started)
+    side.costs.step_scheduled(result, *(told or ()))
     return result
 
 
@@ -59,25 +62,37 @@ def _timing_side(scheduler: Any) -> Side | None:
     return side if side is not None and side.costs.is_on else None
 
 
-def _parts_and_moves(side: Side, batch: Any) -> tuple[list[Part] | None, dict[str, int]]:
-    """What the batch's sequences compute, rows included, and what was loaded for it; None: it is not looked at."""
+def _own_parts(side: Side, batch: Any) -> list[Part] | None:
+    """What the batch's requests compute by themselves; None: it is not looked at."""
     requests = batch.reqs
     if not batch.forward_mode.is_extend():
         if not side.costs.wants(len(requests), len(requests)):
-            return None, {}
-        return [Part(len(req.origin_input_ids) + len(req.output_ids), 1, req.rid) for req in requests], {}
-    parts: list[Part] = []
-    moved: dict[str, int] = {}
-    for req, before, tokens in zip(requests, batch.prefix_lens, batch.extend_lens, strict=True):
-        parts.append(Part(int(before), int(tokens), req.rid))
-        load = side.landing.of(req)
-        if load is not None:
-            parts += [Part(start, end - start, req.rid, is_row=True) for start, end in load.claim.rows]
-            moved[req.rid] = sum(span.length for span in load.claim.spans)
-    return parts, moved
+            return None
+        return [Part(len(req.origin_input_ids) + len(req.output_ids), 1, req.rid) for req in requests]
+    sizes = zip(requests, batch.prefix_lens, batch.extend_lens, strict=True)
+    return [Part(int(before), int(tokens), req.rid) for req, before, tokens in sizes]
 
 
-def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tokens: int) -> CostGate:
+def _with_reuse(own: list[Part], loads: dict[str, Load]) -> tuple[list[Part], dict[str, int], int]:
+    """The same with rows, those of a first forward too; what was moved for each request, and corrected."""
+    rows = [
+        Part(start, end - start, request_id, is_row=True)
+        for request_id, load in loads.items()
+        for start, end in (*load.claim.rows, *load.probed)
+    ]
+    again = [part for part in own if part.request_id in loads and loads[part.request_id].probed]
+    moved = {request_id: sum(span.length for span in load.claim.spans) for request_id, load in loads.items()}
+    corrected = sum(moved[request_id] for request_id, load in loads.items() if load.claim.correction is not None)
+    return own + rows + again, moved, corrected
+
+
+def cost_gate_of(
+    ctx: Any,
+    settings: Settings,
+    audit: AuditSink | None,
+    step_tokens: int,
+    spending: Callable[[Sequence[Span]], float],
+) -> CostGate:
     arguments, dtype = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache().dtype
     device = str(arguments.device)
     identity = {
@@ -91,4 +106,4 @@ def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tok
         "ranks": str(arguments.tp_size),
         "graphs": str(not arguments.disable_cuda_graph),
     }
-    return CostGate(settings, step_tokens, identity, audit)
+    return CostGate(settings, step_tokens, identity, audit, spending=spending)

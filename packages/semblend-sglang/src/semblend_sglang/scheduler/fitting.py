@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from semblend_core import DeclineReason, Plan, Settings
+from semblend_core import DeclineReason, Plan, ProbeEnd, Settings, Span
 from semblend_core.serving import Claim, CostGate, claim_by_tier
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
+
+logger = logging.getLogger(__name__)
+
+MOST_FAILED_PROBES = 3
+"""In a row. Each has cost its batch a forward."""
+PROBED_RUN = 8
+"""Tokens that a probe chooses at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +33,24 @@ class BatchLimits:
 
 class Fitting:
     def __init__(
-        self, settings: Settings, donors: TreeDonors, limits: BatchLimits, page_size: int, costs: CostGate
+        self,
+        settings: Settings,
+        donors: TreeDonors,
+        limits: BatchLimits,
+        page_size: int,
+        costs: CostGate,
+        probe_layers: int | None,
+        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
+        """``probe_layers``: the model's layers, where it can be seen in them what a question attends to.
+
+        ``spending``: what may be computed of such spans, by their tier's budget; None: they are declined.
+        """
+        self._spending = spending
         self._settings, self._donors, self._limits = settings, donors, limits
         self._page_size, self._costs = page_size, costs
+        self._probe_layers = probe_layers if settings.probe == "auto" else None
+        self._failed_probes = 0
 
     def claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
         if not self._donors.are_of_same_tokens(life, plan):
@@ -35,17 +58,36 @@ class Fitting:
         life.first_span = plan.first_approximate_token
         return self._costs.choose(life.request_id, life.namespace, plan, self._within_batch)
 
+    def probe_ended(self, end: ProbeEnd) -> None:
+        self._failed_probes = self._failed_probes + 1 if end is ProbeEnd.FAILED else 0
+        if self._failed_probes == MOST_FAILED_PROBES:
+            logger.warning("no more probes: %d in a row have shown nothing", MOST_FAILED_PROBES)
+            self._probe_layers = None
+
     def _within_batch(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
-        # A correction would need a call inside every layer.
         claim = claim_by_tier(
             plan,
             self._settings.quality_tier,
             self._page_size,
             limit=self._settings.recompute_limit,
-            correcting=None,
+            correcting=True,
             join_within=join_within,
+            probe_layers=self._probe_layers,
+            block=PROBED_RUN,
+            spending=self._spending(plan.spans),
         )
         if isinstance(claim, DeclineReason):
             return claim
-        fitting = claim.within(self._limits.row_tokens, self._limits.sequences - 1, self._page_size)
-        return DeclineReason.TOO_FEW_TOKENS_SAVED if fitting is None else fitting.moved_only()
+        if claim.probing is not None:
+            claim = claim.up_to_question(self._page_size)
+        fitting = within(claim, self._limits.row_tokens, self._limits.sequences - 1, self._page_size)
+        if fitting is None:
+            return DeclineReason.TOO_FEW_TOKENS_SAVED
+        # A correction compares what rows compute with what was moved to their places; a probe looks at all of that.
+        return fitting if fitting.correction or fitting.probing else fitting.moved_only()
+
+
+def within(claim: Claim, most_tokens: int, most_rows: int, page_size: int) -> Claim | None:
+    """As much of it as can be had with so many row tokens and rows. It is probed if that may choose so many tokens."""
+    room_for_choice = claim.most_row_tokens <= most_tokens
+    return (claim if room_for_choice else claim.unprobed()).within(most_tokens, most_rows, page_size)

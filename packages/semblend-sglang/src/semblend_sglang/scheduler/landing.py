@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from semblend_core import DeclineReason
-from semblend_core.serving import Stage
+from semblend_core.serving import Claim, Rows, Stage
 from semblend_core.serving.tree import Load
 from semblend_sglang.scheduler.requests import SglangLife, SglangRequests
 
@@ -15,6 +16,8 @@ class Landing:
         self._requests, self._token_bytes = requests, token_bytes
         self.loads: dict[SglangLife, Load] = {}
         """Of admitted requests that no forward has seen yet."""
+        self.started: dict[str, Load] = {}
+        """By request, of the batch that was computed last."""
         self._on_their_way: list[tuple[SglangLife, Load]] = []
 
     def of(self, request: Any) -> Load | None:
@@ -26,6 +29,14 @@ class Landing:
         """Sequences that requests of the batch under way have besides their own."""
         return sum(len(loaded.claim.rows) for loaded in self.loads.values())
 
+    def settle(self, request: Any, claim: Claim, probed: Rows) -> Load:
+        """A probe has chosen the rows of ``claim``, or none could: what was loaded stands, and this is computed."""
+        life = self._requests.of_request(request)
+        assert life is not None
+        life.claim = claim
+        self.loads[life] = settled = replace(self.loads[life], claim=claim, probed=probed)
+        return settled
+
     def take(self, request: Any) -> tuple[SglangLife, Load] | None:
         """A forward is made for the request: what was loaded for it, which is not waited for from here on."""
         life = self._requests.of_request(request)
@@ -36,6 +47,7 @@ class Landing:
         """A forward computes its rows: it is reported as soon as the rest has arrived."""
         taken = self.take(request)
         if taken is not None:
+            self.started[request.rid] = taken[1]
             self._on_their_way.append(taken)
             self.confirm()
 

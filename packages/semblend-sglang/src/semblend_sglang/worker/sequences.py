@@ -78,6 +78,30 @@ def as_sequences(batch: Any, rows: dict[int, Rows], prompts: dict[int, Any]) -> 
 
 
 @contextmanager
+def as_if_alone(batch: Any, requests: Sequence[int]) -> Iterator[None]:
+    """Show ``batch`` with these of its requests only, by index and in order. What sampling reads stays as it is."""
+    here = torch.tensor(requests)
+    there = _on_device(here.numpy(), batch.seq_lens.device)
+    shown: dict[str, Any] = {
+        name: [getattr(batch, name)[index] for index in requests]
+        for name in ("reqs", "prefix_lens", "extend_lens", "extend_logprob_start_lens", "multimodal_inputs")
+        if getattr(batch, name) is not None
+    }
+    shown |= {name: getattr(batch, name)[there] for name in ("req_pool_indices", "seq_lens", "orig_seq_lens")}
+    for name in ("seq_lens_cpu", "req_pool_indices_cpu"):
+        if getattr(batch, name, None) is not None:
+            shown[name] = getattr(batch, name)[here]
+    for name in ("input_ids", "out_cache_loc"):
+        parts = torch.split(getattr(batch, name), batch.extend_lens)
+        shown[name] = torch.cat([parts[index] for index in requests])
+    shown["extend_num_tokens"] = sum(shown["extend_lens"])
+    if batch.seq_lens_cpu is not None:
+        shown["seq_lens_sum"] = int(shown["seq_lens_cpu"].sum())
+    with _showing(batch, shown):
+        yield
+
+
+@contextmanager
 def as_computed(batch: Any, claims: dict[int, tuple[int, int]], prompts: dict[int, Any]) -> Iterator[None]:
     """Show ``batch`` as if nothing had been moved for these requests: they compute all of their claims.
 
@@ -217,6 +241,8 @@ def _with_row_ends(lengths: Tensor, owners: Tensor, row_ends: Tensor) -> Tensor:
 
 def _tokens(batch: Any, rows: dict[int, Rows], prompts: dict[int, Any]) -> tuple[Tensor, Tensor]:
     """Ids of all tokens and the slots that they are written to, rows in front of their request's own."""
+    if not rows:
+        return batch.input_ids, batch.out_cache_loc
     places = {index: np.concatenate([np.arange(*run) for run in runs]) for index, runs in rows.items()}
     ids = np.concatenate([np.asarray(prompts[index])[where] for index, where in places.items()])
     owners = np.concatenate([np.full(where.size, index) for index, where in places.items()])

@@ -34,6 +34,10 @@ from semblend_sglang.worker.pool import slot_pool_of
 TRUSTING = {"sharing": "all", "cached_tokens": "exact"}
 
 
+def _as_shown(cls: Any, batch: Any, runner: Any) -> Any:
+    return cls(**vars(batch))
+
+
 class Rig(ToyModel):
     """One scheduler, stepped by hand. No thread, no process, no weights."""
 
@@ -72,7 +76,9 @@ class Rig(ToyModel):
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
-        self.settings = Settings(**{**TRUSTING, "min_span_tokens": 32, "quality_tier": "fast", **settings})
+        self.settings = Settings(
+            **{**TRUSTING, "min_span_tokens": 32, "quality_tier": "fast", "quality_share": 0.0, **settings}
+        )
         provider = create_provider(self.settings, engine="sglang")
         self.namespaces = Namespaces(
             model="rig",
@@ -94,6 +100,8 @@ class Rig(ToyModel):
         self.chunked: Req | None = None
         self.of_batch: dict[str, Any] = {}
         """Fields that a batch has otherwise."""
+        self.forwards: list[int] = []
+        """How many tokens each has computed."""
         self.is_paused = False
         self.before_admission: Callable[[Req], None] = lambda request: None
 
@@ -282,7 +290,12 @@ class Rig(ToyModel):
                 request.cached_tokens += prefix - request.already_computed
                 request.already_computed = request.extend_end
         vars(batch).update(self.of_batch)
-        hooks.make_forward_batch(self._compute, SimpleNamespace, batch)
+        runner = SimpleNamespace(forward=self._run)
+        runner.forward(hooks.make_forward_batch(_as_shown, SimpleNamespace, batch, runner))
+
+    def _run(self, forward_batch: Any) -> None:
+        self.forwards.append(int(forward_batch.extend_num_tokens))
+        hooks.run_model(lambda _, shown: self._compute(shown), None, forward_batch)
 
     def _computed(self, request: Req) -> None:
         if request is self.chunked:

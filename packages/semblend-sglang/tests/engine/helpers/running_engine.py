@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from kv_on_record import BLIND
 
 from semblend_core import read_audit
 from semblend_core.testing import divergence as by_top_tokens
 from semblend_core.testing import wait_until
 
 
+@dataclass(frozen=True)
+class Recorded:
+    folder: Path
+
+    def request(self) -> dict[str, Any]:
+        """Of the one request that reused something: tokens, rows, keys and values ([layers, tokens, heads, dim])."""
+        (file,) = self.folder.glob("*.pt")
+        found: dict[str, Any] = torch.load(file)
+        return found
+
+    def scores(self) -> torch.Tensor:
+        """What its probe has shown."""
+        found: torch.Tensor = torch.load(self.folder / "scores")
+        return found
+
+
 class RunningEngine:
-    def __init__(self, model_folder: Path, audit: Path) -> None:
+    def __init__(self, model_folder: Path, audit: Path, kv: Path | None = None) -> None:
+        """``kv``: the folder that ``kv_on_record`` was told of."""
         import sglang
 
-        self._audit = audit
+        self._audit, self._kv = audit, kv
         self._asked = 0
         """Requests whose end must come to be on record."""
         self.engine = sglang.Engine(
@@ -61,6 +85,18 @@ class RunningEngine:
 
     def declines(self) -> list[str]:
         return [record["reason"] for record in self._records() if record["event"] == "declined"]
+
+    @contextmanager
+    def recording(self, *, blind: bool = False) -> Iterator[Recorded]:
+        """What is asked meanwhile leaves its KV on record. ``blind``: probes show nothing meanwhile."""
+        assert self._kv is not None
+        self._kv.mkdir()
+        if blind:
+            (self._kv / BLIND).touch()
+        try:
+            yield Recorded(self._kv)
+        finally:
+            shutil.rmtree(self._kv)
 
     def let_scheduler_idle(self) -> None:
         """Its loop goes round for each question it answers, and idles where there is nothing else to do."""

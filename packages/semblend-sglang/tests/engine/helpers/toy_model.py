@@ -18,6 +18,8 @@ import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
 
 from semblend_core.kv import Rotation
+from semblend_sglang.compat import hooks
+from semblend_sglang.worker import looking
 
 HEAD = 8
 LATENT = 4
@@ -42,6 +44,10 @@ class ToyModel:
     latent: bool
     weights: int = 0
     """Grows when they are updated."""
+    looks_at: tuple[int, ...] = ()
+    """Positions of a prompt that its question attends to."""
+    stores_by_itself = False
+    """Whether it stores KV in a kernel of its own and not through the pool."""
 
     @staticmethod
     def _new_pool(slots: int, page_size: int, latent: bool) -> Any:
@@ -49,7 +55,7 @@ class ToyModel:
             return MLATokenToKVPool(slots, page_size, torch.float32, LATENT, HEAD, 2, "cpu", False)
         return MHATokenToKVPool(slots, page_size, torch.float32, 1, HEAD, 2, "cpu", False)
 
-    def _compute(self, cls: Any, batch: Any) -> Any:
+    def _compute(self, batch: Any) -> None:
         """The model. Sequences of one request stand in the order of their positions."""
         place = 0
         table = self.rows.req_to_token.numpy()
@@ -65,7 +71,27 @@ class ToyModel:
             self._sign(slots, self.tenant_of(req))
             place += length
         assert place == len(batch.input_ids)
-        return SimpleNamespace()
+        self._say_stored(self._queries(batch) if looking._under_way else None)
+
+    def _say_stored(self, queries: Any = None) -> None:
+        """As SGLang's pools and models do, layer by layer."""
+        for number in range(2):
+            layer = SimpleNamespace(layer_id=number, tp_q_head_num=1, qk_head_dim=HEAD, scaling=1.0)
+            if not self.stores_by_itself:
+                hooks.store_kv(lambda *_: None, self.pool, layer)
+            hooks.attend(lambda *_: None, None, queries, layer=layer, save_kv_cache=not self.stores_by_itself)
+
+    def _queries(self, batch: Any) -> torch.Tensor:
+        """Each token attends to one of the positions of ``looks_at`` alone, in turns, or else to itself."""
+        wanted: list[int] = []
+        for row, prefix, length in zip(
+            batch.req_pool_indices.tolist(), batch.prefix_lens, batch.extend_lens, strict=True
+        ):
+            for position in range(prefix, prefix + length):
+                seen = [each for each in self.looks_at if each < prefix]
+                wanted.append(int(self.rows.req_to_token[row, seen[position % len(seen)] if seen else position]))
+        keys: torch.Tensor = self.pool.k_buffer[0][wanted].flatten(1)
+        return 1000 * keys
 
     def _write(self, slots: list[int], first: int, tokens: list[int], numbers: list[int]) -> None:
         keys = torch.stack([self._key_of(token) for token in tokens])
@@ -97,7 +123,8 @@ class ToyModel:
 
     @functools.lru_cache(maxsize=65536)  # noqa: B019 - a rig lives as long as its test
     def _key_of(self, token: int) -> torch.Tensor:
-        return torch.randn(self.rotation.key_dim, generator=torch.Generator().manual_seed(token))
+        key = torch.randn(self.rotation.key_dim, generator=torch.Generator().manual_seed(token))
+        return key / key.norm()  # All equally long, so that who looks for one finds that one.
 
     def numbers_at(self, slots: list[int]) -> list[int]:
         part = self.pool.kv_buffer[1][slots, 0, 1] if self.latent else self.pool.v_buffer[1][slots, 0, 0]

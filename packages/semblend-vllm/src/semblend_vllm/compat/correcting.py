@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import MeanShiftCorrection, Rotation
+from semblend_core.kv import MeanShiftCorrection, Rotation, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -51,11 +51,12 @@ class CopiedCorrection:
         self._replaced = [memory.read_layer(layer, row_slots) for layer in range(memory.layers)]
         # Positions count from the first span on: only distances matter to the rotation.
         moved = [replace(span, target_start=span.target_start - first) for span in spans]
-        self._correction = MeanShiftCorrection(shift, moved, inside - first, rotation, torch.device("cpu"))
+        middle = memory.read_layer(middle_layer(memory.layers), self._slots)
+        self._correction = MeanShiftCorrection(shift, moved, inside - first, rotation, middle)
 
     def apply(self, layer: int) -> None:
         keys, values = self._memory.read_layer(layer, self._slots)
-        self._correction.apply(keys, values, *self._replaced[layer])
+        self._correction.apply(layer, keys, values, *self._replaced[layer])
         self._memory.write_layer(layer, self._slots, keys, values)
 
 

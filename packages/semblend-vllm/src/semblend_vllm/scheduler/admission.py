@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
-from semblend_core import DeclineReason, Plan, ProbeEnd, SemanticLookupProvider, Settings
+from semblend_core import DeclineReason, Plan, ProbeEnd, SemanticLookupProvider, Settings, Span
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
     Arrival,
@@ -47,8 +48,10 @@ class Admission:
         correcting: bool,
         costs: CostGate,
         layers: int,
+        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
-        self._lineages, self._layers, self._failed_probes = lineages, layers, 0
+        """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
+        self._lineages, self._layers, self._failed_probes, self._spending = lineages, layers, 0, spending
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
@@ -133,6 +136,7 @@ class Admission:
             join_within=join_within,
             probe_layers=self._layers if self._may_probe(life, plan) else None,
             block=PROBED_RUN,
+            spending=self._spending(plan.spans),
         )
         if not isinstance(claim, Claim):
             return claim

@@ -20,6 +20,7 @@ from semblend_core import (
 )
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
+    ANSWER_TOKENS,
     CaptureOrder,
     Claim,
     CorrectionOrder,
@@ -29,6 +30,7 @@ from semblend_core.serving import (
     Landed,
     LineageBook,
     LoadOrder,
+    QualityGuard,
     RequestBook,
     SelfTest,
     Stage,
@@ -38,13 +40,14 @@ from semblend_core.serving import (
     contain,
     contained,
     shown_as_cached,
+    token_ids_of,
 )
 from semblend_vllm.compat.scheduling import show_as_found, waits_with_blocks
 from semblend_vllm.neighbour import Neighbour
 from semblend_vllm.scheduler.admission import Admission
 from semblend_vllm.scheduler.lineages import Lineages
 from semblend_vllm.scheduler.long_claims import LongClaims, corrected
-from semblend_vllm.scheduler.requests import Follower, VllmRequest
+from semblend_vllm.scheduler.requests import Follower, Served, VllmRequest
 from semblend_vllm.scheduler.turn import in_turn
 
 logger = logging.getLogger(__name__)
@@ -68,8 +71,12 @@ class SchedulerSide:
         correcting: bool = True,
         layers: int = 0,
         audit: AuditSink | None = None,
+        guard: QualityGuard[Served] | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward, and queries seen. ``layers``: the model's."""
+        self.guard = guard or QualityGuard(settings, audit)
+        self.longest_compared = 0
+        """Tokens of a prompt and its answer, where the scheduler compares answers in the background; 0: it does not."""
         self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
@@ -77,7 +84,7 @@ class SchedulerSide:
         self.requests: RequestBook[VllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
-        lineages = LineageBook(settings.max_age_s, self.keeper.donors.born)
+        lineages = LineageBook(settings.max_age_s, self.keeper.donors.born, self.guard.trusts)
         self.lineages = Lineages(block_size, lineages)
         self.long_claims = LongClaims(self._probe_ended)
         self.hot: HotOpenings[Any] = HotOpenings(settings.exact_after)
@@ -93,8 +100,10 @@ class SchedulerSide:
             correcting,
             costs,
             layers,
+            self.guard.ask,
         )
-        self.tenants = Tenants(provider, lambda: self.requests, (self.keeper, self.lineages, self.hot), audit)
+        holders = (self.keeper, self.lineages, self.hot, self.guard)
+        self.tenants = Tenants(provider, lambda: self.requests, holders, audit)
         self.turn = threading.RLock()
         """Held while vLLM's scheduler is at work, so that other threads can wait for their turn."""
         self._to_purge: list[str] = []
@@ -228,6 +237,7 @@ class SchedulerSide:
         life = self.requests.get(request_id)
         if life is not None:
             self._note_opening(life)
+            self._note_answer(life)
             self.requests.end(life, loading=not settled)
             if life.stage is Stage.ENDED:
                 self.lineages.failed(life)
@@ -243,6 +253,7 @@ class SchedulerSide:
             life.wish = replace(life.wish, capture=False)
         self.lineages.clear()
         self.hot.clear()
+        self.guard.new_weights()
         self.keeper.forget_all()
         if self._neighbour.is_here:  # Others forget them with the next step.
             self._neighbour.forget(self.keeper.take_forgotten())
@@ -363,6 +374,17 @@ class SchedulerSide:
             self.hot.note(life.taken.lineages, life.token_ids, life.taken.end, life.like)
         if life.lineage is not None:
             self.hot.note([life.lineage], life.token_ids, 0, life.like)
+
+    @contained
+    def _note_answer(self, life: VllmRequest) -> None:
+        """A share of the answers with reuse is compared with cold ones."""
+        lineage, most = life.served_of, min(ANSWER_TOKENS, self.longest_compared - len(life.prompt))
+        if most < 1 or lineage is None or not self.guard.wants(lineage):
+            return
+        served = Served.of(life, self.lineages.block_size)
+        if served is not None:
+            answer = token_ids_of(list(life.request.output_token_ids[:most]))
+            self.guard.add(life.request_id, life.namespace, life.token_ids, answer, lineage, served)
 
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
         life = self.requests.get(request_id)

@@ -14,7 +14,7 @@ from torch import Tensor
 from semblend_core.contract import DeclineReason, TokenIds
 from semblend_core.kv import SlotTable
 from semblend_core.kv.fetching import DonorFetch, RequestFetch
-from semblend_core.serving.claims import Claim
+from semblend_core.serving.claims import Claim, Rows
 from semblend_core.serving.disk_waits import Arrival, DiskWaits
 from semblend_core.serving.tree.donors import TreeDonors
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
@@ -34,6 +34,8 @@ class Load:
     """Private slots of the whole claim, on the device."""
     done: Any
     """Event behind the copy; None where it is done already."""
+    probed: Rows = ()
+    """What a forward in front of the first computed inside the claim, to show where the question looks."""
 
 
 @dataclass

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, Span
-from semblend_core.kv import DonorKv, PagedKv, Rotation, RotationProof, SlotTable
+from semblend_core.kv import DeviceSlots, DonorKv, PagedKv, Rotation, RotationProof, SlotTable
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots
+from semblend_core.recompute import MeanShift
 
 
 class SlotPool(KvPool):
@@ -21,6 +22,11 @@ class SlotPool(KvPool):
         """``forward_stream``: where forwards run, if not on the stream of those who call this."""
         super().__init__(views, rotation)
         self._forward_stream = forward_stream
+
+    @property
+    def probe_layers(self) -> int | None:
+        """Layers in which queries meet these keys as they are; None where attention makes others of them (MLA)."""
+        return self.layers if self.views.values else None
 
     def move_slots(
         self, spans: Sequence[Span], sources: Mapping[str, Tensor], target: Tensor, first_position: int
@@ -77,3 +83,7 @@ class SlotPool(KvPool):
             self.move_slots([span], {"warm-up": slots[:tokens]}, slots[tokens:], first_position=1)
             target = SlotTable.of_slots(np.arange(tokens, 2 * tokens), first_position=1)
             self.bring([(self.take_slots(torch.arange(tokens, device=self.device)), span)], target)
+            there = DeviceSlots(slots[tokens:], first_position=1)
+            correction = self.correction(MeanShift(min_rows=1), [span], np.arange(1, 2), there)
+            for layer in range(self.layers):
+                correction.apply(layer)

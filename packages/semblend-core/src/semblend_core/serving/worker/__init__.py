@@ -4,7 +4,8 @@ An adapter gives a :class:`KvMemory`, its engine's KV behind three operations, a
 inside and after a forward.
 """
 
+from semblend_core.serving.worker.looking import Look
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move, PagedMemory
 from semblend_core.serving.worker.side import WorkerSide
 
-__all__ = ["KvMemory", "LayerCorrection", "Move", "PagedMemory", "WorkerSide"]
+__all__ = ["KvMemory", "LayerCorrection", "Look", "Move", "PagedMemory", "WorkerSide"]

@@ -1,0 +1,266 @@
+"""Mean shift with a mean of its own for each token: rows weigh by how near and how alike they are.
+
+It is attention in small: tokens that are not computed ask, and the computed rows of their span answer by their change.
+How alike two tokens are is read once, from what was relocated into the middle layer. That tells as much as each layer's
+own KV does, and the weights are known before the forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from semblend_core.contract import Span
+from semblend_core.kv.moves import Indices, resident_angles, upload
+from semblend_core.kv.rotation import Rotation, turn_pairs
+from semblend_core.recompute import MeanShift
+
+LARGEST_CHANGE = 3.0
+"""By what is usual in its span. A row that became an attention sink, or ceased to be one, changes by far more than
+others and says nothing of them: it is left out. Spread over tokens like it, it would make sinks of them all."""
+FADES_AFTER = 32.0
+"""Tokens over which the nearness of a span's start, or of a row, fades by a factor of e."""
+PLACES = 3
+"""Numbers that tell of a token's place, the first of which is 1."""
+MOST_WEIGHTS = 1 << 24
+"""Of one request. Where very long spans have more, every so manieth of their rows is asked."""
+LEAST_WEIGHT = 1e-6
+"""Of rows that count: a token whose rows are all left out stays as it is."""
+
+Kv = tuple[Tensor, Tensor]
+"""K and V of one layer, [tokens, kv_heads, dim] by position."""
+
+
+def middle_layer(layers: int) -> int:
+    """The layer that tells how alike tokens are."""
+    return layers // 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What one layer shows of the tokens to correct. K is in the frame of position 0, and V stands behind it."""
+
+    nearby: Tensor
+    """[tokens, kv_heads, key_dim + value_dim] Mean change of the rows, weighed for each token"""
+    whole: Tensor
+    """The same shape: mean change of all rows of the span"""
+    own: Tensor
+    """The same shape: the relocated KV itself"""
+    usual: Tensor
+    """[tokens] How long the rows' changes usually are, in the token's span"""
+
+
+class Learned(Protocol):
+    """What a fit made of many requests."""
+
+    @property
+    def shift(self) -> MeanShift:
+        """How rows are weighed for it."""
+
+    def predict(self, layer: int, seen: Seen, places: Tensor) -> Tensor:
+        """The tokens' change, in the shape of ``seen.nearby``."""
+
+
+class RowShift:
+    """All spans of one request. Tables are made once, ``apply`` is called in each layer."""
+
+    def __init__(
+        self,
+        shift: MeanShift,
+        spans: Sequence[Span],
+        row_positions: Indices,
+        rotation: Rotation,
+        middle: Kv,
+        learned: Learned | None = None,
+    ) -> None:
+        """``middle``: what was relocated into the middle layer, before any row is computed."""
+        # A fit knows the means that its own weights made.
+        self._shift = shift if learned is None else replace(learned.shift, min_rows=shift.min_rows)
+        self._rotation, self._learned = rotation, learned
+        pieces = [_Piece.of(span, row_positions) for span in spans]
+        pieces = [each for each in pieces if each.rows.size >= shift.min_rows and each.others.size]
+        self._spans = len(pieces)
+        if not pieces:
+            return
+        self._bounds = [(each.start, each.rows.size + each.others.size) for each in pieces]
+        asked = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
+        pieces = [replace(each, rows=each.rows[::asked]) for each in pieces]
+        self._parts = _parts_of(pieces)
+        rows, others = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("rows", "others"))
+        numbers = np.arange(self._spans)
+        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other, self._places = upload(
+            [
+                rows,
+                others,
+                np.searchsorted(row_positions, rows),
+                np.repeat(numbers, [each.rows.size for each in pieces]),
+                np.repeat(numbers, [each.others.size for each in pieces]),
+                np.concatenate([_places_of(each) for each in pieces]),
+            ],
+            middle[0].device,
+        )
+        tables = resident_angles(rotation, middle[0].device, max(start + length for start, length in self._bounds))
+        self._row_angles, self._other_angles = (_at(tables, place) for place in (self._row_at, self._other_at))
+        self._weights = list(self._weigh(middle))
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is a span to correct. Ask before anything else."""
+        return self._spans > 0
+
+    @property
+    def places(self) -> Tensor:
+        """[tokens, PLACES] What depends on a token's place alone: how near its span's start and the next row are."""
+        return self._places
+
+    def weights(self) -> list[Tensor]:
+        """Of each span [all its tokens, rows]: what a kernel takes. Rows themselves weigh nothing."""
+        made: list[Tensor] = []
+        for (_, others), (start, length), weights in zip(self._parts, self._bounds, self._weights, strict=True):
+            table = torch.zeros((length, weights.shape[1]), device=weights.device)
+            made.append(table.index_copy_(0, self._other_at[others] - start, weights))
+        return made
+
+    # One layer.
+
+    def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
+        """As :meth:`MeanShiftCorrection.apply`."""
+        if self.anything:
+            seen = self.look(keys, values, old_keys, old_values)
+            self.move(keys, values, self._predicted(layer, seen))
+
+    def look(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> Seen:
+        """What the layer shows, after its rows were written and before anything is corrected."""
+        fresh = self._in_front(keys, values, self._row_at, self._row_angles)
+        change = fresh - self._in_front(old_keys, old_values, self._row_index, self._row_angles)
+        length = change.flatten(1).square().sum(1).sqrt()
+        # Of roots, so that what is unusual hardly counts. The shortest is never above it: some row is always left.
+        usual = self._mean_of_spans(length.sqrt()).square()
+        counts = (length <= LARGEST_CHANGE * usual[self._span_of_row]).to(change.dtype)
+        counted = torch.cat([change.flatten(1) * counts[:, None], counts[:, None]], 1)
+        answers = zip(self._weights, self._parts, strict=True)
+        nearby = torch.cat([weights @ counted[rows] for weights, (rows, _) in answers])
+        whole = self._mean_of_spans(counted)[self._span_of_other]
+        return Seen(
+            nearby=_mean_of_counted(nearby).view(-1, *change.shape[1:]),
+            whole=_mean_of_counted(whole).view(-1, *change.shape[1:]),
+            own=self.in_front(keys, values),
+            usual=usual[self._span_of_other],
+        )
+
+    def in_front(self, keys: Tensor, values: Tensor) -> Tensor:
+        """The tokens' own KV as :class:`Seen` has it."""
+        return self._in_front(keys, values, self._other_at, self._other_angles)
+
+    def move(self, keys: Tensor, values: Tensor, change: Tensor) -> None:
+        """Add to the tokens' KV what was found of their change, as :class:`Seen` has it."""
+        width = keys.shape[-1]
+        moved = self._turned(change[..., :width], *self._other_angles)
+        keys.index_add_(0, self._other_at, moved.to(keys.dtype))
+        values.index_add_(0, self._other_at, change[..., width:].to(values.dtype))
+
+    def _predicted(self, layer: int, seen: Seen) -> Tensor:
+        if self._learned is not None:
+            return self._learned.predict(layer, seen, self._places)
+        strength = torch.full_like(seen.nearby[0], self._shift.of_values)
+        strength[..., : self._rotation.key_dim] = self._shift.strength
+        return seen.nearby * strength
+
+    # Weights.
+
+    def _likes(self, middle: Kv) -> tuple[Tensor, Tensor]:
+        """Of rows and of other tokens, vectors whose products say how alike their relocated K and V are."""
+        keys, values = middle
+        rows = self._in_front(keys, values, self._row_at, self._row_angles)
+        others = self.in_front(keys, values)
+        # What all tokens of a span have in common tells none of them apart.
+        common = self._mean_of_spans(rows)
+        rows, others = rows - common[self._span_of_row], others - common[self._span_of_other]
+        return _directions(rows, keys.shape[-1]), _directions(others, keys.shape[-1])
+
+    def _weigh(self, middle: Kv) -> Iterator[Tensor]:
+        """Of each span [tokens, rows], adding up to 1 over the rows."""
+        likes = self._likes(middle) if self._shift.likeness else None
+        for rows, others in self._parts:
+            apart = (self._other_at[others, None] - self._row_at[None, rows]).abs()
+            weighed = torch.zeros_like(apart, dtype=torch.float32)
+            if likes is not None:
+                weighed = likes[1][others] @ likes[0][rows].T * self._shift.likeness
+            if self._shift.reach is not None:
+                weighed = weighed - apart / self._shift.reach
+            yield weighed.softmax(-1)
+
+    # Steps.
+
+    def _mean_of_spans(self, of_rows: Tensor) -> Tensor:
+        """[spans, ...] of [rows, ...]. One by one: sums have the same bits each time."""
+        return torch.stack([of_rows[rows].mean(0) for rows, _ in self._parts])
+
+    def _in_front(self, keys: Tensor, values: Tensor, at: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """K turned from each token's position to position 0, where all can be compared, and V behind it."""
+        cos, sin = angles
+        turned = self._turned(keys.index_select(0, at).float(), cos, -sin)
+        return torch.cat([turned, values.index_select(0, at).float()], -1)
+
+    def _turned(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        start, end = self._rotation.start, self._rotation.start + self._rotation.size
+        turned = keys.clone()
+        turned[..., start:end] = turn_pairs(keys[..., start:end], cos, sin, interleaved=self._rotation.interleaved)
+        return turned
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """One span: positions that are computed, and the others."""
+
+    start: int
+    rows: Indices
+    others: Indices
+
+    @classmethod
+    def of(cls, span: Span, row_positions: Indices) -> _Piece:
+        inside = row_positions[(row_positions >= span.target_start) & (row_positions < span.target_end)]
+        everything = np.arange(span.target_start, span.target_end)
+        return cls(span.target_start, inside, np.setdiff1d(everything, inside, assume_unique=True))
+
+
+def _parts_of(pieces: Sequence[_Piece]) -> list[tuple[slice, slice]]:
+    """Where each span's rows and other tokens lie among those of all spans."""
+    ends = np.cumsum([(each.rows.size, each.others.size) for each in pieces], axis=0).tolist()
+    return [
+        (slice(row_end - each.rows.size, row_end), slice(other_end - each.others.size, other_end))
+        for each, (row_end, other_end) in zip(pieces, ends, strict=True)
+    ]
+
+
+def _places_of(piece: _Piece) -> npt.NDArray[np.float32]:
+    after = np.searchsorted(piece.rows, piece.others)
+    behind, ahead = np.maximum(after - 1, 0), np.minimum(after, piece.rows.size - 1)
+    to_row = np.minimum(abs(piece.others - piece.rows[behind]), abs(piece.others - piece.rows[ahead]))
+    faded = [np.exp(-apart / FADES_AFTER) for apart in (piece.others - piece.start, to_row)]
+    return np.stack([np.ones(piece.others.size), *faded], 1).astype(np.float32)
+
+
+def _mean_of_counted(sums: Tensor) -> Tensor:
+    """[tokens, numbers] of weighted sums, behind which stands the weight that they add up."""
+    return sums[:, :-1] / sums[:, -1:].clamp(min=LEAST_WEIGHT)
+
+
+def _directions(kv: Tensor, key_dim: int) -> Tensor:
+    """[tokens, kv_heads * dim]: of K and of V alike, whichever is longer."""
+    parts = [part.flatten(1) for part in (kv[..., :key_dim], kv[..., key_dim:]) if part.shape[-1]]
+    directions: Tensor = torch.cat([normalize(part, dim=1) for part in parts], 1)
+    return directions / math.sqrt(len(parts))
+
+
+def _at(tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = tables
+    return cos[positions][:, None], sin[positions][:, None]

@@ -1,0 +1,67 @@
+"""Where the questions of a batch look: seen in the attention of a first small forward.
+
+It computes what no span covers, the questions too, over relocated KV. What it writes, the forward behind it writes
+again, so it leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semblend_core.kv import QuestionAttention
+from semblend_core.recompute import Scores
+from semblend_core.serving import Claim
+from semblend_core.serving.tree import SlotPool
+
+
+class Look:
+    """Of one request. Nothing waits for the device before ``scores``."""
+
+    def __init__(self, claim: Claim, row: Tensor, pool: SlotPool, first_token: int) -> None:
+        """``row``: the slots of its prompt. ``first_token``: where the forward's tokens behind the claim begin."""
+        assert claim.probing is not None
+        start, end = claim.probing.question
+        self._layers, self._pool = claim.probing.layers, pool
+        self._slots = row[:end].to(torch.int64)
+        self._asking = slice(first_token + start - claim.end, first_token + end - claim.end)
+        self._attention = QuestionAttention(torch.arange(start, end, device=row.device))
+
+    def layer_has_attended(self, layer: Any, queries: Tensor) -> None:
+        """``queries``: of all tokens of the forward, as SGLang's attention ``layer`` got them."""
+        if layer.layer_id in self._layers:
+            asking = queries[self._asking].view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+            keys = self._pool.keys_at(layer.layer_id, self._slots)
+            self._attention.add(asking, keys.to(asking.dtype), layer.scaling)
+
+    def scores(self) -> Scores | None:
+        """None: it did not see every layer that counts. Waits for the device."""
+        totals = self._attention.totals
+        if totals is None or self._attention.layers != len(self._layers):
+            return None
+        found: Scores = totals.cpu().numpy()
+        return found if np.isfinite(found).all() else None
+
+
+_under_way: Sequence[Look] = ()
+
+
+@contextmanager
+def looking(looks: Sequence[Look]) -> Iterator[None]:
+    """While the model runs the forward that they look at."""
+    global _under_way
+    _under_way = looks
+    try:
+        yield
+    finally:
+        _under_way = ()
+
+
+def layer_has_attended(layer: Any, queries: Tensor) -> None:
+    for look in _under_way:
+        look.layer_has_attended(layer, queries)

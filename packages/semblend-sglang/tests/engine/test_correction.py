@@ -1,0 +1,169 @@
+"""Inside the forward, what rows have shown corrects the rest of their spans, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toy_model import exact_numbers
+
+from semblend_core import SelfTestState
+from semblend_core.kv import PagedMeanShift
+from semblend_core.recompute import Corrected, MeanShift, SeamHead, tiers
+from semblend_core.testing import passage
+from semblend_sglang.worker import correcting
+
+PARTS = [passage(seed, 150) for seed in range(10, 14)]
+DONORS = {f"donor-{number}": [*passage(20 + number, 40 + number), *part] for number, part in enumerate(PARTS)}
+
+
+@pytest.fixture(autouse=True)
+def one_mean_for_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be seen is where and when the forward corrects: with the plainest correction that is easily said."""
+    plain = tiers.TierChoice(Corrected(SeamHead(), MeanShift()), 0.15)
+    monkeypatch.setattr(tiers, "_SEVERAL_PLACES_UNPROBED", plain)
+
+
+@pytest.fixture(params=[(1, "python"), (16, "rust")], ids=["page-1-python", "page-16-rust"])
+def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
+    page_size, core = request.param
+    return new_rig(page_size=page_size, core=core, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
+
+
+def serve_donors(rig: Any) -> None:
+    for name, prompt in DONORS.items():
+        rig.serve(prompt, name)
+
+
+def prompt_of(order: tuple[int, ...], seed: int) -> list[int]:
+    return [token for n in order for token in (*passage(seed + n, 9), *PARTS[n])] + passage(seed + 9, 30)
+
+
+def check_correction(rig: Any, request: Any) -> None:
+    """The toy's values are numbers: each donor's own, moved by half of what its span's rows changed on average."""
+    life = rig.side.requests.of_request(request)
+    claim, slots = life.claim, rig.slots_of(request)
+    held = rig.pool.v_buffer[1][slots, 0, 0].double().numpy()
+    computed = np.zeros(len(slots), np.bool_)
+    for start, end in claim.rows:
+        computed[start:end] = True
+    assert claim.correction is not None
+    assert len(claim.spans) >= 2
+    for span in claim.spans:
+        donor = next(prompt for prompt in DONORS.values() if contains(prompt, request, span))
+        old = np.array(exact_numbers(donor)[span.donor_start : span.donor_end], np.float64)
+        inside, fresh = held[span.target_start : span.target_end], computed[span.target_start : span.target_end]
+        assert 4 <= fresh.sum() < span.length
+        change = (inside - old)[fresh].mean() * claim.correction.strength
+        assert abs(change) > 100, "nothing to see"
+        np.testing.assert_allclose(inside[~fresh], old[~fresh] + change, atol=1.0)
+    assert rig.key_error(slots, list(range(len(slots)))) < 1e-4
+    assert rig.tokens_at(slots) == list(request.origin_input_ids)[: len(slots)]
+
+
+def contains(prompt: list[int], request: Any, span: Any) -> bool:
+    wanted = list(request.origin_input_ids)[span.target_start : span.target_end]
+    return prompt[span.donor_start : span.donor_end] == wanted
+
+
+@pytest.mark.parametrize("stores_by_itself", [False, True], ids=["stored by the pool", "stored by the model"])
+def test_the_rest_of_each_span_moves_along_with_its_rows(rig: Any, stores_by_itself: bool) -> None:
+    rig.stores_by_itself = stores_by_itself
+    serve_donors(rig)
+    request = rig.submit(prompt_of((2, 0, 3, 1), 30), "asked")
+    rig.step()
+    check_correction(rig, request)
+    rig.finish(request)
+    rig.check_accounts()
+    for name, prompt in DONORS.items():
+        slots = rig.exact_match(prompt, rig.tree._tree_key(request))
+        assert rig.numbers_at(slots) == exact_numbers(prompt[: len(slots)]), f"{name} was changed"
+
+
+def test_requests_of_one_batch_are_corrected_each_by_its_own_rows(rig: Any) -> None:
+    serve_donors(rig)
+    asked = [rig.submit(prompt_of(order, 30 + 20 * n), f"{n}") for n, order in enumerate(((2, 0), (3, 1, 0), (1, 2)))]
+    rig.submit(passage(70, 100), "cold one between")
+    rig.step()
+    for request in asked:
+        check_correction(rig, request)
+
+
+def test_a_tail_in_pieces_is_computed_behind_what_the_first_piece_corrected(new_rig: Callable[..., Any]) -> None:
+    rig = new_rig(chunk=384, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
+    serve_donors(rig)
+    request = rig.submit([*prompt_of((2, 0), 30), *passage(90, 700)], "asked")
+    rig.step()
+    assert rig.chunked is request
+    check_correction(rig, request)
+    before = rig.pool.v_buffer[1].clone()
+    own = rig.slots_of(request)
+    while rig.chunked is not None:
+        rig.step()
+    assert torch.equal(rig.pool.v_buffer[1][own], before[own]), "it is corrected once"
+
+
+def test_a_request_that_is_retracted_is_computed_without_a_trace_of_it(rig: Any) -> None:
+    serve_donors(rig)
+    request = rig.submit(prompt_of((2, 0, 3), 30), "asked", wish={"mode": "on", "capture": False})
+    rig.step()
+    check_correction(rig, request)
+    rig.retract(request)
+    rig.evict(rig.slots)
+    rig.step()
+    known = list(request.origin_input_ids + request.output_ids)[:-1]
+    assert rig.numbers_at(rig.slots_of(request)[: len(known)]) == exact_numbers(known)
+    rig.check_accounts()
+
+
+def fails(correction: PagedMeanShift, layer: int) -> None:
+    raise RuntimeError("a fault that the test asked for")
+
+
+def is_over(rig: Any, caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether reuse has ended for good, was said so, and everybody is still served."""
+    assert rig.serve(prompt_of((1, 2), 60), "afterwards").cached_tokens == 0
+    rig.check_accounts()
+    said = any("only looks from now on" in record.message for record in caplog.records if record.levelname == "ERROR")
+    return said and rig.side.provider.stats().self_test is SelfTestState.FAILED
+
+
+def test_a_correction_that_fails_ends_reuse(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(PagedMeanShift, "apply", fails)
+    serve_donors(rig)
+    rig.serve(prompt_of((2, 0), 30), "asked")
+    assert is_over(rig, caplog)
+
+
+def test_a_forward_that_stores_unseen_ends_reuse(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rig._say_stored = lambda queries: None
+    serve_donors(rig)
+    rig.serve(prompt_of((2, 0), 30), "asked")
+    assert is_over(rig, caplog)
+
+
+def test_what_cannot_be_corrected_is_computed(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve_donors(rig)
+
+    def cannot(*arguments: Any) -> None:
+        raise MemoryError("no room for what lay at the rows")
+
+    monkeypatch.setattr(rig.side.pool, "correction", cannot)
+    request = rig.submit(prompt_of((2, 0), 30), "asked")
+    rig.step()
+    assert rig.numbers_at(rig.slots_of(request)) == exact_numbers(request.origin_input_ids)
+    rig.finish(request)
+    assert is_over(rig, caplog)
+
+
+def test_outside_of_a_forward_nothing_listens(rig: Any) -> None:
+    serve_donors(rig)
+    rig.serve(prompt_of((2, 0), 30), "asked")
+    assert correcting._under_way is None
