@@ -80,12 +80,17 @@ class RowShift:
         rotation: Rotation,
         middle: Kv,
         learned: Learned | None = None,
+        origins: Sequence[int] | None = None,
     ) -> None:
-        """``middle``: what was relocated into the middle layer, before any row is computed."""
+        """``middle``: what was relocated into the middle layer, before any row is computed.
+
+        ``origins``: how far before its position in the prompt each span lies in this KV; None: nowhere.
+        """
         # A fit knows the means that its own weights made.
         self._shift = shift if learned is None else replace(learned.shift, min_rows=shift.min_rows)
         self._rotation, self._learned = rotation, learned
-        pieces = [_Piece.of(span, row_positions) for span in spans]
+        placed = zip(spans, origins or [0] * len(spans), strict=True)
+        pieces = [_Piece.of(span, row_positions, origin) for span, origin in placed]
         pieces = [each for each in pieces if each.rows.size >= shift.min_rows and each.others.size]
         self._spans = len(pieces)
         if not pieces:
@@ -96,19 +101,17 @@ class RowShift:
         self._parts = _parts_of(pieces)
         rows, others = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("rows", "others"))
         numbers = np.arange(self._spans)
-        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other, self._places = upload(
-            [
-                rows,
-                others,
-                np.searchsorted(row_positions, rows),
-                np.repeat(numbers, [each.rows.size for each in pieces]),
-                np.repeat(numbers, [each.others.size for each in pieces]),
-                np.concatenate([_places_of(each) for each in pieces]),
-            ],
-            middle[0].device,
+        span_of_row = np.repeat(numbers, [each.rows.size for each in pieces])
+        span_of_other = np.repeat(numbers, [each.others.size for each in pieces])
+        origin = np.array([each.origin for each in pieces])
+        in_prompt = rows + origin[span_of_row], others + origin[span_of_other]
+        device = middle[0].device
+        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other = upload(
+            [rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other], device
         )
-        tables = resident_angles(rotation, middle[0].device, max(start + length for start, length in self._bounds))
-        self._row_angles, self._other_angles = (_at(tables, place) for place in (self._row_at, self._other_at))
+        (self._places,) = upload([np.concatenate([_places_of(each) for each in pieces])], device)
+        tables = resident_angles(rotation, device, int(max(each.max() for each in in_prompt)) + 1)
+        self._row_angles, self._other_angles = (_at(tables, each) for each in upload(in_prompt, device))
         self._weights = list(self._weigh(middle))
 
     @property
@@ -222,14 +225,15 @@ class _Piece:
     """One span: positions that are computed, and the others."""
 
     start: int
+    origin: int
     rows: Indices
     others: Indices
 
     @classmethod
-    def of(cls, span: Span, row_positions: Indices) -> _Piece:
+    def of(cls, span: Span, row_positions: Indices, origin: int) -> _Piece:
         inside = row_positions[(row_positions >= span.target_start) & (row_positions < span.target_end)]
         everything = np.arange(span.target_start, span.target_end)
-        return cls(span.target_start, inside, np.setdiff1d(everything, inside, assume_unique=True))
+        return cls(span.target_start, origin, inside, np.setdiff1d(everything, inside, assume_unique=True))
 
 
 def _parts_of(pieces: Sequence[_Piece]) -> list[tuple[slice, slice]]:
