@@ -21,15 +21,17 @@ from semblend_core import (
 )
 from semblend_core.control import TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions, find_learned_shift
-from semblend_core.serving import Namespaces
+from semblend_core.serving import Namespaces, QualityGuard
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
+from semblend_sglang.compat.background import why_never_idle
 from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version, why_changed
 from semblend_sglang.scheduler.aliases import AliasPath
+from semblend_sglang.scheduler.comparing import Served
 from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.settings import SglangSettings
@@ -103,14 +105,18 @@ def _side(
         int(runner.max_running_requests),
         with_decoding=bool(arguments.enable_mixed_chunk),
     )
-    costs = cost_gate_of(ctx, settings, audit, step_tokens)
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
+    guard: QualityGuard[Served] = QualityGuard(settings, audit)
+    costs = cost_gate_of(ctx, settings, audit, step_tokens, guard.spending)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard)
+    why_not_compared = why_never_idle(ctx.server_args)
+    if why_not_compared is not None:
+        guard.cannot(why_not_compared)
     side.operator.purge_storage = lambda: purge_storage(cache)
     commands = TenantCommands(side.operator.purge_between_rounds, side.operator.show_between_rounds)
     control = open_control(settings, "scheduler", commands)
     if control is not None:
         atexit.register(control.close)
-    side.on_change = EngineMetrics(provider).update
+    side.on_change = EngineMetrics(provider, guard.news).update
     _warm_up(pool, side)
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))

@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 
 from semblend_core.contract import TokenIds, as_token_ids, identity_of_weights
 from semblend_core.kv.learned_shift import SUFFIX, LearnedShift, folder_of_corrections
+from semblend_core.recompute import ROW_SHIFT
 from semblend_core.recompute.fit.collecting import Judge, learn_from, samples
 from semblend_core.recompute.fit.equations import Equations, choose_maps
 from semblend_core.recompute.fit.requests import RequestMaker, read_text
-from semblend_core.recompute.tiers import ROW_SHIFT
 from semblend_core.reference.engine import ReferenceEngine
 from semblend_core.reference.loading import default_model_folder
 from semblend_core.settings import Settings

@@ -15,7 +15,7 @@ from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DeviceSlots, DonorKv, PagedKv, Rotation, RotationProof, SlotTable
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots
-from semblend_core.recompute.tiers import ROW_SHIFT
+from semblend_core.recompute import ROW_SHIFT
 
 
 class SlotPool(KvPool):
