@@ -93,9 +93,12 @@ class RowShift:
         pieces = [_Piece.of(span, row_positions, origin) for span, origin in placed]
         pieces = [each for each in pieces if each.rows.size >= shift.min_rows and each.others.size]
         self._spans = len(pieces)
-        if not pieces:
-            return
-        self._bounds = [(each.start, each.rows.size + each.others.size) for each in pieces]
+        if pieces:
+            self._make_tables(pieces, row_positions, middle)
+
+    def _make_tables(self, pieces: list[_Piece], row_positions: Indices, middle: Kv) -> None:
+        """On the device before the first layer. The host waits for nothing."""
+        self._bounds = [(each.start, each.length) for each in pieces]
         asked = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
         pieces = [replace(each, rows=each.rows[::asked]) for each in pieces]
         self._parts = _parts_of(pieces)
@@ -110,7 +113,7 @@ class RowShift:
             [rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other], device
         )
         (self._places,) = upload([np.concatenate([_places_of(each) for each in pieces])], device)
-        tables = resident_angles(rotation, device, int(max(each.max() for each in in_prompt)) + 1)
+        tables = resident_angles(self._rotation, device, int(max(each.max() for each in in_prompt)) + 1)
         self._row_angles, self._other_angles = (_at(tables, each) for each in upload(in_prompt, device))
         self._weights = list(self._weigh(middle))
 
@@ -137,8 +140,7 @@ class RowShift:
     def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
         """As :meth:`MeanShiftCorrection.apply`."""
         if self.anything:
-            seen = self.look(keys, values, old_keys, old_values)
-            self.move(keys, values, self._predicted(layer, seen))
+            self.move(layer, keys, values, self.look(keys, values, old_keys, old_values))
 
     def look(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> Seen:
         """What the layer shows, after its rows were written and before anything is corrected."""
@@ -163,9 +165,9 @@ class RowShift:
         """The tokens' own KV as :class:`Seen` has it."""
         return self._in_front(keys, values, self._other_at, self._other_angles)
 
-    def move(self, keys: Tensor, values: Tensor, change: Tensor) -> None:
-        """Add to the tokens' KV what was found of their change, as :class:`Seen` has it."""
-        width = keys.shape[-1]
+    def move(self, layer: int, keys: Tensor, values: Tensor, seen: Seen) -> None:
+        """Correct the tokens by what the layer has shown."""
+        change, width = self._predicted(layer, seen), keys.shape[-1]
         moved = self._turned(change[..., :width], *self._other_angles)
         keys.index_add_(0, self._other_at, moved.to(keys.dtype))
         values.index_add_(0, self._other_at, change[..., width:].to(values.dtype))
@@ -225,6 +227,7 @@ class _Piece:
     """One span: positions that are computed, and the others."""
 
     start: int
+    length: int
     origin: int
     rows: Indices
     others: Indices
@@ -232,8 +235,10 @@ class _Piece:
     @classmethod
     def of(cls, span: Span, row_positions: Indices, origin: int) -> _Piece:
         inside = row_positions[(row_positions >= span.target_start) & (row_positions < span.target_end)]
-        everything = np.arange(span.target_start, span.target_end)
-        return cls(span.target_start, origin, inside, np.setdiff1d(everything, inside, assume_unique=True))
+        computed = np.zeros(span.length, np.bool_)
+        computed[inside - span.target_start] = True
+        others = span.target_start + np.flatnonzero(~computed)
+        return cls(span.target_start, span.length, origin, inside, others)
 
 
 def _parts_of(pieces: Sequence[_Piece]) -> list[tuple[slice, slice]]:
