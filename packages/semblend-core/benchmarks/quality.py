@@ -1,6 +1,7 @@
-"""How good are answers with reuse, for which share of recomputed tokens? Policies side by side, against cold prefill.
+"""How good are answers with reuse, for which share of recomputed tokens? Arms side by side, against cold prefill.
 
-Every policy sees the same cases in the same process; each probe is charged to its budget. See docs/quality.md.
+Every arm sees the same cases; each probe is charged to its budget. Runs on several models, lengths and arms add up:
+give them one --records file, and the figures are of all that it holds. See docs/quality.md.
 """
 
 from __future__ import annotations
@@ -10,82 +11,99 @@ import datetime
 import json
 import platform
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from lookup_data.documents import default_folder
+from quality_data.bars import judged
 from quality_data.cases import MAIN_TRANSFORMS, TRANSFORMS
-from quality_data.design import RIVALS, Extent, equal_budget
+from quality_data.design import Cell, bar_cells, check_arms, grid_cells
+from quality_data.figures import figures_of
+from quality_data.models import ModelChoice
+from quality_data.records import Record, append_record, read_records
 from quality_data.report import write_report
-from quality_data.summary import ratio_of_means, summarise
 from quality_data.ttft import DOCUMENT_TOKENS, measure_ttft
-from quality_data.work import Record, Texts, run_all
+from quality_data.work import Study, open_jobs, run_all
 
-from semblend_core.reference import ReferenceEngine
-
-FULL = Extent(
-    cases=50, policy_cases=14, curve_cases=5, continuation_tokens=128, prompt_tokens=1300, transforms=TRANSFORMS
-)
-QUICK = Extent(
-    cases=4, policy_cases=1, curve_cases=0, continuation_tokens=64, prompt_tokens=1300, transforms=MAIN_TRANSFORMS
-)
-_NO_POLICIES = ("rotate_only@", "fast@", "balanced@", "full_recompute@")
+FRESH_FROM = 24
+"""Cases before this one are for choosing policies and parameters; those from it on, for showing what was chosen."""
 
 
 def main() -> None:
     options = parse_options()
-    extent = QUICK if options.quick else FULL
+    model = ModelChoice(options.model, options.device, options.tf32)
     started = time.perf_counter()
-    records = collect(options, extent)
+    records = collect(options, model)
     figures = figures_of(records)
-    say(f"timing {DOCUMENT_TOKENS} tokens behind a new instruction")
-    figures |= measure_ttft(ReferenceEngine.load(device=options.device), Texts(options.data, DOCUMENT_TOKENS))
-    figures["run"] = {
+    run: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "device": torch.cuda.get_device_name()
         if options.device != "cpu"
         else f"cpu, {torch.get_num_threads()} threads",
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cases": extent.cases,
         "seconds": round(time.perf_counter() - started),
     }
+    if options.ttft:
+        say(f"timing {DOCUMENT_TOKENS} tokens behind a new instruction")
+        run |= measure_ttft(Study(model, options.data, options.continuation))
     if options.report:
-        write_report(figures, options.report)
+        write_report(figures, run, options.report)
     print_table(figures)
-    print(json.dumps(figures))
+    print(json.dumps({"run": run, "models": figures}))
 
 
-def collect(options: argparse.Namespace, extent: Extent) -> list[Record]:
-    """All records; those that an earlier, interrupted run left in ``--records`` are not computed again."""
+def collect(options: argparse.Namespace, model: ModelChoice) -> list[Record]:
+    """All records; what an earlier run left in ``--records`` is not computed again."""
     file: Path | None = options.records
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file and file.exists() else []
-    if any(record["extent"] != _sizes(extent) for record in records):
-        raise SystemExit(f"--records {file}: holds cases of another size, such as a quick study's; name another file")
-    known = {(record["transform"], record["number"]) for record in records}
-    for record in run_all(options.data, extent, options.device, options.workers, say, known):
-        record["extent"] = _sizes(extent)
+    records = read_records([file] if file else [])
+    own = {
+        (record["cell"], record["number"]): record
+        for record in records
+        if record["model"] == model.name and record["continuation_tokens"] == options.continuation
+    }
+    jobs = [] if options.only_report else open_jobs(cells_of(options), own)
+    say(f"{model.name}: {len(jobs)} cases to measure, {len(records)} on record")
+    for record in run_all(model, options.data, options.continuation, jobs, options.workers, say) if jobs else ():
+        append_record(file, record)
         records.append(record)
-        if file:
-            with file.open("a") as lines:
-                lines.write(json.dumps(record) + "\n")
-    return records
+    return read_records([file]) if file else records
 
 
-def _sizes(extent: Extent) -> list[int]:
-    return [extent.prompt_tokens, extent.continuation_tokens]
+def cells_of(options: argparse.Namespace) -> list[Cell]:
+    first = FRESH_FROM if options.fresh else options.first_case
+    if options.bars:
+        cells = bar_cells(options.cases or 40, first, options.arms)
+        return [cell for cell in cells if cell.transform in options.transforms]
+    if options.quick:
+        return grid_cells([1300], MAIN_TRANSFORMS[:4], options.cases or 4, first, 0, options.arms)
+    return grid_cells(options.tokens, options.transforms, options.cases or 12, first, options.curve_cases, options.arms)
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few cases, one budget: some minutes on two cores")
-    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with QMSum, SQuAD and *.rst papers")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="folder, GGUF file or hub id (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--tf32", action="store_true", help="CUDA's fast float32 products; each cell says its noise")
     parser.add_argument("--workers", type=int, default=1, help="processes; several pay on a GPU only")
-    parser.add_argument("--records", type=Path, help="append each case's record to this file, and go on from it")
-    parser.add_argument("--report", type=Path, help="also write plots, tables and the raw figures into this folder")
+    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with QMSum, SQuAD and *.rst papers")
+    size = parser.add_argument_group("what is measured")
+    size.add_argument("--quick", action="store_true", help="four transforms of 1,300 tokens, four cases of each")
+    size.add_argument("--bars", action="store_true", help="only the cells that the bars are about, 40 cases of each")
+    size.add_argument("--tokens", type=_numbers, default=[1300, 6000, 16000], help="prompt lengths, with commas")
+    size.add_argument("--transforms", type=_words, default=list(TRANSFORMS), help="with commas (default: all)")
+    size.add_argument("--arms", type=_words, default=[], help="tiers, policies, or expressions, with ; or commas")
+    size.add_argument("--cases", type=int, help="per cell (default: 12; 4 with --quick, 40 with --bars)")
+    size.add_argument("--first-case", type=int, default=0)
+    size.add_argument("--fresh", action="store_true", help=f"cases from {FRESH_FROM} on, which no exploration uses")
+    size.add_argument("--curve-cases", type=int, default=5, help="per cell, on which budgets are varied")
+    size.add_argument("--continuation", type=int, default=128, help="tokens of cold text that are forced")
+    size.add_argument("--ttft", action="store_true", help="also time a document of 4,096 tokens")
+    out = parser.add_argument_group("what is kept")
+    out.add_argument("--records", type=Path, help="append each case's record to this file, and go on from it")
+    out.add_argument("--only-report", action="store_true", help="measure nothing: figures of what --records holds")
+    out.add_argument("--report", type=Path, help="also write plots, tables and the raw figures into this folder")
     options = parser.parse_args()
     if options.data is None or not options.data.is_dir():
         parser.error("--data: no folder with text; name one that has QMSum's *.jsonl, SQuAD's *.json and *.rst papers")
@@ -93,97 +111,37 @@ def parse_options() -> argparse.Namespace:
         parser.error(f"--workers must be at least 1, got {options.workers}")
     if options.device != "cpu" and not torch.cuda.is_available():
         parser.error(f"--device {options.device}: torch sees no CUDA device here; use --device cpu")
+    if options.only_report and not options.records:
+        parser.error("--only-report needs --records")
+    check_arms(options.arms)
     return options
 
 
-def figures_of(records: list[Record]) -> dict[str, Any]:
-    """Everything the study says, from the records of its cases."""
-    by_transform: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted(records, key=lambda each: each["number"]):
-        by_transform[record["transform"]].append(record)
-    figures: dict[str, Any] = {"curves": {}, "equal_budget": {}, "against": {}, "declined": {}}
-    for transform, cases in by_transform.items():
-        reusable = [case for case in cases if case["trials"]]
-        figures["declined"][transform] = len(cases) - len(reusable)
-        for label in ("rotate_only", "fast", "balanced", "full_recompute"):
-            having = [case for case in reusable if _tier_key(label) in case["trials"]]
-            if having:
-                figures.setdefault(label, {})[transform] = _cell(having, _tier_key(label))
-        _compare_policies(figures, transform, reusable)
-    figures |= _floors(records)
-    errors = [record["full_recompute_max_abs"] for record in records if "full_recompute_max_abs" in record]
-    figures["full_recompute_max_abs"] = max(errors, default=None)
-    return figures
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
-def _compare_policies(figures: dict[str, Any], transform: str, cases: list[Record]) -> None:
-    """Policies against each other, each table and curve over the cases that all of its cells have."""
-    keys = {key for case in cases for key in case["trials"] if not key.startswith(_NO_POLICIES)}
-    equal = {key for key in keys if float(key.rsplit("@", 1)[1]) == equal_budget(transform)}
-    compared = [case for case in cases if equal <= set(case["trials"])]
-    if not equal or not compared:
-        return
-    for key in sorted(equal):
-        figures.setdefault(key.rsplit("@", 1)[0], {})[transform] = _cell(compared, key)
-    figures["equal_budget"][transform] = {
-        "n": len(compared),
-        "balanced": _cell(compared, "balanced@tier"),
-        "rotate_only": _cell(compared, "rotate_only@0"),
-    }
-    figures["against"][transform] = {rival: _against(compared, name, transform) for rival, name in RIVALS.items()}
-    drawn = [case for case in cases if keys <= set(case["trials"])]
-    for key in sorted(keys, key=lambda key: float(key.rsplit("@", 1)[1])):
-        label, budget = key.rsplit("@", 1)
-        figures["curves"].setdefault(transform, {}).setdefault(label, {})[budget] = _cell(drawn or compared, key)
-
-
-def _tier_key(label: str) -> str:
-    return {"rotate_only": "rotate_only@0", "full_recompute": "full_recompute@1"}.get(label, f"{label}@tier")
-
-
-def _cell(cases: list[Record], key: str) -> dict[str, Any]:
-    having = [case["trials"] for case in cases]
-    return summarise([trials[key] for trials in having], [trials["rotate_only@0"] for trials in having])
-
-
-def _against(cases: list[Record], name: str, transform: str) -> dict[str, float]:
-    """Mean KL of the balanced tier by that of another policy at equal budget."""
-    key = f"{name}@{equal_budget(transform):g}"
-    ours = [case["trials"]["balanced@tier"]["kl"] for case in cases]
-    ratio, low, high = ratio_of_means(ours, [case["trials"][key]["kl"] for case in cases])
-    return {"kl_ratio": ratio, "low": low, "high": high}
-
-
-def _floors(records: list[Record]) -> dict[str, Any]:
-    floors: dict[str, Any] = {}
-    for name in ("floor", "fp8_floor"):
-        having = [record[name] for record in records if name in record]
-        if having:
-            floors[name] = {key: sum(each[key] for each in having) / len(having) for key in having[0]}
-    by_layer: dict[str, list[list[float]]] = defaultdict(list)
-    for record in records:
-        if "layer_deviation" in record:
-            by_layer[record["transform"]].append(record["layer_deviation"])
-    floors["layer_deviation"] = {
-        transform: [round(sum(layer) / len(layer), 5) for layer in zip(*each, strict=True)]
-        for transform, each in by_layer.items()
-    }
-    return floors
+def _words(text: str) -> list[str]:
+    """Expressions have commas of their own, so a semicolon anywhere makes it the separator."""
+    return [part.strip() for part in text.split(";" if ";" in text else ",")]
 
 
 def print_table(figures: dict[str, Any]) -> None:
-    print(f"{'':34}{'transform':26}{'n':>4}{'KL':>10}{'cut':>7}{'PPL':>8}{'top-1':>8}{'share':>8}{'TTFT':>7}")
-    for label in ("rotate_only", "fast", "balanced", "seam_head", "kv_deviation", "query_attention"):
-        for transform, cell in figures.get(label, {}).items():
-            cut = f"{cell['kl_cut']:.0%}"
-            ttft = "" if cell["ttft_ratio"] is None else f"{cell['ttft_ratio']:.1f}x"
-            print(
-                f"{label:34}{transform:26}{cell['n']:>4}{cell['kl']:>10.5f}{cut:>7}{cell['ppl_ratio']:>8.4f}"
-                f"{cell['top1']:>8.4f}{cell['recompute']:>8.3f}{ttft:>7}"
-            )
-    if figures["full_recompute_max_abs"] is not None:
-        print(f"full recompute against cold, largest logit difference: {figures['full_recompute_max_abs']:.1e}")
-    print(f"TTFT of {DOCUMENT_TOKENS} tokens behind a new instruction: {figures['ttft_ratio_4k']:.1f}x of cold")
+    for model, cells in figures.items():
+        print(model)
+        print(f"{'':28}{'':40}{'n':>4}{'KL':>10}{'cut':>7}{'PPL':>8}{'top-1':>8}{'equal':>7}{'share':>8}{'answer':>16}")
+        for name, cell in cells.items():
+            for key, arm in cell["arms"].items():
+                cut = f"{arm['kl_cut']:.0%}" if "kl_cut" in arm else ""
+                answer = f"{arm['answer']:.3f} of {arm['cold_answer']:.3f}" if "answer" in arm else ""
+                print(
+                    f"{name:28}{key:40}{arm['n']:>4}{arm['kl']:>10.5f}{cut:>7}{arm['ppl_ratio']:>8.4f}"
+                    f"{arm['top1']:>8.4f}{arm['equal']:>7.0%}{arm['recompute']:>8.3f}{answer:>16}"
+                )
+            if "floor" in cell:
+                print(f"{name:28}cold against cold in another shape{'':10}{cell['floor']['kl']:>10.2g}")
+    for line in judged(figures):
+        print(line)
 
 
 def say(message: str) -> None:

@@ -232,6 +232,7 @@ MODULE_NAMES = {
         "bootstrapped",
         "conversation",
         "deliver",
+        "fidelity",
         "hostile",
         "never_slower",
         "options_of",

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sembench.schema import Quality
+from sembench.schema import ManifestItem, Quality
 
 PASS_THRESHOLD = 0.60
 """What the best of F1, ROUGE-L and token recall must reach for an answer to pass."""
@@ -56,6 +56,34 @@ def score(text: str, answers: Sequence[str], threshold: float = PASS_THRESHOLD) 
         token_recall=recall,
         passed=max(f1, rouge, recall) >= threshold,
     )
+
+
+def judge(text: str, item: ManifestItem, threshold: float = PASS_THRESHOLD) -> Quality:
+    """``score``, and where the item names a judge, its verdict instead of the threshold's."""
+    quality = score(text, item.answers, threshold)
+    verdict = _JUDGES.get(str(item.metadata.get("judge")))
+    if verdict is None or not item.answers:
+        return quality
+    outdated = [str(answer) for answer in item.metadata.get("donor_answers", ())]
+    return quality.model_copy(update={"passed": verdict(text, item.answers, outdated)})
+
+
+def _says(text: str, phrases: Sequence[str]) -> bool:
+    """Whether one of the phrases stands in the text, its words in a row."""
+    said = f" {' '.join(_WORD.findall(text.lower()))} "
+    return any(f" {' '.join(_WORD.findall(phrase.lower()))} " in said for phrase in phrases)
+
+
+_ABSENT = (
+    *("not stated", "not mentioned", "not specified", "not provided", "not given", "does not say", "does not state"),
+    *("does not mention", "does not specify", "does not provide", "no information", "no mention", "unknown"),
+)
+_JUDGES: dict[str, Callable[[str, Sequence[str], Sequence[str]], bool]] = {
+    "quote": lambda text, answers, outdated: _says(text, answers),
+    "fact": lambda text, answers, outdated: _says(text, answers) and not _says(text, outdated),
+    "absent": lambda text, answers, outdated: _says(text, (*answers, *_ABSENT)) and not _says(text, outdated),
+}
+"""An answer passes when it holds the quote; the fact and not the donor's; the word that there is none."""
 
 
 def _best(measure: Callable[[list[str], list[str]], float], text: str, answers: Sequence[str]) -> float:

@@ -1,9 +1,28 @@
-"""Agreement of two texts, word by word."""
+"""How useful an answer is, and how far two texts agree, word by word."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+
+from quality_data.facts import NOT_STATED
+
+ABSENT = (
+    NOT_STATED,
+    *("not mentioned", "not specified", "not provided", "not given", "not say", "not state", "not mention"),
+    *("no information", "not contain", "not specify", "not provide", "no mention", "unknown"),
+)
+
+
+def usefulness(judge: str, text: str, answer: str, outdated: str = "") -> float:
+    """0 to 1, by the judge that a case names."""
+    if judge == "quote":
+        return float(_holds(text, answer))
+    if judge == "fact":
+        return float(_holds(text, answer) and not _holds(text, outdated))
+    if judge == "absent":
+        return float(any(_holds(text, phrase) for phrase in ABSENT) and not _holds(text, outdated))
+    return token_f1(text, answer) if len(answer.split()) <= 8 else rouge_l(text, answer)
 
 
 def token_f1(text: str, answer: str) -> float:
@@ -24,6 +43,12 @@ def rouge_l(text: str, answer: str) -> float:
         for column, other in enumerate(wanted, 1):
             diagonal, row[column] = row[column], diagonal + 1 if word == other else max(row[column], row[column - 1])
     return 2 * row[-1] / (len(found) + len(wanted))
+
+
+def _holds(text: str, part: str) -> bool:
+    """Whether the words of ``part`` stand in ``text``, in a row."""
+    found, wanted = f" {' '.join(_words(text))} ", f" {' '.join(_words(part))} "
+    return bool(part) and wanted in found
 
 
 def _words(text: str) -> list[str]:

@@ -1,76 +1,98 @@
-"""Which policies the study runs on which transform, at which budgets, on how many cases."""
+"""Which cells the study has, and which arms it runs on a case: tiers, rivals, and any policy that core knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quality_data.cases import MAIN_TRANSFORMS
+import semblend_core.recompute as recompute
+from quality_data.cases import FACT_TRANSFORMS, MAIN_TRANSFORMS, TRANSFORMS
 from semblend_core import Plan
-from semblend_core.recompute import (
-    Corrected,
-    FullRecompute,
-    KVDeviation,
-    Oracle,
-    QueryAttention,
-    Random,
-    RecomputePolicy,
-    RotateOnly,
-    SeamAndTail,
-    SeamHead,
-    SharedSink,
-    choose_policy,
+from semblend_core.recompute import RecomputePolicy, choose_policy
+
+CURVE_BUDGETS = (0.01, 0.02, 0.05, 0.08, 0.10, 0.15, 0.20, 0.30, 0.40)
+"""Beside 0 and 1, where all policies are the same."""
+ONE_DOCUMENT = ("instruction_variant", "new_task", "sparse_edit", "entity_swap", "edited_fact", "absent_fact")
+TIERS = ("fast", "balanced", "strict")
+UNPROBED = "_unprobed"
+"""Behind a tier's name: as an engine without a probe runs it."""
+RIVALS = {"CacheBlend's rule": "kv_deviation", "EPIC's rule": "seam_head"}
+POLICIES = {
+    "rotate_only": "RotateOnly()",
+    "full_recompute": "FullRecompute()",
+    "random": "Random()",
+    "seam_head": "SeamHead()",
+    "shared_sink": "SharedSink()",
+    "seam_and_tail": "SeamAndTail()",
+    "seam_head+mean_shift": "Corrected(SeamHead())",
+    "kv_deviation": "KVDeviation()",
+    "query_attention": "QueryAttention()",
+    "seam_head+query_attention": "QueryAttention(seam=16)",
+    "seam_head+query_attention+mean_shift": "Corrected(QueryAttention(seam=16))",
+    "oracle": "Oracle()",
+    "oracle+mean_shift": "Corrected(Oracle())",
+}
+"""Names for policies. An arm may also be an expression over the names of ``semblend_core.recompute`` itself."""
+TIER_ARMS = ("rotate_only", "fast", "balanced", "balanced_unprobed")
+BAR_ARMS = (*TIER_ARMS, "kv_deviation", "seam_head", "oracle+mean_shift")
+BAR_TRANSFORMS = ("composite_10", "reorder_10", "instruction_variant", *FACT_TRANSFORMS)
+ALL_ARMS = (*TIER_ARMS, *(name for name in POLICIES if name not in ("rotate_only", "full_recompute")))
+CURVE_ARMS = (
+    *("random", "seam_head", "kv_deviation", "seam_head+query_attention+mean_shift", "seam_head+mean_shift"),
+    *("seam_and_tail", "oracle+mean_shift"),
 )
 
-CURVE_BUDGETS = (0.01, 0.02, 0.05, 0.10, 0.15, 0.20, 0.40)
-"""Beside 0 and 1, where all policies are the same."""
-ONE_DOCUMENT = ("instruction_variant", "new_task", "sparse_edit", "entity_swap")
-POLICIES: tuple[Callable[[], RecomputePolicy], ...] = (
-    Random,
-    SeamHead,
-    SharedSink,
-    SeamAndTail,
-    lambda: Corrected(SeamHead()),
-    KVDeviation,
-    QueryAttention,
-    lambda: QueryAttention(seam=16),
-    lambda: Corrected(QueryAttention(seam=16)),
-    Oracle,
-)
-RIVALS = {"CacheBlend's rule": "kv_deviation", "EPIC's rule": "seam_head"}
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One transform of prompts of one length: what a figure stands for."""
+
+    transform: str
+    prompt_tokens: int
+    cases: int
+    arms: tuple[str, ...]
+    """As ``--arms`` names them: ``balanced``, ``seam_head``, ``SeamHead(40)@0.08``."""
+    first_case: int = 0
+    curve_cases: int = 0
+    """Cases on which every arm of the curve runs at every budget."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.transform}@{self.prompt_tokens}"
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    label: str
-    """The policy's name, or the tier's."""
+    key: str
+    """The arm and its budget: ``balanced@tier``, ``seam_head@0.15``."""
     budget: float
     policy: RecomputePolicy
-    of_tier: bool = False
     answer: bool = False
-    """Also decode an answer."""
-
-    @property
-    def key(self) -> str:
-        # A tier is one cell, though its budget depends on the plan.
-        return f"{self.label}@tier" if self.of_tier else f"{self.label}@{self.budget:g}"
+    """Also decode an answer, token by token: for what may be served, not for controls and rivals."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    cases: int
-    """Per transform, for the tiers."""
-    policy_cases: int
-    """Per transform, for all policies at equal budget, and for answers."""
-    curve_cases: int
-    """Per transform, for the other budgets."""
-    continuation_tokens: int
-    prompt_tokens: int
-    transforms: tuple[str, ...]
+def bar_cells(cases: int, first_case: int, arms: Sequence[str] = ()) -> list[Cell]:
+    """The cells that the project's bars are about, with further arms."""
+    return [Cell(transform, 6000, cases, (*BAR_ARMS, *arms), first_case) for transform in BAR_TRANSFORMS]
 
-    def cases_of(self, transform: str) -> int:
-        # Half of the entity swaps leave nothing worth loading.
-        return 2 * self.cases if transform == "entity_swap" else self.cases
+
+def grid_cells(
+    lengths: Sequence[int],
+    transforms: Sequence[str],
+    cases: int,
+    first_case: int,
+    curve_cases: int,
+    arms: Sequence[str],
+) -> list[Cell]:
+    cells = []
+    for tokens in lengths:
+        for transform in transforms:
+            main = transform in MAIN_TRANSFORMS
+            # Half of the entity swaps leave nothing worth loading.
+            wanted = 2 * cases if transform == "entity_swap" else cases
+            chosen = tuple(arms) or (ALL_ARMS if main else TIER_ARMS)
+            cells.append(Cell(transform, tokens, wanted, chosen, first_case, curve_cases if main else 0))
+    return cells
 
 
 def equal_budget(transform: str) -> float:
@@ -78,23 +100,63 @@ def equal_budget(transform: str) -> float:
     return 0.08 if transform in ONE_DOCUMENT else 0.15
 
 
-def trials(transform: str, plan: Plan, number: int, extent: Extent) -> Iterator[Trial]:
-    """What to run on case ``number`` of a transform."""
-    yield Trial("rotate_only", 0.0, RotateOnly())
-    for tier in ("fast", "balanced"):
-        choice = choose_policy(tier, plan)
-        assert choice is not None
-        yield Trial(
-            tier, choice.budget, choice.policy, of_tier=True, answer=tier == "balanced" and number < extent.policy_cases
-        )
-    if number < 4:
-        yield Trial("full_recompute", 1.0, FullRecompute())
-    if transform not in MAIN_TRANSFORMS or number >= extent.policy_cases:
-        return
-    for make in POLICIES:
-        policy = make()
-        yield Trial(policy.name, equal_budget(transform), policy)
-        if number < extent.curve_cases:
+def trials(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
+    """What to run on case ``number`` of a cell; each key once."""
+    seen: set[str] = set()
+    for trial in _with_repeats(cell, plan, number):
+        if trial.key not in seen:
+            seen.add(trial.key)
+            yield trial
+
+
+def _with_repeats(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
+    for arm in cell.arms:
+        trial = trial_of(arm, plan, equal_budget(cell.transform))
+        if trial is not None:
+            yield trial
+    if number < cell.first_case + cell.curve_cases:
+        for arm in CURVE_ARMS:
             for budget in CURVE_BUDGETS:
-                if budget != equal_budget(transform):
-                    yield Trial(policy.name, budget, policy)
+                yield Trial(f"{arm}@{budget:g}", budget, policy_of(arm))
+    if number < cell.first_case + 2:
+        yield Trial("full_recompute@1", 1.0, policy_of("full_recompute"))
+
+
+def trial_of(arm: str, plan: Plan, budget: float) -> Trial | None:
+    """None: a tier that declines this plan."""
+    name, at, limit = arm.rpartition("@") if "@" in arm else (arm, "", "")
+    tier = name.removesuffix(UNPROBED)
+    if tier in TIERS:
+        choice = choose_policy(tier, plan, probing=tier == name, limit=float(limit) if at else None)
+        return choice and Trial(f"{name}@{limit or 'tier'}", choice.budget, choice.policy, answer=True)
+    if name == "rotate_only":
+        return Trial("rotate_only@0", 0.0, policy_of(name), answer=True)
+    budget = float(limit) if at else budget
+    return Trial(f"{name}@{budget:g}", budget, policy_of(name), answer=name not in POLICIES)
+
+
+def policy_of(name: str) -> RecomputePolicy:
+    """By its name here, or by an expression such as ``Corrected(QueryAttention(seam=40))``."""
+    known = {each: getattr(recompute, each) for each in recompute.__all__}
+    try:
+        policy = eval(POLICIES.get(name, name), {"__builtins__": {}}, known)
+    except Exception as error:
+        raise SystemExit(
+            f"--arms: {name!r} is no tier, none of {', '.join(POLICIES)}, and no policy: {error}"
+        ) from error
+    if isinstance(policy, type):
+        policy = policy()
+    if not isinstance(policy, RecomputePolicy):
+        raise SystemExit(f"--arms: {name!r} is no recompute policy")
+    return policy
+
+
+def check_arms(arms: Sequence[str]) -> None:
+    """Fails early, before a model is loaded."""
+    for arm in arms:
+        name = arm.rpartition("@")[0] if "@" in arm else arm
+        if name.removesuffix(UNPROBED) not in TIERS:
+            policy_of(name)
+
+
+__all__ = ["TRANSFORMS", "Cell", "Trial", "bar_cells", "check_arms", "equal_budget", "grid_cells", "trials"]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from quality_data.answers import rouge_l, token_f1
+from quality_data.answers import usefulness
 from quality_data.cases import Case
 from semblend_core import DonorOffer, LookupRequest, Namespace, Plan, Settings, create_provider
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.recompute import RecomputePolicy
-from semblend_core.reference import ReferenceEngine, prefill_reusing
+from semblend_core.reference import Prefill, ReferenceEngine, prefill_reusing
 
 NAMESPACE = Namespace(
-    model="SmolLM2-135M-Instruct",
+    model="the model of the study",
     revision="1",
-    tokenizer="SmolLM2",
+    tokenizer="its own",
     dtype="float32",
     kv_layout="dense",
     block_size=1,
@@ -27,12 +28,12 @@ NAMESPACE = Namespace(
     salt="tenant",
 )
 ANSWER_TOKENS = 48
-SHORT_ANSWER_WORDS = 8
+EQUAL_TOKENS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One policy at one budget on one case, against the cold prefill."""
+    """One arm on one case, against the cold prefill."""
 
     kl: float
     """Mean over the continuation of KL(cold || reuse), in nats."""
@@ -40,18 +41,19 @@ class Measured:
     ppl_ratio: float
     top1: float
     """Share of the continuation's tokens whose most likely token is the same."""
+    equal: float
+    """1 where the first tokens of a greedy answer, as many as ``EQUAL_TOKENS``, are those of the cold one."""
     recompute: float
     """Share of the reusable tokens that was computed, probes included."""
     flops_saved: float
     ttft_ratio: float | None
     """Cold prefill time by prefill time with reuse. None where several processes shared the device."""
     answer: float | None = None
-    """F1 (short answers) or ROUGE-L (long ones) against the source's answer, of greedy text with reuse."""
-    cold_answer: float | None = None
+    """Usefulness of the greedy answer with reuse, by the case's judge. None where the source has no answer."""
 
 
 class Subject:
-    """A case, computed once: cold KV and continuation, donors' KV, and the plan that discovery finds."""
+    """A case, computed once for all arms: cold KV and continuation, donors' KV, and the plan that discovery finds."""
 
     def __init__(self, engine: ReferenceEngine, case: Case, continuation_tokens: int, decode: Any) -> None:
         self.case, self._engine, self._decode = case, engine, decode
@@ -70,7 +72,7 @@ class Subject:
                 self._donors[donor_id] = engine.capture(engine.prefill(tokens, room=0).workspace, end)
 
     def measure(
-        self, policy: RecomputePolicy, budget: float, *, answer: bool = False, timed: bool = True
+        self, policy: RecomputePolicy, budget: float, *, answer: bool = True, timed: bool = True
     ) -> tuple[Measured, float]:
         """The figures, and the largest difference of a logit of the first token."""
         assert self.plan is not None
@@ -86,33 +88,61 @@ class Subject:
             room=self.continuation.size + 8,
         )
         prefill, recompute = reused.prefill, reused.recompute
-        compared = self.compare(self._engine.score(prefill, self.continuation))
+        logits = self._engine.score(prefill, self.continuation)
         rows = np.concatenate([np.arange(row.start, row.end) for row in recompute.plan.rows])
         probe = recompute.probe_tokens * self._flops(np.arange(self.tokens.size)) / self.tokens.size
         saved = 1 - (self._flops(rows) + probe) / self._flops(np.arange(self.tokens.size))
         figures = Measured(
-            **compared,
+            **self.compare(logits),
             recompute=recompute.share,
             flops_saved=saved,
             ttft_ratio=self.cold.seconds / prefill.seconds if timed else None,
-            answer=self._answer(self._engine.decode(prefill, ANSWER_TOKENS)) if answer and self.case.answer else None,
-            cold_answer=self._answer(self._engine.decode(self.cold, ANSWER_TOKENS))
-            if answer and self.case.answer
-            else None,
+            answer=self._answer(self._greedy(prefill, logits)) if answer and self.case.answer else None,
         )
         return figures, float((prefill.logits - self.cold.logits).abs().max())
 
+    @cached_property
+    def cold_answer(self) -> float | None:
+        return self._answer(self._answer_part(self.continuation.tolist())) if self.case.answer else None
+
+    def _greedy(self, prefill: Prefill, logits: Tensor) -> list[int]:
+        """The greedy answer. Where the forced text shows that it is the cold one so far, no token of it is decoded."""
+        cold = self.continuation[:ANSWER_TOKENS]
+        chosen = logits[: cold.size].argmax(-1).cpu().numpy().astype(np.int32)
+        strays = np.flatnonzero(chosen != cold)
+        same = int(strays[0]) if strays.size else int(cold.size)
+        shared = self._answer_part(cold[:same].tolist())
+        if len(shared) < same or same == cold.size:
+            return shared
+        said = np.array([*shared, chosen[same]], np.int32)
+        if int(said[-1]) in self._engine.end_of_text:
+            return shared
+        so_far = np.concatenate([self.tokens, said])
+        prefill.workspace.truncate(self.tokens.size)
+        further = self._engine.compute(prefill.workspace, said, np.arange(self.tokens.size, so_far.size))
+        assert further is not None
+        behind = replace(prefill, token_ids=so_far, logits=further)
+        return [*said.tolist(), *self._engine.decode(behind, int(cold.size - said.size))]
+
+    def _answer_part(self, tokens: list[int]) -> list[int]:
+        """As far as an engine would have served it."""
+        ends = self._engine.end_of_text
+        until = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
+        return tokens[: min(until, ANSWER_TOKENS)]
+
     def compare(self, logits: Tensor) -> dict[str, float]:
-        """KL, PPL ratio and top-1 of ``logits`` over the continuation, against the cold ones."""
+        """KL, PPL ratio and agreement of ``logits`` over the continuation, against the cold ones."""
         truth, found = self._truth, logits.log_softmax(-1)
         kl = (truth.exp() * (truth - found)).sum(-1).clamp(min=0)
+        same = truth.argmax(-1) == found.argmax(-1)
         index = torch.from_numpy(self.continuation.astype(np.int64)).to(truth.device)[:, None]
         excess = (truth.gather(1, index) - found.gather(1, index)).mean()
         return {
             "kl": float(kl.mean()),
             "kl_max": float(kl.max()),
             "ppl_ratio": float(excess.exp()),
-            "top1": float((truth.argmax(-1) == found.argmax(-1)).float().mean()),
+            "top1": float(same.float().mean()),
+            "equal": float(same[:EQUAL_TOKENS].all()),
         }
 
     def floor(self) -> dict[str, float]:
@@ -156,10 +186,7 @@ class Subject:
         return torch.cat([first[None], rest])
 
     def _answer(self, tokens: list[int]) -> float:
-        text = self._decode(tokens)
-        return (
-            token_f1(text, self.case.answer) if len(self.case.answer.split()) <= 8 else rouge_l(text, self.case.answer)
-        )
+        return usefulness(self.case.judge, self._decode(tokens), self.case.answer, self.case.outdated)
 
     def _flops(self, positions: np.ndarray) -> float:
         config = self._engine.config

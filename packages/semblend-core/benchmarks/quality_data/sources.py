@@ -55,16 +55,30 @@ class Sources:
             list(self._of_articles(tokens, questions=2)),
             list(self._of_papers(tokens)),
         ]
-        for number, kind in enumerate(kinds):
-            random.Random(self._seed + number).shuffle(kind)
-        shortest = min(map(len, kinds))
-        return [kind[number] for number in range(shortest) for kind in kinds]
+        return self._in_turn(kinds)
 
     def passages(self, tokens: int) -> list[Passage]:
         """Passages of about ``tokens`` with a question and a short answer each."""
         passages = list(self._of_articles(tokens, questions=1))
         random.Random(self._seed).shuffle(passages)
         return passages
+
+    def mixed_passages(self, tokens: int) -> list[Passage]:
+        """Passages of articles, meetings and papers in turn: more text than the articles alone have."""
+        return self._in_turn(
+            [
+                list(self._of_articles(tokens, questions=1)),
+                list(self._parts_of_meetings(tokens)),
+                list(self._of_papers(tokens, step=tokens)),
+            ]
+        )
+
+    def _in_turn(self, kinds: list[list[Passage]]) -> list[Passage]:
+        """Shuffled; one of each kind as long as there are any."""
+        for number, kind in enumerate(kinds):
+            random.Random(self._seed + number).shuffle(kind)
+        longest = max(map(len, kinds))
+        return [kind[number] for number in range(longest) for kind in kinds if number < len(kind)]
 
     def _of_meetings(self, tokens: int) -> Iterator[Passage]:
         for name, turns, asked in self._meetings:
@@ -75,6 +89,14 @@ class Sources:
                     # Questions about this part of the meeting; the first ones are about all of it.
                     here = [each for where, each in asked if where is None or start <= where]
                     yield Passage(f"{name}/{start}", tuple(ids), tuple(here[:4]))
+
+    def _parts_of_meetings(self, tokens: int) -> Iterator[Passage]:
+        """All of each meeting, without overlaps, asked about as a whole."""
+        for name, turns, asked in self._meetings:
+            ids = self._encode("\n".join(turns))
+            about_all = tuple(each for where, each in asked if where is None)[:4]
+            for start in range(0, len(ids) - tokens + 1, tokens):
+                yield Passage(f"{name}/tokens-{start}", tuple(ids[start : start + tokens]), about_all)
 
     def _of_articles(self, tokens: int, questions: int) -> Iterator[Passage]:
         for title, paragraphs in self._articles:
@@ -92,10 +114,10 @@ class Sources:
                         yield Passage(f"{title}/{number}", tuple(ids), tuple(asked[:4]))
                     ids, asked = [], []
 
-    def _of_papers(self, tokens: int) -> Iterator[Passage]:
+    def _of_papers(self, tokens: int, step: int | None = None) -> Iterator[Passage]:
         for name, text in self._papers:
             ids = self._encode(text)
-            for start in range(tokens, len(ids) - tokens, 3 * tokens):
+            for start in range(min(tokens, 2048), len(ids) - tokens, step or 3 * tokens):
                 asked = tuple(Asked(question) for question in PAPER_QUESTIONS)
                 yield Passage(f"{name}/{start}", tuple(ids[start : start + tokens]), asked)
 

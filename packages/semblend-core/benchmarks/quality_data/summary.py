@@ -29,31 +29,26 @@ def ratio_of_means(values: Sequence[float], others: Sequence[float]) -> tuple[fl
 def summarise(
     measured: Sequence[dict[str, Any]], rotate_only: Sequence[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The figures of one cell: one policy, one budget, one transform."""
+    """The figures of one arm in one cell. ``rotate_only``: the same cases with nothing recomputed."""
     kl = [each["kl"] for each in measured]
-    figures: dict[str, Any] = {
-        "n": len(measured),
-        "kl": _mean(kl),
-        "kl_interval": interval(kl),
-        "kl_max": max(each["kl_max"] for each in measured),
-    }
-    for name in ("ppl_ratio", "top1", "recompute", "flops_saved"):
-        figures[name] = _mean([each[name] for each in measured])
+    figures: dict[str, Any] = {"n": len(measured), "kl": mean(kl), "kl_interval": interval(kl)}
+    figures["kl_max"] = max(each["kl_max"] for each in measured)
+    for name in ("top1", "equal"):
+        values = [each[name] for each in measured]
+        figures[name], figures[f"{name}_interval"] = mean(values), interval(values)
+    for name in ("ppl_ratio", "recompute", "flops_saved"):
+        figures[name] = mean([each[name] for each in measured])
     timed = [each["ttft_ratio"] for each in measured if each["ttft_ratio"] is not None]
-    figures["ttft_ratio"] = _mean(timed) if timed else None
-    answered = [each for each in measured if each["answer"] is not None]
-    if answered:
-        figures["answer"] = _mean([each["answer"] for each in answered])
-        figures["cold_answer"] = _mean([each["cold_answer"] for each in answered])
-        figures["answered"] = len(answered)
-    ratio, low, high = ratio_of_means(kl, [each["kl"] for each in rotate_only])
-    figures["kl_cut"], figures["kl_cut_interval"] = 1 - ratio, (1 - high, 1 - low)
+    figures["ttft_ratio"] = mean(timed) if timed else None
+    if rotate_only is not None:
+        ratio, low, high = ratio_of_means(kl, [each["kl"] for each in rotate_only])
+        figures["kl_cut"], figures["kl_cut_interval"] = 1 - ratio, (1 - high, 1 - low)
     return figures
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
 
 
 def _draws(size: int) -> np.ndarray:
     return np.random.default_rng(7).integers(0, size, (_DRAWS, size))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))

@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from quality_data.cases import Case
 from quality_data.measure import find_plan
-from quality_data.work import Texts
+from quality_data.work import Study
 from semblend_core.recompute import choose_policy
-from semblend_core.reference import ReferenceEngine, prefill_reusing
+from semblend_core.reference import prefill_reusing
 
 DOCUMENT_TOKENS = 4096
 
 
-def measure_ttft(engine: ReferenceEngine, texts: Texts, rounds: int = 3) -> dict[str, Any]:
+def measure_ttft(study: Study, rounds: int = 3) -> dict[str, Any]:
     """Medians of alternating prefills; the reused one includes placing and everything its policy does."""
-    case: Case = texts.cases.of("new_task", 1)[0]
+    engine, case = study.engine, study.cases_of(DOCUMENT_TOKENS).of("new_task", 0, 1)[0]
     plan = find_plan(case)
     assert plan is not None
     choice = choose_policy("balanced", plan)

@@ -12,11 +12,19 @@ from toy_model import exact_numbers
 
 from semblend_core import SelfTestState
 from semblend_core.kv import PagedMeanShift
+from semblend_core.recompute import Corrected, MeanShift, SeamHead, tiers
 from semblend_core.testing import passage
 from semblend_sglang.worker import correcting
 
 PARTS = [passage(seed, 150) for seed in range(10, 14)]
 DONORS = {f"donor-{number}": [*passage(20 + number, 40 + number), *part] for number, part in enumerate(PARTS)}
+
+
+@pytest.fixture(autouse=True)
+def one_mean_for_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is to be seen is where and when the forward corrects: with the plainest correction that is easily said."""
+    plain = tiers.TierChoice(Corrected(SeamHead(), MeanShift()), 0.15)
+    monkeypatch.setattr(tiers, "_SEVERAL_PLACES_UNPROBED", plain)
 
 
 @pytest.fixture(params=[(1, "python"), (16, "rust")], ids=["page-1-python", "page-16-rust"])

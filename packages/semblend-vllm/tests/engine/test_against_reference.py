@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from semblend_core import Plan, Row, RowKind, as_token_ids, donor_id_of
+from semblend_core import Plan, ProbeEnd, Row, RowKind, as_token_ids, donor_id_of
 from semblend_core.recompute import RecomputePolicy, Selection
 from semblend_core.serving import Claim
 from semblend_vllm.scheduler.rows import RowRoom
@@ -138,17 +138,20 @@ def donors_of(engine: Any, prompts: list[str], salt: str) -> dict[str, np.ndarra
     return {donor_id_of(as_token_ids(each)): each for each in tokens}
 
 
+UNPROBED = {"probe": "never"}
 CASES = [
-    # Donors, prompt, tier, what is among its tokens beside gaps and rows, whether all rows fit into one step.
-    pytest.param([HOUSE], NEW_FRONT, "balanced", {"relocated"}, True, id="one document"),
-    pytest.param([HOUSE], OTHER_ORDER, "fast", {"relocated"}, True, id="seams"),
-    pytest.param([HOUSE], OTHER_ORDER, "balanced", {"corrected"}, True, id="another order"),
-    pytest.param(ONE_EACH, OTHER_ORDER, "balanced", {"corrected"}, True, id="several donors"),
-    pytest.param(ONE_EACH, OTHER_ORDER, "balanced", {"corrected"}, False, id="over several steps"),
+    # Donors, prompt, settings, what is among its tokens beside gaps and rows, probes, whether steps have much room.
+    pytest.param([HOUSE], NEW_FRONT, {}, {"relocated"}, 0, True, id="one document"),
+    pytest.param([HOUSE], OTHER_ORDER, {"quality_tier": "fast"}, {"relocated"}, 0, True, id="seams"),
+    pytest.param([HOUSE], OTHER_ORDER, {}, {"corrected"}, 1, True, id="another order"),
+    pytest.param(ONE_EACH, OTHER_ORDER, {}, {"corrected"}, 1, True, id="several donors"),
+    pytest.param(ONE_EACH, OTHER_ORDER, {}, {"corrected"}, 1, False, id="over several steps"),
+    pytest.param(ONE_EACH, OTHER_ORDER, UNPROBED, {"corrected"}, 0, True, id="unprobed"),
+    pytest.param(ONE_EACH, OTHER_ORDER, UNPROBED, {"corrected"}, 0, False, id="unprobed, over several steps"),
 ]
 
 
-@pytest.mark.parametrize(("prompts", "prompt", "tier", "kinds", "at_once"), CASES)
+@pytest.mark.parametrize(("prompts", "prompt", "settings", "kinds", "probes", "at_once"), CASES)
 def test_the_same_plan_leaves_the_same_kv(
     engine: Any,
     reference: Any,
@@ -156,16 +159,19 @@ def test_the_same_plan_leaves_the_same_kv(
     request: pytest.FixtureRequest,
     prompts: list[str],
     prompt: str,
-    tier: str,
+    settings: dict[str, Any],
     kinds: set[str],
+    probes: int,
     at_once: bool,
 ) -> None:
     salt = request.node.name
     donors = donors_of(engine, prompts, salt)
-    monkeypatch.setattr(engine.side.admission, "_settings", replace(engine.side.admission._settings, quality_tier=tier))
+    monkeypatch.setattr(engine.side.admission, "_settings", replace(engine.side.admission._settings, **settings))
     if not at_once:
-        monkeypatch.setattr(engine.side.admission, "room", RowRoom(128, 8))
+        monkeypatch.setattr(engine.side.admission, "room", RowRoom(64, 8))
+    before = engine.stats().probes.get(ProbeEnd.CHOSE, 0)
     done = prefill(engine, prompt, salt)
+    assert engine.stats().probes.get(ProbeEnd.CHOSE, 0) == before + probes
     expected = prefill_in_reference(reference, done, donors)
 
     size = done.tokens.size

@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from sembench.cli.options import Words
-from sembench.schema import PRIVACY_TRANSFORMS, TRANSFORMS, InputError, naming, read_json, write_atomically
+from sembench.schema import (
+    FACT_TRANSFORMS,
+    PRIVACY_TRANSFORMS,
+    TRANSFORMS,
+    InputError,
+    naming,
+    read_json,
+    write_atomically,
+)
 
 _BANDS = ("2k", "4k", "8k", "16k")
 _GENERATED = ("fixture", "synthetic-v1")
@@ -64,7 +72,8 @@ _manifest = click.option(
     "--transforms",
     cls=Words,
     metavar="NAME...",
-    help=f"Default: {', '.join(TRANSFORMS)}. Also, for run-privacy: {' and '.join(PRIVACY_TRANSFORMS)}.",
+    help=f"Default: {', '.join(TRANSFORMS)}. Also, for run-privacy: {' and '.join(PRIVACY_TRANSFORMS)}; "
+    f"for what answers may quietly get wrong: {', '.join(FACT_TRANSFORMS)}.",
 )
 @click.option(
     "--max-segments",

@@ -15,7 +15,7 @@ from sembench.embedded.model import EmbeddedModel
 from sembench.embedded.records import ScoredAnswer, add_block_counts, make_failed_records, make_record
 from sembench.embedded.server import DonorMemory, ServedPrefill, Server
 from sembench.schema import ManifestItem, Quality, RequestRecord
-from sembench.scoring import score
+from sembench.scoring import judge
 from semblend_core import Settings, TokenIds, as_token_ids, create_provider
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Arms:
 
     def _reply(self, said: GreedyText, strayed: Divergence | None = None) -> ScoredAnswer:
         text = self._model.decode(said.tokens)
-        quality = score(text, self._item.answers, self._config.quality_threshold)
+        quality = judge(text, self._item, self._config.quality_threshold)
         if strayed is not None:
             quality = quality.model_copy(update=asdict(strayed))
         return ScoredAnswer(quality, text, len(said.tokens), said.seconds)

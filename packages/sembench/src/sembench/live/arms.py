@@ -12,7 +12,7 @@ from sembench.live.endpoint import Endpoint, Reply, ServerRequest
 from sembench.live.isolation import Capabilities, Isolation, Scope
 from sembench.live.streaming import RequestFailedError
 from sembench.schema import ManifestItem, RequestRecord
-from sembench.scoring import score
+from sembench.scoring import judge
 
 _PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 8.0
@@ -151,7 +151,7 @@ class ItemReplay:
             engine_cached_tokens=reply.cached_tokens,
             output=reply.text,
             output_logprobs=reply.logprobs,
-            quality=score(reply.text, self.item.answers, self._config.quality_threshold),
+            quality=judge(reply.text, self.item, self._config.quality_threshold),
             route=dict(reply.route),
         )
         if arm != "cold":

@@ -1,7 +1,14 @@
 """The published formats: manifests, results and engine summaries, as typed models with JSON Schemas."""
 
 from sembench.schema.engine import EngineSummary
-from sembench.schema.manifest import MANIFEST_SCHEMA, PRIVACY_TRANSFORMS, TRANSFORMS, DonorPrompt, ManifestItem
+from sembench.schema.manifest import (
+    FACT_TRANSFORMS,
+    MANIFEST_SCHEMA,
+    PRIVACY_TRANSFORMS,
+    TRANSFORMS,
+    DonorPrompt,
+    ManifestItem,
+)
 from sembench.schema.reading import InputError, naming, read_json, read_jsonl, write_atomically
 from sembench.schema.result import (
     RESULT_SCHEMA,
@@ -20,6 +27,7 @@ from sembench.schema.result import (
 )
 
 __all__ = [
+    "FACT_TRANSFORMS",
     "MANIFEST_SCHEMA",
     "PRIVACY_TRANSFORMS",
     "RESULT_SCHEMA",

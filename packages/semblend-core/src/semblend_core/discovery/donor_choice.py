@@ -90,8 +90,17 @@ class DonorChoice:
         ``own``: the number of each piece's donor. Where several read about equally alike, the donor of the piece before
         wins once a piece has moved, then the piece's own.
         """
-        starts = np.array([run.start for run in pieces])
-        numbers, donor_starts = self._candidates(pieces, own, repeated)
+        starts, ends, own_starts = np.array([(run.start, run.end, run.donor_start) for run in pieces]).T
+        # In the middle: which fingerprints are kept near an end differs from donor to donor.
+        at = np.minimum(repeated.positions.searchsorted((starts + ends) >> 1), repeated.positions.size - 1)
+        positions = repeated.positions[at]
+        # The piece's own donor comes first, then those that hold the fingerprint; -1: none.
+        numbers, offsets = np.empty((2, len(pieces), 2 + MOST_OTHERS), np.int64)
+        self._chains.from_entries(repeated.entries[at], offsets[:, 1:], numbers[:, 1:])
+        numbers[positions >= ends] = -1
+        numbers[:, 0] = own
+        donor_starts = offsets - self._donors.start.take(numbers, mode="clip") + (starts - positions)[:, None]
+        donor_starts[:, 0] = own_starts
         likeness = context_likeness(self._prompt, starts, self._donors, numbers, donor_starts)
         ahead = (likeness.max(axis=1) > likeness[:, 0] + CLEARLY).tolist()
         chosen: list[Run] = []
@@ -101,19 +110,6 @@ class DonorChoice:
                 run = self._best(run, [*options], chosen[-1].donor if chosen else -1)
             chosen.append(run)
         return chosen
-
-    def _candidates(
-        self, pieces: Sequence[Run], own: Sequence[int], repeated: RepeatedFingerprints
-    ) -> tuple[Ints, Ints]:
-        """Donors and where the piece would begin in them, [pieces, candidates]: its own first; donor -1: none."""
-        starts, ends, own_starts = np.array([(run.start, run.end, run.donor_start) for run in pieces]).T
-        # In the middle: which fingerprints are kept near an end differs from donor to donor.
-        at = np.minimum(repeated.positions.searchsorted((starts + ends) // 2), repeated.positions.size - 1)
-        positions = repeated.positions[at]
-        offsets, numbers = self._chains.from_entries(repeated.entries[at], 1 + MOST_OTHERS)
-        numbers[positions >= ends] = -1
-        donor_starts = offsets - self._donors.start.take(numbers, mode="clip") + (starts - positions)[:, None]
-        return np.column_stack([own, numbers]), np.column_stack([own_starts, donor_starts])
 
     def _best(self, run: Run, options: list[tuple[float, int, int]], previous: int) -> Run:
         """``options``: (likeness, donor, where the piece would begin in it), the piece's own first."""
@@ -153,8 +149,12 @@ def context_likeness(
     known[ours + rows[:, None]] = True
     shared = known.take(theirs + rows[:, None, None])
     shared &= there >= 0  # What lies before a donor is another's.
-    both = np.minimum(starts, REACH_TOKENS)[:, None] + np.clip(donor_starts, 0, REACH_TOKENS)
-    likeness = np.minimum(1.0, 2 * _SAMPLED * shared.sum(axis=2) / np.maximum(both, 1))
+    here = np.minimum(starts, REACH_TOKENS)[:, None]
+    both = here + np.minimum(donor_starts, REACH_TOKENS)
+    np.maximum(both, here, out=both)  # Where a piece would begin before its donor there is no text.
+    likeness = shared.sum(axis=2, dtype=np.int16) * (2.0 * _SAMPLED)
+    likeness /= np.maximum(both, 1)
+    np.minimum(likeness, 1.0, out=likeness)
     likeness[both == 0] = 1.0
     likeness[numbers < 0] = -1.0
     return np.asarray(likeness)

@@ -126,17 +126,17 @@ class FingerprintChains:
         """Those whose fingerprint occurs more than once."""
         return newest.where(np.take(self._older, newest.entry).nonzero()[0])
 
-    def from_entries(self, entries: Links, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Offsets and donors of ``count`` occurrences from each of ``entries`` on to older ones; donor -1: no more.
+    def from_entries(self, entries: Links, offsets: npt.NDArray[np.int64], donors: npt.NDArray[np.int64]) -> None:
+        """Fill [entries, count] with occurrences from each of ``entries`` on to older ones; donor -1: no more.
 
         Entries from before the last change may by now be another's, or nobody's.
         """
-        chain = np.empty((count, entries.size), np.uint32)
+        chain = np.empty((donors.shape[1], entries.size), np.uint32)
         chain[0] = entries
-        for step in range(1, count):
+        for step in range(1, len(chain)):
             np.take(self._older, chain[step - 1], out=chain[step], mode="clip")
-        owners = np.take(self._page_owner, chain.T >> _PAGE_BITS, mode="clip")
-        return np.take(self._offset, chain.T, mode="clip").astype(np.int64), owners.astype(np.int64)
+        donors.T[:] = np.take(self._page_owner, chain >> _PAGE_BITS, mode="clip")
+        offsets.T[:] = np.take(self._offset, chain, mode="clip")
 
     def with_older(self, newest: Candidates, depth: int) -> Candidates:
         """``newest`` and the occurrences before them, up to ``depth`` per tag in all."""

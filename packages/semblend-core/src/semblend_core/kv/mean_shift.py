@@ -118,6 +118,11 @@ class MeasuredSpans:
         return cls(chosen, np.concatenate(parts) if parts else rows[:0], counts, shift)
 
     @property
+    def weights(self) -> int:
+        """How many there are where each token weighs each row of its span."""
+        return sum(span.length * int(count) for span, count in zip(self.spans, self.counts, strict=True))
+
+    @property
     def offsets(self) -> Indices:
         """Each row's distance from its span's first token."""
         starts = np.array([span.target_start for span in self.spans], np.int64)

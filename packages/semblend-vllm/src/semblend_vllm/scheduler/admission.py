@@ -134,7 +134,7 @@ class Admission:
             limit=self._settings.recompute_limit,
             correcting=self._correcting,
             join_within=join_within,
-            probe_layers=self._layers if self._may_probe(life) else None,
+            probe_layers=self._layers if self._may_probe(life, plan) else None,
             block=PROBED_RUN,
             spending=self._spending(plan.spans),
         )
@@ -142,10 +142,14 @@ class Admission:
             return claim
         return claim.with_rows(self.room.most_rows_of(plan.prompt_tokens))
 
-    def _may_probe(self, life: VllmRequest) -> bool:
-        """Rows of a step without their request would not count towards vLLM's limit of adapters in a step."""
+    def _may_probe(self, life: VllmRequest, plan: Plan) -> bool:
+        """Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
+
+        A step in which every sequence computes one token may run as one graph, and show nothing.
+        """
         wanted = self._settings.probe == "auto" and self._failed_probes < MOST_FAILED_PROBES
-        return wanted and self._correcting and life.request.lora_request is None
+        seen = self._correcting and any(row.length > 1 for row in plan.rows)
+        return wanted and seen and life.request.lora_request is None
 
     def probe_ended(self, end: ProbeEnd) -> None:
         if end is not ProbeEnd.FAILED:

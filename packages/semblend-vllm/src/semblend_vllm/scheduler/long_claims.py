@@ -67,8 +67,10 @@ class LongClaims:
 
     def __init__(self, note_probe: Callable[[ProbeEnd], None]) -> None:
         self._claims: dict[str, LongClaim] = {}
-        self._due: list[LongClaim] = []
-        """Whose last rows must be in the step that is being made, since vLLM may schedule their requests in it."""
+        self._released: list[LongClaim] = []
+        """Whose requests vLLM may schedule in the step that is being made."""
+        self._last_steps: list[tuple[StepWork, VllmRequest]] = []
+        """Those steps, with their requests, while what workers have to say of them is still to come."""
         self._ended: list[str] = []
         self._note_probe = note_probe
 
@@ -86,7 +88,7 @@ class LongClaims:
 
     def due(self) -> tuple[int, int]:
         """Tokens and rows that the step which is being made must have room for."""
-        return sum(claim.left_tokens for claim in self._due), sum(len(claim.left) for claim in self._due)
+        return sum(claim.left_tokens for claim in self._released), sum(len(claim.left) for claim in self._released)
 
     def probed(self, request_id: str) -> LongClaim | None:
         """One whose rows wait for what a probe shows."""
@@ -100,7 +102,10 @@ class LongClaims:
 
     def add_work(self, work: StepWork, most_tokens: int, most_rows: int) -> None:
         """Choose rows for the step that is being made, as far as there is room, and tell what goes with them."""
-        for claim in (*self._due, *self.unfinished()):
+        self._last_steps += [(work, claim.life) for claim in self._released]
+        for claim in (*self._released, *self.unfinished()):
+            if not claim.left:
+                continue
             if most_tokens < 1 or most_rows < 1:
                 break
             claim.choose(most_tokens, most_rows)
@@ -110,13 +115,13 @@ class LongClaims:
 
     def overdue(self) -> list[VllmRequest]:
         """Requests whose last rows found no room after all: the rest of their prompts is computed over nothing."""
-        return [claim.life for claim in self._due if claim.left]
+        return [claim.life for claim in self._released if claim.left]
 
     def take_chosen(self) -> list[tuple[VllmRequest, Rows]]:
         """The rows to put into the step that was made; each is taken once."""
-        claims = (*self._due, *self._claims.values())
+        claims = (*self._released, *self._claims.values())
         taken = [(claim.life, claim.chosen) for claim in claims if claim.chosen]
-        self._due = []
+        self._released = []
         for claim in claims:
             claim.chosen = ()
         return taken
@@ -134,13 +139,24 @@ class LongClaims:
             most_tokens, most_rows = most_tokens - claim.left_tokens, most_rows - len(claim.left)
             del self._claims[claim.life.request_id]
             ready.append(claim)
-        self._due = [claim for claim in ready if claim.left]
+        self._released = ready
         return ready
 
-    def never_sent(self, request_id: str) -> bool:
-        """Whether no worker has been told of its load."""
+    def is_under_way(self, life: VllmRequest) -> bool:
+        """Whether it has rows that may still fail."""
+        released = (*(claim.life for claim in self._released), *(each for _, each in self._last_steps))
+        return life.request_id in self._claims or life in released
+
+    def take_computed(self, work: StepWork) -> list[VllmRequest]:
+        """Requests whose last rows were computed by the step with this work. All its failures were told."""
+        done = [life for step, life in self._last_steps if step is work]
+        self._last_steps = [(step, life) for step, life in self._last_steps if step is not work]
+        return done
+
+    def expects_nothing(self, request_id: str) -> bool:
+        """Whether no worker will tell of its load: none was told of it, or all have answered."""
         claim = self._claims.get(request_id)
-        return claim is not None and not claim.begun
+        return claim is not None and (not claim.begun or claim.landed is not None)
 
     def drop(self, request_id: str) -> LongClaim | None:
         """The request starts over. What it had, if it was one of these."""

@@ -230,14 +230,15 @@ class SchedulerSide:
     @in_turn
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
-        never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
+        # Of these loads nothing will be told, or nothing more.
+        settled = self._loads.pop(request_id, None) is not None or self.long_claims.expects_nothing(request_id)
         self.long_claims.end(request_id)
         self.requests.end_refused(request_id)
         life = self.requests.get(request_id)
         if life is not None:
             self._note_opening(life)
             self._note_answer(life)
-            self.requests.end(life, loading=not never_sent)
+            self.requests.end(life, loading=not settled)
             if life.stage is Stage.ENDED:
                 self.lineages.failed(life)
 
@@ -325,6 +326,9 @@ class SchedulerSide:
         """All that its workers had to say of a step was heard."""
         for probe in work.probes:
             self._choose_rows(probe.request_id, None)
+        for life in self.long_claims.take_computed(work):
+            if life.stage is Stage.REUSING:
+                self.lineages.landed(life)
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
@@ -400,7 +404,8 @@ class SchedulerSide:
             return
         in_place = 0 if life.taken is None else life.taken.tokens
         self.requests.confirm(life, landed.tokens + in_place, landed.bytes)
-        self.lineages.landed(life)
+        if not self.long_claims.is_under_way(life):  # Others go on from its rows too.
+            self.lineages.landed(life)
 
     def _choose_rows(self, request_id: str, scores: Scores | None) -> None:
         """A probe has shown where the question looks; None: it has shown nothing, and the tier's other rows stand."""
@@ -412,7 +417,8 @@ class SchedulerSide:
             chosen = contain("choosing rows by a probe", self.admission.choose, life, probed.claim, scores)
             claim, end = (claim, end) if chosen is None else (chosen, ProbeEnd.CHOSE)
         life.claim = claim
-        self.lineages.regrow(life, claim)
+        if not life.purged:  # Nobody shall find what it leaves.
+            self.lineages.regrow(life, claim)
         self.long_claims.settle(probed, claim, end)
         if probed.landed is not None:
             self._landed(life, replace(probed.landed, tokens=claim.reused_tokens))
@@ -424,11 +430,12 @@ class SchedulerSide:
     def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
         """Their next rows take what this step has left. While vLLM pauses it has nothing."""
         room = self.admission.room
-        if room is not None and not room.is_paused():
+        if room is not None:
             rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
             tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
             places = room.most_sequences - room.held_sequences() - len(rows)
-            self.long_claims.add_work(work, room.most_tokens - tokens, places)
+            most_tokens = 0 if room.is_paused() else room.most_tokens - tokens
+            self.long_claims.add_work(work, most_tokens, places)
             for life in self.long_claims.overdue():
                 self._load_failed(life.request_id, DeclineReason.ALLOCATION_FAILED)
 

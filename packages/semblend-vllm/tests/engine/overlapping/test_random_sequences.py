@@ -140,4 +140,3 @@ def test_answers_are_right_and_nothing_is_left_behind(
     assert engine.worker.weights > sequences / 20
     assert stats.outcomes["materialized"] > sequences / 4
     assert stats.declines["donor_evicted"] > sequences / 8
-    print("PROBES", stats.probes, stats.outcomes)

@@ -6,6 +6,7 @@ from sembench.manifests.source import SourceDocument
 from sembench.manifests.transforms.controls import entity_swap_control, negative_control
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 from sembench.manifests.transforms.edits import fuzzy_edit, sparse_edit
+from sembench.manifests.transforms.facts import absent_fact, copy_verbatim, edited_fact
 from sembench.manifests.transforms.privacy import planted_context, private_preamble
 from sembench.manifests.transforms.segments import multi_donor_composite, multi_turn, rag_reorder
 from sembench.manifests.transforms.whole_document import (
@@ -35,6 +36,9 @@ TRANSFORM_FUNCTIONS: dict[str, Callable[[SourceDocument, Context], list[Draft]]]
         negative_control,
         private_preamble,
         planted_context,
+        copy_verbatim,
+        edited_fact,
+        absent_fact,
     )
 }
 """In the order of the published list."""
