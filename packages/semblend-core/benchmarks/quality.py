@@ -32,7 +32,7 @@ FRESH_FROM = 24
 
 def main() -> None:
     options = parse_options()
-    model = ModelChoice(options.model, options.device, options.tf32)
+    model = ModelChoice(options.model, options.device, options.fitted, options.tf32)
     started = time.perf_counter()
     records = collect(options, model)
     figures = figures_of(records)
@@ -85,6 +85,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="folder, GGUF file or hub id (default: SmolLM2-135M-Instruct)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    parser.add_argument("--fitted", action="store_true", help="with the correction fitted for these weights")
     parser.add_argument("--tf32", action="store_true", help="CUDA's fast float32 products; each cell says its noise")
     parser.add_argument("--workers", type=int, default=1, help="processes; several pay on a GPU only")
     parser.add_argument("--data", type=Path, default=default_folder(), help="folder with QMSum, SQuAD and *.rst papers")

@@ -151,7 +151,7 @@ REORDERED = Plan.over("r", 700, 0, [Span(10, "a", 400, 300), Span(320, "a", 0, 3
 def test_an_arm_is_a_tier_a_policy_or_an_expression_over_core() -> None:
     names = {
         "balanced": ("balanced@tier", 0.15),
-        "balanced@0.3": ("balanced@0.3", 0.15),
+        "balanced@0.3": ("balanced@0.3", 0.3),
         "balanced@0.08": ("balanced@0.08", 0.08),
         "rotate_only": ("rotate_only@0", 0.0),
         "kv_deviation": ("kv_deviation@0.15", 0.15),
@@ -164,6 +164,9 @@ def test_an_arm_is_a_tier_a_policy_or_an_expression_over_core() -> None:
     unprobed = design.trial_of("balanced_unprobed", REORDERED, 0.15)
     assert unprobed is not None
     assert not unprobed.policy.needs_probe
+    rival = design.trial_of("kv_deviation", REORDERED, 0.15)
+    assert rival is not None
+    assert not rival.whole_steps, "charged by whole steps, it could never afford its probe"
     assert design.trial_of("strict", REORDERED, 0.15) is None, "a tier that declines"
     for wrong in ("no_such", "Span", "__import__('os')"):
         with pytest.raises(SystemExit, match="--arms"):

@@ -38,8 +38,8 @@ BAR_ARMS = (*TIER_ARMS, "kv_deviation", "seam_head", "oracle+mean_shift")
 BAR_TRANSFORMS = ("composite_10", "reorder_10", "instruction_variant", *FACT_TRANSFORMS)
 ALL_ARMS = (*TIER_ARMS, *(name for name in POLICIES if name not in ("rotate_only", "full_recompute")))
 CURVE_ARMS = (
-    *("random", "seam_head", "kv_deviation", "seam_head+query_attention+mean_shift", "seam_head+mean_shift"),
-    *("seam_and_tail", "oracle+mean_shift"),
+    *("balanced", "balanced_unprobed", "random", "seam_head", "kv_deviation", "oracle+mean_shift"),
+    *("seam_head+query_attention+mean_shift", "seam_head+mean_shift"),
 )
 
 
@@ -69,6 +69,8 @@ class Trial:
     policy: RecomputePolicy
     answer: bool = False
     """Also decode an answer, token by token: for what may be served, not for controls and rivals."""
+    whole_steps: bool = True
+    """Probes are charged as engines pay them, which cannot stop at a layer."""
 
 
 def bar_cells(cases: int, first_case: int, arms: Sequence[str] = ()) -> list[Cell]:
@@ -117,7 +119,9 @@ def _with_repeats(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
     if number < cell.first_case + cell.curve_cases:
         for arm in CURVE_ARMS:
             for budget in CURVE_BUDGETS:
-                yield Trial(f"{arm}@{budget:g}", budget, policy_of(arm))
+                trial = trial_of(f"{arm}@{budget:g}", plan, budget)
+                assert trial is not None
+                yield trial
     if number < cell.first_case + 2:
         yield Trial("full_recompute@1", 1.0, policy_of("full_recompute"))
 
@@ -127,12 +131,17 @@ def trial_of(arm: str, plan: Plan, budget: float) -> Trial | None:
     name, at, limit = arm.rpartition("@") if "@" in arm else (arm, "", "")
     tier = name.removesuffix(UNPROBED)
     if tier in TIERS:
-        choice = choose_policy(tier, plan, probing=tier == name, limit=float(limit) if at else None)
-        return choice and Trial(f"{name}@{limit or 'tier'}", choice.budget, choice.policy, answer=True)
+        choice = choose_policy(tier, plan, probing=tier == name)
+        if choice is None:
+            return None
+        return Trial(f"{name}@{limit or 'tier'}", float(limit) if at else choice.budget, choice.policy, answer=not at)
     if name == "rotate_only":
         return Trial("rotate_only@0", 0.0, policy_of(name), answer=True)
     budget = float(limit) if at else budget
-    return Trial(f"{name}@{budget:g}", budget, policy_of(name), answer=name not in POLICIES)
+    policy = policy_of(name)
+    # CacheBlend looks at all tokens through two layers: whole steps of that would be a prefill.
+    by_layers = isinstance(policy, recompute.KVDeviation)
+    return Trial(f"{name}@{budget:g}", budget, policy, answer=name not in POLICIES, whole_steps=not by_layers)
 
 
 def policy_of(name: str) -> RecomputePolicy:

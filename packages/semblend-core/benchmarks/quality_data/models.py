@@ -18,18 +18,29 @@ class ModelChoice:
 
     source: str | None
     device: str
+    fitted: bool = False
+    """With the correction that was fitted for these weights, which engines find in ``SEMBLEND_CORRECTIONS_DIR``."""
     tf32: bool = False
     """Matrix products of CUDA in TensorFloat-32: several times faster, and noisier: see the floor of each cell."""
 
     @property
     def name(self) -> str:
         label = SMOLLM2 if self.source is None else Path(self.source).name
-        return f"{label} (tf32)" if self.tf32 else label
+        notes = [note for note, on in (("fitted", self.fitted), ("tf32", self.tf32)) if on]
+        return f"{label} ({', '.join(notes)})" if notes else label
 
     def engine(self) -> ReferenceEngine:
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         torch.backends.cudnn.allow_tf32 = self.tf32
-        return ReferenceEngine.load(self.source, device=self.device)
+        engine = ReferenceEngine.load(self.source, device=self.device)
+        if not self.fitted:
+            engine.learned = None
+        elif engine.learned is None:
+            raise SystemExit(
+                "--fitted: no correction was fitted for these weights; run python -m semblend_core.recompute.fit, and "
+                "name its folder with SEMBLEND_CORRECTIONS_DIR"
+            )
+        return engine
 
     def tokenizer(self) -> TextTokenizer:
         if self.source is None:

@@ -9,12 +9,13 @@ from typing import Any
 from quality_data.bars import judged
 
 SHOWN = {
+    "balanced": "balanced tier's policy",
+    "balanced_unprobed": "the same without a probe",
     "random": "random",
     "seam_head": "seam head (EPIC's rule)",
     "kv_deviation": "KV deviation (CacheBlend's rule)",
     "seam_head+query_attention+mean_shift": "seams, question attention and mean shift",
     "seam_head+mean_shift": "seam head + mean shift",
-    "seam_and_tail": "seam and tail",
     "oracle+mean_shift": "oracle + mean shift",
 }
 

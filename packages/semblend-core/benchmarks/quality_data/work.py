@@ -89,7 +89,11 @@ class Study:
         for trial in trials(cell, subject.plan, job.number):
             if trial.key not in job.measured:
                 measured, logit_error = subject.measure(
-                    trial.policy, trial.budget, answer=trial.answer, timed=self._timed
+                    trial.policy,
+                    trial.budget,
+                    whole_steps=trial.whole_steps,
+                    answer=trial.answer,
+                    timed=self._timed,
                 )
                 record["trials"][trial.key] = asdict(measured)
                 if trial.key == "full_recompute@1":

@@ -72,6 +72,18 @@ def test_a_piece_that_goes_on_in_the_text_before_it_is_left_alone(monkeypatch: p
     assert plan_of(provider, joined(FRIEND, PASSAGE), exact=FRIEND.size).donor_ids == ("donor-1",)
 
 
+def test_a_separator_before_both_does_not_hide_that_the_text_before_is_another() -> None:
+    """The piece before takes the separator, so that the passage's own run is cut there."""
+    separator, first = text(10, 4), text(6)
+    provider = provider_with(
+        joined(reworded(FRIEND), reworded(first), separator, PASSAGE),
+        joined(text(11), first, separator),
+        joined(STRANGER, separator, PASSAGE),
+    )
+    plan = plan_of(provider, joined(FRIEND, first, separator, PASSAGE, text(5)))
+    assert plan.donor_ids == ("donor-1", "donor-0")
+
+
 def test_at_the_front_of_a_prompt_a_donor_that_began_with_the_passage_is_most_alike() -> None:
     provider = provider_with(joined(PASSAGE, TOLD), joined(STRANGER, PASSAGE))
     assert plan_of(provider, joined(PASSAGE, text(5))).donor_ids == ("donor-0",)
@@ -86,7 +98,7 @@ def test_a_longer_piece_is_worth_more_than_a_donor_that_read_alike() -> None:
 
 def test_a_little_more_alike_is_not_worth_another_donor() -> None:
     stranger = STRANGER.copy()
-    stranger[-8:] = FRIEND[-8:]
+    stranger[::16] = FRIEND[::16]
     stranger[-1] += 1  # Else the passage would be longer in this one.
     provider = provider_with(joined(stranger, PASSAGE), joined(STRANGER, PASSAGE))
     assert plan_of(provider, joined(FRIEND, PASSAGE)).donor_ids == ("donor-1",)

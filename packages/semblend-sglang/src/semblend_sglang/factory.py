@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
+from functools import partial
 from typing import Any
 
 from semblend_core import (
@@ -19,7 +20,7 @@ from semblend_core import (
     what_is_on,
 )
 from semblend_core.control import TenantCommands, open_control
-from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
+from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions, find_learned_shift
 from semblend_core.serving import Namespaces, QualityGuard
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
@@ -92,6 +93,7 @@ def _side(
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
     pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
+    pool.learned = find_learned_shift(settings.corrections_dir, partial(_weights, ctx), pool.shape, pool.device)
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
@@ -156,11 +158,18 @@ def shared_fields(ctx: Any) -> dict[str, Any]:
         "kv_layout": "sglang",
         "block_size": int(ctx.params.page_size),
         "extras": (
-            ("weights", identity_of_weights(arguments.model_path, commit, arguments.load_format)),
+            ("weights", _weights(ctx)),
             ("adapters", str(_adapters(arguments))),
             *((name, str(getattr(arguments, name, None))) for name in HOW_WEIGHTS_ARE_USED),
         ),
     }
+
+
+def _weights(ctx: Any) -> str:
+    """Which ones SGLang loads."""
+    arguments = resolved(ctx.server_args)
+    commit = getattr(ctx.model_config.hf_config, "_commit_hash", None)
+    return identity_of_weights(arguments.model_path, commit, arguments.load_format)
 
 
 def _adapters(arguments: Any) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
 from semblend_core.control import ControlServer, TenantCommands, open_control
-from semblend_core.kv import Rotation, StoreOptions
+from semblend_core.kv import Rotation, StoreOptions, find_learned_shift
 from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews, contain
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
@@ -190,6 +191,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         rank = kv_memory.tensor_parallel_rank()
         rotation = Rotation.from_config(self._config.model_config.hf_text_config)
         memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
+        folder, weights = self.settings.corrections_dir, partial(kv_memory.identity_of_weights_in, self._config)
+        memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device)
         worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), memory, rotation, rank)
         reason = kv_memory.why_no_correction(self._config, kv_caches)
         if reason is not None:

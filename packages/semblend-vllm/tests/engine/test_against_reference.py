@@ -5,8 +5,12 @@ So what is measured with the reference engine holds for vLLM: the same tokens re
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,11 +35,10 @@ OTHER_ORDER = "You are an architect.\n\n" + "\n\nNext floor. ".join(PARTS[i] for
 
 
 @pytest.fixture(scope="module")
-def reference() -> Any:
+def reference(engine: Any) -> Any:
     from semblend_core.reference import ReferenceEngine
-    from semblend_core.testing import shallow_model_folder
 
-    return ReferenceEngine.load(shallow_model_folder())
+    return ReferenceEngine.load(engine.llm.model_config.model)
 
 
 @dataclass(frozen=True)
@@ -186,3 +189,16 @@ def test_the_same_plan_leaves_the_same_kv(
     logits = expected.logits.log_softmax(-1)
     assert max(abs(value - float(logits[token])) for token, value in done.logits.items()) < 2e-3
     engine.check_integrity()
+
+
+@pytest.mark.exhaustive
+def test_so_it_is_in_the_whole_model() -> None:
+    """In a process of its own: there is one engine in each."""
+    this = [f"{__file__}::{test_the_same_plan_leaves_the_same_kv.__name__}"]
+    options = ["-c", str(Path(__file__).parents[4] / "pyproject.toml"), "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "SEMBLEND_TEST_LAYERS": "30"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *this], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert f"{len(CASES)} passed" in done.stdout

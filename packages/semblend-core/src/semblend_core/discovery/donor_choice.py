@@ -2,8 +2,7 @@
 
 The KV of a passage carries what stood before it, so a donor that read alike there is closer to a cold prefill. Pieces
 keep their place and length: only who gives them changes. Work is bounded, and done for all pieces at once: one
-fingerprint of each leads to a few other donors, and of some hundred tokens before the piece there a sample is looked
-at.
+fingerprint of each leads to a few other donors, and of a thousand tokens before the piece there a sample is looked at.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from semblend_core.contract import TokenIds
 from semblend_core.discovery.fingerprint_chains import FingerprintChains, Links
 from semblend_core.discovery.runs import DonorColumns, Ints, Run
 
-REACH_TOKENS = 256
-"""How far back text is compared."""
+REACH_TOKENS = 1024
+"""How far back text is compared: beyond the passage before."""
 AT_THE_FRONT = 96
 """Where a piece stands behind fewer tokens than this, here as in its donor, no other donor can be much better."""
 MOST_PIECES = 16
@@ -28,12 +27,11 @@ MOST_OTHERS = 4
 """Donors per piece that are compared with its own."""
 CLEARLY = 1 / 8
 """Likeness by which a donor must be ahead of another to be preferred: unrelated texts share common words, too."""
-_BUCKETS = 4096
+_BUCKETS = 8192
 """Token ids are told apart by their last bits: what collides is little, and alike for all donors."""
 _BACK = np.arange(-REACH_TOKENS, 0)
-_SAMPLED = 4
-"""Of a donor's text, one token in so many is looked at: eight neighbours each, since others cost a cache line each."""
-_SAMPLED_BACK = _BACK.reshape(-1, _SAMPLED, 8)[:, -1].ravel()
+_SAMPLED_BACK = _BACK.reshape(-1, 128)[:, -8:].ravel()
+"""Of a donor's text a sixteenth is looked at, in runs of eight, since each place costs a cache line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,13 +146,12 @@ def context_likeness(
     known = np.zeros(starts.size * _BUCKETS, np.bool_)
     known[ours + rows[:, None]] = True
     shared = known.take(theirs + rows[:, None, None])
-    shared &= there >= 0  # What lies before a donor is another's.
-    here = np.minimum(starts, REACH_TOKENS)[:, None]
-    both = here + np.minimum(donor_starts, REACH_TOKENS)
-    np.maximum(both, here, out=both)  # Where a piece would begin before its donor there is no text.
-    likeness = shared.sum(axis=2, dtype=np.int16) * (2.0 * _SAMPLED)
-    likeness /= np.maximum(both, 1)
-    np.minimum(likeness, 1.0, out=likeness)
+    within = there >= 0  # What lies before a donor is another's.
+    shared &= within
+    share = shared.sum(axis=2, dtype=np.float32) / np.maximum(within.sum(axis=2, dtype=np.float32), 1)
+    tokens = np.maximum(np.minimum(donor_starts, REACH_TOKENS), 0)
+    both = np.minimum(starts, REACH_TOKENS)[:, None] + tokens
+    likeness = 2 * share * tokens / np.maximum(both, 1)
     likeness[both == 0] = 1.0
     likeness[numbers < 0] = -1.0
     return np.asarray(likeness)

@@ -279,14 +279,14 @@ class SpanIndex:
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
 
     def _stands_behind_other_text(self, prompt: TokenIds, piece: Run) -> bool:
-        """Whether its donor ends a run where the piece begins. One that was cut there has the same text before it."""
+        """Whether the text before the piece is another in its donor. In a piece that was cut off there it is not."""
         number = self._numbers.get(piece.donor)
         if number is None:
             return False
-        if not piece.start or not piece.donor_start:
-            return True
-        before = self._start.item(number) + piece.donor_start - 1
-        return prompt.item(piece.start - 1) != self._arena.item(before)
+        common = min(piece.start, piece.donor_start, ISLAND_GRAM)  # A separator before both says nothing.
+        there = self._start.item(number) + piece.donor_start
+        here, before = prompt[piece.start - common : piece.start], self._arena[there - common : there]
+        return common < ISLAND_GRAM or bool((here != before).any())
 
     def _with_older_donors(
         self, query: TokenIds, newest: Candidates, scope: int, min_run: int, runs: list[Run]

@@ -82,6 +82,7 @@ class LaidSpans:
         self.spans = [
             replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)
         ]
+        self.origins = [span.target_start - int(begin) for span, begin in zip(measured.spans, begins, strict=True)]
         self.rows = np.repeat(begins, measured.counts) + measured.offsets
         self.shift = replace(measured.shift, min_rows=1)
         inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
@@ -104,7 +105,9 @@ class TorchMeanShift:
 
     def __init__(self, laid: LaidSpans, old: DonorKv, rotation: Rotation, middle: Kv, learned: Learned | None) -> None:
         self._laid, self._old = laid, old
-        self._correction = MeanShiftCorrection(laid.shift, laid.spans, laid.rows, rotation, middle, learned)
+        self._correction = MeanShiftCorrection(
+            laid.shift, laid.spans, laid.rows, rotation, middle, learned, laid.origins
+        )
 
     def apply(self, layer: int) -> None:
         keys, values = self._laid.read(layer)

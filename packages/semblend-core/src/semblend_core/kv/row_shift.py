@@ -80,35 +80,41 @@ class RowShift:
         rotation: Rotation,
         middle: Kv,
         learned: Learned | None = None,
+        origins: Sequence[int] | None = None,
     ) -> None:
-        """``middle``: what was relocated into the middle layer, before any row is computed."""
+        """``middle``: what was relocated into the middle layer, before any row is computed.
+
+        ``origins``: how far before its position in the prompt each span lies in this KV; None: nowhere.
+        """
         # A fit knows the means that its own weights made.
         self._shift = shift if learned is None else replace(learned.shift, min_rows=shift.min_rows)
         self._rotation, self._learned = rotation, learned
-        pieces = [_Piece.of(span, row_positions) for span in spans]
+        placed = zip(spans, origins or [0] * len(spans), strict=True)
+        pieces = [_Piece.of(span, row_positions, origin) for span, origin in placed]
         pieces = [each for each in pieces if each.rows.size >= shift.min_rows and each.others.size]
         self._spans = len(pieces)
-        if not pieces:
-            return
-        self._bounds = [(each.start, each.rows.size + each.others.size) for each in pieces]
+        if pieces:
+            self._make_tables(pieces, row_positions, middle)
+
+    def _make_tables(self, pieces: list[_Piece], row_positions: Indices, middle: Kv) -> None:
+        """On the device before the first layer. The host waits for nothing."""
+        self._bounds = [(each.start, each.length) for each in pieces]
         asked = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
         pieces = [replace(each, rows=each.rows[::asked]) for each in pieces]
         self._parts = _parts_of(pieces)
         rows, others = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("rows", "others"))
         numbers = np.arange(self._spans)
-        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other, self._places = upload(
-            [
-                rows,
-                others,
-                np.searchsorted(row_positions, rows),
-                np.repeat(numbers, [each.rows.size for each in pieces]),
-                np.repeat(numbers, [each.others.size for each in pieces]),
-                np.concatenate([_places_of(each) for each in pieces]),
-            ],
-            middle[0].device,
+        span_of_row = np.repeat(numbers, [each.rows.size for each in pieces])
+        span_of_other = np.repeat(numbers, [each.others.size for each in pieces])
+        origin = np.array([each.origin for each in pieces])
+        in_prompt = rows + origin[span_of_row], others + origin[span_of_other]
+        device = middle[0].device
+        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other = upload(
+            [rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other], device
         )
-        tables = resident_angles(rotation, middle[0].device, max(start + length for start, length in self._bounds))
-        self._row_angles, self._other_angles = (_at(tables, place) for place in (self._row_at, self._other_at))
+        (self._places,) = upload([np.concatenate([_places_of(each) for each in pieces])], device)
+        tables = resident_angles(self._rotation, device, int(max(each.max() for each in in_prompt)) + 1)
+        self._row_angles, self._other_angles = (_at(tables, each) for each in upload(in_prompt, device))
         self._weights = list(self._weigh(middle))
 
     @property
@@ -134,8 +140,7 @@ class RowShift:
     def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
         """As :meth:`MeanShiftCorrection.apply`."""
         if self.anything:
-            seen = self.look(keys, values, old_keys, old_values)
-            self.move(keys, values, self._predicted(layer, seen))
+            self.move(layer, keys, values, self.look(keys, values, old_keys, old_values))
 
     def look(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> Seen:
         """What the layer shows, after its rows were written and before anything is corrected."""
@@ -160,9 +165,9 @@ class RowShift:
         """The tokens' own KV as :class:`Seen` has it."""
         return self._in_front(keys, values, self._other_at, self._other_angles)
 
-    def move(self, keys: Tensor, values: Tensor, change: Tensor) -> None:
-        """Add to the tokens' KV what was found of their change, as :class:`Seen` has it."""
-        width = keys.shape[-1]
+    def move(self, layer: int, keys: Tensor, values: Tensor, seen: Seen) -> None:
+        """Correct the tokens by what the layer has shown."""
+        change, width = self._predicted(layer, seen), keys.shape[-1]
         moved = self._turned(change[..., :width], *self._other_angles)
         keys.index_add_(0, self._other_at, moved.to(keys.dtype))
         values.index_add_(0, self._other_at, change[..., width:].to(values.dtype))
@@ -222,14 +227,18 @@ class _Piece:
     """One span: positions that are computed, and the others."""
 
     start: int
+    length: int
+    origin: int
     rows: Indices
     others: Indices
 
     @classmethod
-    def of(cls, span: Span, row_positions: Indices) -> _Piece:
+    def of(cls, span: Span, row_positions: Indices, origin: int) -> _Piece:
         inside = row_positions[(row_positions >= span.target_start) & (row_positions < span.target_end)]
-        everything = np.arange(span.target_start, span.target_end)
-        return cls(span.target_start, inside, np.setdiff1d(everything, inside, assume_unique=True))
+        computed = np.zeros(span.length, np.bool_)
+        computed[inside - span.target_start] = True
+        others = span.target_start + np.flatnonzero(~computed)
+        return cls(span.target_start, span.length, origin, inside, others)
 
 
 def _parts_of(pieces: Sequence[_Piece]) -> list[tuple[slice, slice]]:

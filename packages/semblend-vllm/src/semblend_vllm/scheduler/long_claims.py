@@ -43,7 +43,22 @@ class LongClaim:
         return sum(end - start for start, end in self.left)
 
     def choose(self, most_tokens: int, most_rows: int) -> None:
-        self.chosen, self.left = take_rows(self.left, most_tokens, most_rows)
+        """Rows of one span stay together, if they can: all of them say how it is corrected."""
+        rows = self.left
+        self.chosen, self.left = take_rows(rows, most_tokens, most_rows)
+        span = self._span_that_is_cut()
+        if span is None:
+            return
+        before, behind = split(rows, span.target_start)
+        inside, _ = split(behind, span.target_end)
+        if before and len(inside) <= most_rows and sum(end - start for start, end in inside) <= most_tokens:
+            self.chosen, self.left = before, behind
+
+    def _span_that_is_cut(self) -> Span | None:
+        if not self.left or self.is_probed or self.claim.correction is None:
+            return None
+        cut = self.left[0][0]
+        return next((span for span in self.claim.spans if span.target_start < cut < span.target_end), None)
 
     def add_to(self, work: StepWork) -> None:
         """What the workers do with the chosen rows."""
@@ -182,6 +197,12 @@ def corrected(load: LoadOrder, claim: Claim, rows: Rows) -> CorrectionOrder | No
         return None
     spans = tuple(span for span in claim.spans if _begins_in(rows, span, claim.rows))
     return CorrectionOrder(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None
+
+
+def split(rows: Rows, at: int) -> tuple[Rows, Rows]:
+    """What of ``rows`` lies before a position, and what from it on."""
+    before = tuple((start, min(end, at)) for start, end in rows if start < at)
+    return before, tuple((max(start, at), end) for start, end in rows if end > at)
 
 
 def _begins_in(rows: Rows, span: Span, all_rows: Rows) -> bool:

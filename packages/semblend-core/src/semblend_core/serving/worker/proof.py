@@ -15,7 +15,7 @@ import torch
 
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DonorKv, Rotation, RotationProof
-from semblend_core.recompute.tiers import ROW_SHIFT
+from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving.worker.memory import KvMemory
 
 
