@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -35,7 +36,7 @@ from semblend_core.kv import (
     triton_mean_shift,
     triton_relocation,
 )
-from semblend_core.recompute import MeanShift
+from semblend_core.recompute import ROW_SHIFT, MeanShift
 
 BUSY_CYCLES = 20_000_000
 """Some 10 ms for which the device has something else to do: longer than the host takes to queue what is timed."""
@@ -94,6 +95,7 @@ class Request:
         size = (self.layers, length + 100, heads, dim)
         self.donors = {f"donor {i}": DonorKv(made(*size), made(*size)) for i in range(options.spans)}
         self.spans = [Span(i * length, f"donor {i}", 37 + i, length) for i in range(options.spans)]
+        self.shift = MeanShift() if options.shift == "plain" else replace(ROW_SHIFT, learned=False)
         count = int(options.tokens * options.rows)
         self.rows = np.sort(random.choice(length * options.spans, count, replace=False))
         self.bytes = length * options.spans * self.layers * heads * 2 * dim * 2
@@ -108,7 +110,7 @@ class Request:
             relocate(PagedKv.from_donor(donor), self.pool, moves, self.rotation)
 
     def correction(self) -> PagedMeanShift:
-        return PagedMeanShift(MeanShift(), self.spans, self.rows, self.pool, self.table, self.rotation)
+        return PagedMeanShift(self.shift, self.spans, self.rows, self.pool, self.table, self.rotation)
 
     def compute_rows(self) -> None:
         slots = torch.from_numpy(self.table.slots_of(self.rows)).to(self.pool.device)
@@ -189,6 +191,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--spans", type=int, default=4)
     parser.add_argument("--rows", type=float, default=0.15, help="share of the tokens that is computed")
+    parser.add_argument("--shift", choices=("rows", "plain"), default="rows", help="each token's mean, or one for all")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--sweep", action="store_true", help="other tiles, too")
     options = parser.parse_args()

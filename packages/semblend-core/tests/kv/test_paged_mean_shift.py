@@ -27,6 +27,7 @@ from semblend_core.kv import (
     SlotTable,
     middle_layer,
     relocation,
+    row_shift,
 )
 from semblend_core.kv import paged_mean_shift as module
 from semblend_core.recompute import MeanShift
@@ -200,6 +201,13 @@ def test_rows_that_each_token_weighs_correct_a_pool_as_they_correct_a_sequence(n
 def test_many_rows_and_tokens_are_weighed_in_pieces(device: torch.device) -> None:
     rows = np.setdiff1d(np.arange(10, 170), np.arange(12, 170, 2))
     check(Pool("joined", device), HALF, WEIGHED, [Span(10, "a", 0, 160)], rows)
+
+
+def test_where_weights_would_be_too_many_the_kernels_ask_fewer_rows_too(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_shift, "MOST_WEIGHTS", 300)
+    check(Pool("nhd", device), HALF, WEIGHED, SPANS, ROWS)
 
 
 def test_what_the_kernels_do_not_know_is_corrected_by_torch(device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +106,8 @@ class MeasuredSpans:
     counts: Indices
     """[spans] How many rows each has."""
     shift: MeanShift
+    computed: Indices
+    """Positions that stay as they are: all rows, also where some of them only are measured."""
 
     @classmethod
     def choose(cls, shift: MeanShift, spans: Sequence[Span], row_positions: Indices) -> MeasuredSpans:
@@ -118,12 +120,15 @@ class MeasuredSpans:
                 chosen.append(span)
                 parts.append(inside)
         counts = np.array([part.size for part in parts], np.int64)
-        return cls(chosen, np.concatenate(parts) if parts else rows[:0], counts, shift)
+        inside = np.concatenate(parts) if parts else rows[:0]
+        return cls(chosen, inside, counts, shift, inside)
 
-    @property
-    def weights(self) -> int:
-        """How many there are where each token weighs each row of its span."""
-        return sum(span.length * int(count) for span, count in zip(self.spans, self.counts, strict=True))
+    def thinned(self, every: int) -> tuple[MeasuredSpans, Indices]:
+        """With every so manieth row of each span alone; and which of the rows these are."""
+        first = np.cumsum(self.counts) - self.counts
+        kept = [np.arange(start, start + count, every) for start, count in zip(first, self.counts, strict=True)]
+        which = np.concatenate(kept)
+        return replace(self, rows=self.rows[which], counts=np.array([each.size for each in kept], np.int64)), which
 
     @property
     def offsets(self) -> Indices:

@@ -18,7 +18,7 @@ from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
 from semblend_core.kv.places import DeviceSlots, Places
 from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.row_shift import MOST_WEIGHTS, Kv, Learned, RowShift, middle_layer
+from semblend_core.kv.row_shift import Kv, Learned, RowShift, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -158,10 +158,19 @@ def _make_shift(
         return _with_kernels(measured, places, old, pool, rotation, None)
     laid = LaidSpans(measured, places, pool)
     middle = laid.read(middle_layer(pool.layers))
-    if kernel and shift.weighs_rows and measured.weights <= MOST_WEIGHTS:
-        weights = RowShift(laid.shift, laid.spans, laid.rows, rotation, middle).weights()
-        return _with_kernels(measured, places, old, pool, rotation, weights)
+    if kernel and shift.weighs_rows:
+        weighing = RowShift(laid.shift, laid.spans, laid.rows, rotation, middle)
+        asked, which = measured.thinned(weighing.every)
+        if weighing.every > 1:
+            old = _rows_of(old, which)
+        return _with_kernels(asked, places, old, pool, rotation, weighing.weights())
     return TorchMeanShift(laid, old, rotation, middle, learned)
+
+
+def _rows_of(donor: DonorKv, which: Indices) -> DonorKv:
+    (there,) = upload([which], donor.keys.device)
+    values = None if donor.values is None else donor.values.index_select(1, there)
+    return DonorKv(donor.keys.index_select(1, there), values)
 
 
 def _with_kernels(

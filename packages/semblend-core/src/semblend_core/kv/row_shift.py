@@ -99,8 +99,9 @@ class RowShift:
     def _make_tables(self, pieces: list[_Piece], row_positions: Indices, middle: Kv) -> None:
         """On the device before the first layer. The host waits for nothing."""
         self._bounds = [(each.start, each.length) for each in pieces]
-        asked = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
-        pieces = [replace(each, rows=each.rows[::asked]) for each in pieces]
+        self.every = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
+        """Of each span's rows, every so manieth is asked."""
+        pieces = [replace(each, rows=each.rows[:: self.every]) for each in pieces]
         self._parts = _parts_of(pieces)
         rows, others = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("rows", "others"))
         numbers = np.arange(self._spans)

@@ -85,7 +85,7 @@ def launches(
     lengths = places.lengths.astype(np.int64)
 
     is_measured = np.zeros(len(places.blocks) * places.block_size, np.uint8)
-    is_measured[measured.rows - places.first_position] = 1
+    is_measured[measured.computed - places.first_position] = 1
     measured_spans, first_measured = tiles(measured.counts, measured_rows)
     corrected_spans, first_corrected = tiles(places.lengths * heads, corrected_rows)
     host_tables: dict[str, npt.NDArray[Any]] = {
