@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from semblend_core import Plan, Span
 from semblend_core.kv.learned_shift import LearnedShift
 from semblend_core.recompute import (
+    ROW_SHIFT,
     Corrected,
     KVDeviation,
     MeanShift,
@@ -35,7 +36,6 @@ from semblend_core.recompute import (
     SeamHead,
     choose_policy,
 )
-from semblend_core.recompute.tiers import ROW_SHIFT
 from semblend_core.reference import ReferenceEngine, default_model_folder, prefill_reusing
 
 INSTRUCTION = "Answer from the passages only, in at most three sentences.\n\n"

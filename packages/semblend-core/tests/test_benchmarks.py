@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import math
+
 import pytest
 
-from semblend_core.testing.benchmarks import Material, Pairs, Prompts, bootstrapped, conversation, saturation
+from semblend_core.testing.benchmarks import (
+    Answer,
+    Material,
+    Pairs,
+    Prompts,
+    bootstrapped,
+    conversation,
+    fidelity,
+    saturation,
+)
 from semblend_core.testing.benchmarks.never_slower import SHAPES, Cell, CellResult
 
 GRAM = 32
@@ -54,6 +66,44 @@ def test_the_ratio_is_that_of_pairs_and_lies_within_its_interval() -> None:
     assert ratio.high == pytest.approx(1.1)
     spread = bootstrapped([1.0, 2.0, 3.0, 4.0, 5.0])
     assert spread.low < spread.value == 3.0 < spread.high
+
+
+class Parrot:
+    """Says the next token of whatever the prompt quotes. With reuse it errs at every fourth place of its answer."""
+
+    name, block_tokens = "parrot", 1
+
+    def __init__(self) -> None:
+        self.served: list[tuple[str, list[int]]] = []
+
+    def settle(self) -> None: ...
+
+    def ask(
+        self, prompts: list[list[int]], *, salt: str, reuse: bool = True, output_tokens: int = 1, top: int = 0
+    ) -> list[Answer]:
+        (prompt,) = prompts
+        self.served.append((salt, prompt))
+        said: list[int] = []
+        for _ in range(output_tokens):
+            known = [*prompt, *said]
+            quoted = next(at for at in range(len(known)) if known[at : at + 8] == known[-8:])
+            said.append([*known, 7][quoted + 8])
+        errs = reuse and len(prompt) % 4 == 0
+        step = {said[-1]: math.log(0.1), 7: math.log(0.9)} if errs else {said[-1]: math.log(0.9), 7: math.log(0.1)}
+        steps = (step,) if output_tokens == 1 else tuple({token: math.log(0.9), 7: math.log(0.1)} for token in said)
+        return [Answer("r", len(prompt), 900 if reuse else 0, 1.0, tuple(said), steps)]
+
+
+def test_answers_are_compared_token_by_token_behind_what_was_said_cold() -> None:
+    options = argparse.Namespace(cases=2, size=1000, passages=4, answer=8, top=2)
+    parrot = Parrot()
+    found = fidelity.run(parrot, Prompts(50_000, range(2000, 52_000)), options)  # type: ignore[arg-type]
+    for kind in ("one document", "composite", "reorder"):
+        assert found[kind]["top_1"]["value"] == 0.75
+        assert found[kind]["kl"]["value"] == pytest.approx(0.25 * 0.8 * math.log(9))
+        asked = [prompt for salt, prompt in parrot.served if salt == f"{kind} 1"][-8:]
+        assert [len(prompt) - len(asked[0]) for prompt in asked] == list(range(8))
+        assert found[kind]["reused"]["value"] == pytest.approx(900 / len(asked[0]), rel=0.01)
 
 
 @pytest.mark.parametrize(("ratio", "high", "holds"), [(1.03, 1.059, True), (1.031, 1.04, False), (1.0, 1.06, False)])

@@ -192,6 +192,10 @@ class Engine:
         noted = self._of_kind("self_test")
         return (noted[-1]["state"], noted[-1]["says"]) if noted else ("pending", "")
 
+    def probes(self) -> Counter[str]:
+        """What became of the forwards that looked where a question looks."""
+        return Counter(entry["end"] for entry in self._of_kind("probe"))
+
     def most_kv_tokens(self) -> int:
         """Counted by the scheduler as requests end."""
         held = [entry["tokens"] for entry in self._of_kind("held")]

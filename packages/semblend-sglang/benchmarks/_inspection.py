@@ -40,6 +40,7 @@ def provider() -> SemBlend:
     made = create_provider(Settings.from_env(environment), engine="sglang")
     made.report_outcome = _noting_outcome(made.report_outcome)  # type: ignore[method-assign]
     made.note_self_test = _noting_self_test(made.note_self_test)  # type: ignore[method-assign]
+    made.note_probe = lambda end: note(what="probe", end=str(end))  # type: ignore[method-assign]
     return made
 
 

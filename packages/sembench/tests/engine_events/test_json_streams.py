@@ -145,6 +145,13 @@ def test_requests_are_0_only_where_their_story_has_ended(log: Log) -> None:
     assert (summary.errors, summary.error_samples) == (1, ["lookup: ValueError at a.py:3"])
 
 
+def test_a_comparison_of_answers_is_read_and_is_no_reuse(log: Log) -> None:
+    found = {"tier": "balanced", "kind": "few_places", "spending": 1.0, "agreement": 0.97, "kl": 0.01, "positions": 64}
+    summary = summarize("semblend", [log(MATERIALIZED, record("quality", "r1", spending_now=1.0, **found))])
+    assert (summary.materialized_tokens, summary.materialization_events) == (3072, 1)
+    assert (summary.unparsed_lines, summary.errors) == (0, 0)
+
+
 def test_bytes_that_one_backend_did_not_tell_are_unknown_in_total(log: Log) -> None:
     summary = summarize("semblend", [log(MATERIALIZED, record("materialized", "r2", tokens=16, bytes=None))])
     assert summary.materialized_tokens == 3088

@@ -33,6 +33,7 @@ TABLE = SlotTable(np.random.default_rng(1).permutation(BLOCKS), BLOCK)
 SPANS = [Span(3, "a", 33, 20), Span(40, "b", 17, 60), Span(101, "a", 45, 45)]
 ROWS = np.arange(5, 140, 4)
 LAYOUTS = ["nhd", "hnd", "joined"]
+WEIGHED = MeanShift(0.6, 1, 0.4, reach=32, likeness=3)
 Compile = Callable[[Any, dict[str, Any]], str]
 
 
@@ -75,6 +76,19 @@ def test_mean_shift_moves_16_bytes_at_a_time(layout: str, interleaved: bool, ptx
     assert correct.count("ld.global.v4.b32") == 2 * 4 + 8 + 16  # Means are float32, like cos and sin.
     assert "shared" not in correct
     assert not any("fma." in ptx for ptx in (measure, mean, correct))
+
+
+def test_means_of_weighed_rows_compile_and_read_16_bytes_at_a_time(ptx_for_hopper: Compile) -> None:
+    kv = pool("joined")
+    measured = MeasuredSpans.choose(WEIGHED, SPANS, ROWS)
+    places = Places.find(measured.spans, TABLE, kv)
+    weights = [torch.zeros(span.length, int(rows)) for span, rows in zip(measured.spans, measured.counts, strict=True)]
+    measure, length, weigh, correct = (
+        ptx_for_hopper(kernel, arguments | {"layer": 1})
+        for kernel, _, arguments in launches(measured, places, donor(), kv, rotation(), weights)
+    )
+    assert all("ld.global.v4.b32" in ptx for ptx in (length, weigh, correct))
+    assert "atom." not in measure + length + weigh + correct
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -121,18 +135,18 @@ def variants(*kernels: Any) -> list[int]:
 
 
 @needs_gpu
-def test_on_a_gpu_mean_shift_never_waits_and_compiles_once_for_a_pool() -> None:
+@pytest.mark.parametrize("shift", [MeanShift(0.5, 1), WEIGHED])
+def test_on_a_gpu_mean_shift_never_waits_and_compiles_once_for_a_pool(shift: MeanShift) -> None:
     kv, turning = pool("joined", GPU, heads=5), rotation()
     compiled = []
     for length, rows in ((2, 1), (17, 4), (33, 16), (128, 32), (160, 100)):
         with no_waiting():
-            shift = PagedMeanShift(
-                MeanShift(0.5, 1), [Span(8, "a", 0, length)], np.arange(8, 8 + rows), kv, TABLE, turning
-            )
+            span = [Span(8, "a", 0, length)]
+            correction = PagedMeanShift(shift, span, np.arange(8, 8 + rows), kv, TABLE, turning)
             for layer in range(LAYERS):
-                shift.apply(layer)
-        kernels = (mean_shift_kernels.measure_kernel, mean_shift_kernels.mean_kernel, mean_shift_kernels.correct_kernel)
-        compiled.append(variants(*kernels))
+                correction.apply(layer)
+        names = ("measure", "mean", "length", "weigh", "correct")
+        compiled.append(variants(*(getattr(mean_shift_kernels, f"{name}_kernel") for name in names)))
     assert compiled == [compiled[0]] * len(compiled)
 
 

@@ -49,7 +49,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "interpreter":
             shift = request.getfixturevalue("interpreted").TritonMeanShift
-            patch.setattr(module, "_make_shift", lambda *arguments: shift(*arguments[:-1]))
+            patch.setattr(module, "_with_kernels", lambda *arguments: shift(*arguments))
+            patch.setattr(module, "has_kernel", lambda *_: True)
         yield torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
@@ -186,11 +187,23 @@ def test_it_corrects_a_pool_as_the_reference_corrects_a_sequence(name: str, devi
     check(pool, rotation, MeanShift(), SPANS, ROWS)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "interleaved", "partial", "block 20", "MLA"])
-@pytest.mark.parametrize("shift", [MeanShift(0.6, value_strength=0.4), MeanShift(0.6, 4, 0.4, reach=24, likeness=4)])
-def test_what_the_kernels_do_not_know_is_corrected_alike_by_torch(name: str, shift: MeanShift) -> None:
+WEIGHED = MeanShift(0.6, 4, 0.4, reach=24, likeness=4)
+SHAPES = ("float32", "bfloat16", "partial of 12, interleaved", "three heads of 20", "value wider than key", "MLA")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_that_each_token_weighs_correct_a_pool_as_they_correct_a_sequence(name: str, device: torch.device) -> None:
     shape, rotation = CASES[name]
-    check(Pool(device=CPU, **shape), rotation, shift, SPANS, ROWS)
+    check(Pool(device=device, **shape), rotation, WEIGHED, SPANS, ROWS)
+
+
+def test_many_rows_and_tokens_are_weighed_in_pieces(device: torch.device) -> None:
+    rows = np.setdiff1d(np.arange(10, 170), np.arange(12, 170, 2))
+    check(Pool("joined", device), HALF, WEIGHED, [Span(10, "a", 0, 160)], rows)
+
+
+def test_what_the_kernels_do_not_know_is_corrected_by_torch(device: torch.device) -> None:
+    check(Pool("nhd", device), HALF, MeanShift(0.6, value_strength=0.4), SPANS, ROWS)
 
 
 def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:
@@ -234,21 +247,16 @@ def slots_stay_on_the_device(
     device: torch.device, interpret: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where kernels run, nobody may ask for the numbers; the interpreter's part of it is all on the CPU."""
-    if module._make_shift.__name__ == "<lambda>":
+    if module._with_kernels.__name__ == "<lambda>":
         relocating = interpret("triton_rows", "triton_relocation").relocate_with_triton
         monkeypatch.setattr(relocation, "_launch", relocating)
-        monkeypatch.setattr(module, "has_kernel", lambda device, dtype: True)
         monkeypatch.setattr(DeviceSlots, "on_host", lambda table: pytest.fail("waited for the device"))
 
 
 @pytest.mark.usefixtures("slots_stay_on_the_device")
 @pytest.mark.parametrize("name", ["block 1", "a page of 16, one slot per token", "value wider than key"])
 @pytest.mark.parametrize("shift", [MeanShift(), MeanShift(reach=16.0)], ids=["plain", "weighed"])
-def test_slots_may_be_known_to_the_device_alone(
-    name: str, shift: MeanShift, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not shift.is_plain:
-        monkeypatch.setattr(module, "_make_shift", module.TorchMeanShift)
+def test_slots_may_be_known_to_the_device_alone(name: str, shift: MeanShift, device: torch.device) -> None:
     shape, rotation = CASES[name]
     pools = [Pool(device=device, **shape) for _ in range(2)]
     slots = pools[0].table.slots_of(np.arange(TOKENS))

@@ -117,3 +117,13 @@ def test_where_weights_would_be_too_many_fewer_rows_are_asked(monkeypatch: pytes
     _, values = Moved(change).corrected(MeanShift(1.0, reach=16))
     others = others_of(SPANS[0])
     torch.testing.assert_close(values[others], change[others], rtol=0, atol=2e-5)
+
+
+def test_a_row_that_is_named_twice_is_one_row() -> None:
+    rows = np.sort(np.concatenate([ROWS, ROWS[3:6]]))
+    moved = Moved(alike_everywhere())
+    middle = moved.old_keys, moved.old_values
+    correction = MeanShiftCorrection(MeanShift(1.0, reach=16), SPANS, rows, TURNING, middle)
+    correction.apply(0, moved.keys, moved.values, moved.old_keys[rows], moved.old_values[rows])
+    inside = np.arange(10, 100)
+    torch.testing.assert_close(moved.values[inside], moved.old_values[inside] + alike_everywhere()[inside])

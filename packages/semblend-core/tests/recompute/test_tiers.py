@@ -8,6 +8,7 @@ import pytest
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
 from semblend_core.recompute import choose_policy
 from semblend_core.recompute.reuse import from_one_place
+from semblend_core.settings import QualityTier
 
 DOCUMENT = [Span(40, "a", 12, 500)]
 EDITED = [Span(40, "a", 12, 200), Span(245, "a", 215, 300)]
@@ -84,3 +85,20 @@ def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reaso
     assert found.reason is reason
     assert (found.plan is None) is (reason is not None)
     provider.close()
+
+
+@pytest.mark.parametrize("spans", [DOCUMENT, EDITED, REORDERED, COMPOSITE], ids=["document", "edited", "order", "mix"])
+@pytest.mark.parametrize("tier", ["fast", "balanced"])
+def test_spending_more_computes_more_and_never_over_half(tier: QualityTier, spans: list[Span]) -> None:
+    plan, shares = plan_of(spans), []
+    for spending in (1.0, 2.0, 4.0, 100.0):
+        choice = choose_policy(tier, plan, probing=False, spending=spending)
+        assert choice is not None
+        shares.append(choice.policy.plan(plan, budget=choice.budget).share)
+    assert shares[0] < shares[1] < shares[2] <= shares[3] <= 0.5
+
+
+def test_a_limit_holds_whatever_is_spent() -> None:
+    choice = choose_policy("balanced", plan_of(COMPOSITE), probing=False, limit=0.2, spending=4.0)
+    assert choice is not None
+    assert choice.budget == 0.2

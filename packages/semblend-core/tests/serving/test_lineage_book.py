@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from semblend_core import Namespace, Span, TokenIds
@@ -126,3 +128,23 @@ def test_of_a_namespace_whose_lineages_are_forgotten_nothing_is_left() -> None:
     for salt in range(20):
         book.forget(book.grow(namespace(str(salt)), prompt(1), claim(), 32))
     assert not book._roots
+
+
+def test_a_lineage_is_as_good_as_the_worst_it_is_behind() -> None:
+    book, tokens = LineageBook(), prompt(1)
+    parent = book.grow(namespace(), tokens, replace(claim(), spending=2.0), 32)
+    assert (parent.places, parent.spending) == (1, 2.0)
+    three = replace(claim(), spans=tuple(Span(40 + 30 * at, f"d{at}", 0, 30) for at in range(3)), spending=4.0)
+    child = book.grow(namespace(), tokens, three, 160, parent)
+    assert (child.places, child.spending) == (3, 2.0)
+
+
+def test_what_is_not_trusted_is_not_found() -> None:
+    trusted: set[float] = {1.0}
+    book, tokens = LineageBook(trusts=lambda lineage: lineage.spending in trusted), prompt(1)
+    lineage = grown(book, tokens)
+    assert list(book.behind(namespace(), tokens, reach=64)) == [lineage]
+    trusted.clear()
+    assert list(book.behind(namespace(), tokens, reach=64)) == []
+    trusted.add(1.0)
+    assert list(book.behind(namespace(), tokens, reach=64)) == [lineage]

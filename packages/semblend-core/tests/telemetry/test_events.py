@@ -48,6 +48,7 @@ def test_the_events_have_the_names_that_readers_know() -> None:
         "materialized",
         "declined",
         "costs",
+        "quality",
         "evicted",
         "tenant_purged",
         "error",
@@ -92,7 +93,15 @@ def example(kind: type[AuditEvent]) -> dict[str, Any]:
         "donors": 1,
         "lineages": 0,
         "captures": 0,
+        "kind": "one_place",
+        "spending": 1.0,
+        "spending_now": 2.0,
+        "agreement": 0.97,
+        "kl": 0.01,
+        "positions": 64,
     }
+    if kind.event == "quality":
+        needed["tier"] = "balanced"
     names = {each.name for each in dataclasses.fields(kind)}
     return as_record(kind(**{name: needed[name] for name in names & set(needed)}), engine="e", time=1.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
+from functools import partial
 from typing import Any
 
 from semblend_core import (
@@ -19,16 +20,18 @@ from semblend_core import (
     what_is_on,
 )
 from semblend_core.control import TenantCommands, open_control
-from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions
-from semblend_core.serving import Namespaces
+from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions, find_learned_shift
+from semblend_core.serving import Namespaces, QualityGuard
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
+from semblend_sglang.compat.background import why_never_idle
 from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version, why_changed
 from semblend_sglang.scheduler.aliases import AliasPath
+from semblend_sglang.scheduler.comparing import Served
 from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.settings import SglangSettings
@@ -90,6 +93,7 @@ def _side(
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
     pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
+    pool.learned = find_learned_shift(settings.corrections_dir, partial(_weights, ctx), pool.shape, pool.device)
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
@@ -101,14 +105,18 @@ def _side(
         int(runner.max_running_requests),
         with_decoding=bool(arguments.enable_mixed_chunk),
     )
-    costs = cost_gate_of(ctx, settings, audit, step_tokens)
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit)
+    guard: QualityGuard[Served] = QualityGuard(settings, audit)
+    costs = cost_gate_of(ctx, settings, audit, step_tokens, guard.spending)
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard)
+    why_not_compared = why_never_idle(ctx.server_args)
+    if why_not_compared is not None:
+        guard.cannot(why_not_compared)
     side.operator.purge_storage = lambda: purge_storage(cache)
     commands = TenantCommands(side.operator.purge_between_rounds, side.operator.show_between_rounds)
     control = open_control(settings, "scheduler", commands)
     if control is not None:
         atexit.register(control.close)
-    side.on_change = EngineMetrics(provider).update
+    side.on_change = EngineMetrics(provider, guard.news).update
     _warm_up(pool, side)
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
@@ -150,11 +158,18 @@ def shared_fields(ctx: Any) -> dict[str, Any]:
         "kv_layout": "sglang",
         "block_size": int(ctx.params.page_size),
         "extras": (
-            ("weights", identity_of_weights(arguments.model_path, commit, arguments.load_format)),
+            ("weights", _weights(ctx)),
             ("adapters", str(_adapters(arguments))),
             *((name, str(getattr(arguments, name, None))) for name in HOW_WEIGHTS_ARE_USED),
         ),
     }
+
+
+def _weights(ctx: Any) -> str:
+    """Which ones SGLang loads."""
+    arguments = resolved(ctx.server_args)
+    commit = getattr(ctx.model_config.hf_config, "_commit_hash", None)
+    return identity_of_weights(arguments.model_path, commit, arguments.load_format)
 
 
 def _adapters(arguments: Any) -> list[tuple[str, str]]:

@@ -42,8 +42,8 @@ def be_idle(rig: Any, rounds: int = 100) -> int:
     for _ in range(rounds):
         piece = rig.side.background.next_piece()
         if piece is not None:
-            key, adapter = piece.asker.key, piece.asker.adapter
-            rig.serve(piece.token_ids.tolist(), f"piece-{pieces}", wish="off", salt=key.cache_salt, adapter=adapter)
+            tokens, asker = piece.order.token_ids.tolist(), piece.order.asker
+            rig.serve(tokens, f"piece-{pieces}", wish="off", salt=asker.key.cache_salt, adapter=asker.adapter)
             rig.side.background.computed(piece)
             pieces += 1
     return pieces

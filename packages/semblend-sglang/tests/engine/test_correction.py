@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy_model import exact_numbers
+from toy_model import HEAD, exact_numbers
 
 from semblend_core import SelfTestState
-from semblend_core.kv import PagedMeanShift
+from semblend_core.kv import MeanShiftCorrection, PagedMeanShift
 from semblend_core.testing import passage
 from semblend_sglang.worker import correcting
 
@@ -35,30 +35,35 @@ def prompt_of(order: tuple[int, ...], seed: int) -> list[int]:
 
 
 def check_correction(rig: Any, request: Any) -> None:
-    """The toy's values are numbers: each donor's own, moved by half of what its span's rows changed on average."""
-    life = rig.side.requests.of_request(request)
-    claim, slots = life.claim, rig.slots_of(request)
-    held = rig.pool.v_buffer[1][slots, 0, 0].double().numpy()
-    computed = np.zeros(len(slots), np.bool_)
-    for start, end in claim.rows:
-        computed[start:end] = True
+    """The toy's values are numbers. Those that were moved are their donors', as core corrects them by the rows'."""
+    claim, slots = rig.side.requests.of_request(request).claim, rig.slots_of(request)
+    prompt = list(request.origin_input_ids)
     assert claim.correction is not None
     assert len(claim.spans) >= 2
+    numbers = torch.zeros(claim.end)
     for span in claim.spans:
-        donor = next(prompt for prompt in DONORS.values() if contains(prompt, request, span))
-        old = np.array(exact_numbers(donor)[span.donor_start : span.donor_end], np.float64)
-        inside, fresh = held[span.target_start : span.target_end], computed[span.target_start : span.target_end]
-        assert 4 <= fresh.sum() < span.length
-        change = (inside - old)[fresh].mean() * claim.correction.strength
-        assert abs(change) > 100, "nothing to see"
-        np.testing.assert_allclose(inside[~fresh], old[~fresh] + change, atol=1.0)
+        numbers[span.target_start : span.target_end] = torch.tensor(numbers_of_donor(prompt, span))
+    keys = torch.stack([rig._key_of(token) for token in prompt[: claim.end]])
+    moved = rig.rotation.rotate(keys, np.arange(claim.end))[:, None], numbers[:, None, None].expand(-1, 1, HEAD)
+    rows = np.concatenate([np.arange(*run) for run in claim.rows])
+    held = rig.pool.v_buffer[1][slots[: claim.end]]
+    expected_keys, expected = (part.clone() for part in moved)
+    expected[rows] = held[rows]
+    correction = MeanShiftCorrection(claim.correction, claim.spans, rows, rig.rotation, moved)
+    correction.apply(1, expected_keys, expected, *(part[rows] for part in moved))
+    for span in claim.spans:
+        others = np.setdiff1d(np.arange(span.target_start, span.target_end), rows)
+        assert 0 < others.size <= span.length - 4
+        assert float((expected - moved[1])[others].abs().max()) > 100, "nothing to see"
+        torch.testing.assert_close(held[others], expected[others], rtol=0, atol=2.0)  # Numbers are up to a million.
     assert rig.key_error(slots, list(range(len(slots)))) < 1e-4
-    assert rig.tokens_at(slots) == list(request.origin_input_ids)[: len(slots)]
+    assert rig.tokens_at(slots) == prompt[: len(slots)]
 
 
-def contains(prompt: list[int], request: Any, span: Any) -> bool:
-    wanted = list(request.origin_input_ids)[span.target_start : span.target_end]
-    return prompt[span.donor_start : span.donor_end] == wanted
+def numbers_of_donor(prompt: list[int], span: Any) -> list[int]:
+    wanted = prompt[span.target_start : span.target_end]
+    donor = next(each for each in DONORS.values() if each[span.donor_start : span.donor_end] == wanted)
+    return exact_numbers(donor)[span.donor_start : span.donor_end]
 
 
 @pytest.mark.parametrize("stores_by_itself", [False, True], ids=["stored by the pool", "stored by the model"])

@@ -1,4 +1,7 @@
-"""The cost gate is fed by SGLang's own batches, and what it predicts is held against what they take."""
+"""The cost gate is fed by SGLang's own batches, and what it predicts is held against what they take.
+
+What is reused is compared with cold answers in idle moments, which neither the gate nor its predictions are to notice.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def records(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SEMBLEND_COST_GATE", "1")
         environment.setenv("SEMBLEND_COST_DIR", str(folder / "kept"))
+        environment.setenv("SEMBLEND_QUALITY_SHARE", "1")
         environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
         running = RunningEngine(model_folder, folder / "audit.jsonl")
         for town in TOWNS:
@@ -35,9 +39,15 @@ def records(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
                 prompt = f"{instruction}\n\n{document(town)}\n\nQuestion: what was paid?\nAnswer:"
                 running.ask(prompt, salt="tenant", tokens=4)
         running.confirmed()
+        wait_until(lambda: _all_compared(folder / "audit.jsonl"), "the answers to be compared")
         running.close()
     wait_until(lambda: list((folder / "kept").glob("*.json")), "the costs to be kept")
     return list(read_audit(folder / "audit.jsonl").records)
+
+
+def _all_compared(audit: Path) -> bool:
+    records = list(read_audit(audit).records)
+    return 0 < len(of(records, "materialized")) == len(of(records, "quality"))
 
 
 def of(records: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
@@ -62,3 +72,12 @@ def test_every_prediction_is_compared_with_the_time_of_its_batches(records: list
 
 def test_a_long_document_is_worth_it_even_for_a_small_model(records: list[dict[str, Any]]) -> None:
     assert of(records, "materialized")
+
+
+def test_what_is_reused_agrees_with_what_is_computed_cold(records: list[dict[str, Any]]) -> None:
+    """One document behind a new instruction, in the whole model."""
+    for record in of(records, "quality"):
+        assert (record["kind"], record["positions"], record["spending_now"]) == ("one_place", 4, 1.0)
+        assert record["agreement"] >= 0.5
+        assert 0 < record["kl"] < 0.1
+    assert len(of(records, "lookup")) == 2 * len(TOWNS), "comparisons are nobody's requests"

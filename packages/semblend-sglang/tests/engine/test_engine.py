@@ -14,7 +14,7 @@ from running_engine import RunningEngine, cached, divergence
 
 from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
 from semblend_core.kv import DonorKv, QuestionAttention
-from semblend_core.recompute import Corrected, Probe, RecomputePolicy, Reuse, Selection, choose_policy
+from semblend_core.recompute import Corrected, MeanShift, Probe, RecomputePolicy, Reuse, Selection, choose_policy
 from semblend_core.reference import Observation, ReferenceEngine, prefill_reusing
 from semblend_core.serving import Namespaces, probing_of, token_ids_of
 from semblend_sglang.scheduler.fitting import PROBED_RUN
@@ -179,7 +179,7 @@ def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(
         policy, budget = choice.policy, choice.budget
     else:
         torch.testing.assert_close(scores, scores_of(reference, asked, plan, kept), rtol=0, atol=1e-3)
-        policy, budget = Corrected(GivenRows(held["rows"])), 1.0
+        policy, budget = Corrected(GivenRows(held["rows"]), MeanShift(**held["correction"])), 1.0
     expected = prefill_reusing(reference, asked, plan, kept, policy, budget)
     assert expected.recompute.correction is not None
     assert cached(answer) == expected.prefill.reused_tokens

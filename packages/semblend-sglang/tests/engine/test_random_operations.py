@@ -254,6 +254,8 @@ class Operations(RuleBasedStateMachine):
         self.submit([3, 2], 10, None, "discovery")
         self.submit([1, 4], 10, None, "on")
         self.serve_all()
+        self.submit([5, 4, 3, 2], 1, None, "on")  # Enough for the balanced tier to look before it chooses.
+        self.serve_all()
         self.go_on(0, [], "same", "on")
         self.serve_all()
         self.fail_the_next_move()
@@ -281,6 +283,7 @@ class Operations(RuleBasedStateMachine):
         self.rig.close()
         self.happened.update({str(kind): count for kind, count in stats.outcomes.items()})
         self.happened.update({str(reason): count for reason, count in stats.declines.items()})
+        self.happened.update({f"probes that {end}": count for end, count in stats.probes.items()})
 
 
 @pytest.mark.parametrize(
@@ -296,7 +299,8 @@ class Operations(RuleBasedStateMachine):
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.exhaustive)])
 def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: dict[str, Any], examples: int) -> None:
     happened = what_happens(new_rig, options, examples)
-    seen = ("materialized", "load_failed", "discovery_only", "taken in place", "changed", "purged")
+    seen = ["materialized", "load_failed", "discovery_only", "taken in place", "changed", "purged"]
+    seen += ["probes that chose"] if options.get("quality_tier") == "balanced" else []
     assert all(happened[what] for what in seen), happened
     if examples > 100:
         assert all(happened[kind] for kind in KINDS_OF_CHANGES), happened

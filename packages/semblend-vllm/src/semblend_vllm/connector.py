@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
 from semblend_core.control import ControlServer, TenantCommands, open_control
-from semblend_core.kv import Rotation, StoreOptions
-from semblend_core.serving import CostGate, StepWork, WorkerNews, contain
+from semblend_core.kv import Rotation, StoreOptions, find_learned_shift
+from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews, contain
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
 from semblend_vllm.compat import kv_memory
@@ -32,7 +33,7 @@ from semblend_vllm.compat.support import configure, why_not_inside_another, why_
 from semblend_vllm.compat.timing import cost_identity
 from semblend_vllm.compat.versions import installed_version, why_refused
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
-from semblend_vllm.scheduler.requests import Follower
+from semblend_vllm.scheduler.requests import Follower, Served
 from semblend_vllm.scheduler.side import SchedulerSide
 
 if TYPE_CHECKING:
@@ -82,15 +83,18 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         provider = create_provider(self.settings, engine="vllm", audit=audit)
         provider.on_init()
         logger.info("%s", what_is_on(self.settings, f"vLLM {installed_version()}"))
+        guard: QualityGuard[Served] = QualityGuard(self.settings, audit)
+        identity = cost_identity(self._config)
         return SchedulerSide(
             provider,
             self.settings,
             self._config.cache_config.block_size,
             Follower(self._config, self.settings),
-            CostGate(self.settings, scheduler.max_num_batched_tokens, cost_identity(self._config), audit),
+            CostGate(self.settings, scheduler.max_num_batched_tokens, identity, audit, spending=guard.spending),
             ranks=self._config.parallel_config.tensor_parallel_size,
             neighbour=neighbour.Neighbour(self._config.kv_transfer_config.engine_id),
             audit=audit,
+            guard=guard,
             correcting=kv_memory.why_no_steps_between_layers(self._config) is None,
             layers=layers,
         )
@@ -136,7 +140,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         if self.scheduler_side is None:
             return None
         now = self.scheduler_side.provider.stats()
-        stats, self._told = ReuseStats.between(self._told, now), now
+        stats, self._told = ReuseStats.between(self._told, now, self.scheduler_side.guard.news.take()), now
         return None if stats.is_empty() else stats
 
     @classmethod
@@ -187,6 +191,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         rank = kv_memory.tensor_parallel_rank()
         rotation = Rotation.from_config(self._config.model_config.hf_text_config)
         memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
+        folder, weights = self.settings.corrections_dir, partial(kv_memory.identity_of_weights_in, self._config)
+        memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device)
         worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), memory, rotation, rank)
         reason = kv_memory.why_no_correction(self._config, kv_caches)
         if reason is not None:

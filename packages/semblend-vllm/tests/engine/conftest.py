@@ -13,6 +13,8 @@ from semblend_vllm.compat.versions import installed_version
 
 BLOCK = 32
 """What vLLM's attention on CPU wants a multiple of."""
+LAYERS = int(os.environ.get("SEMBLEND_TEST_LAYERS", "5"))
+"""Of SmolLM2, which has 30."""
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -25,6 +27,8 @@ SETTINGS = {
     "SEMBLEND_SHARING": "all",
     "SEMBLEND_CACHED_TOKENS": "exact",
     "SEMBLEND_COST_DIR": "none",
+    # Answers are compared where a test asks for it.
+    "SEMBLEND_QUALITY_SHARE": "0",
 }
 
 
@@ -52,7 +56,7 @@ class Engine:
         settings = options.pop("settings", {})
         self.events_endpoint = f"inproc://semblend-events-{id(self)}"
         self.llm = LLM(
-            model=str(shallow_model_folder()),
+            model=str(shallow_model_folder(LAYERS)),
             dtype="float32",
             enforce_eager=True,
             block_size=BLOCK,

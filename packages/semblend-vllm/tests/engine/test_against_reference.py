@@ -5,14 +5,18 @@ So what is measured with the reference engine holds for vLLM: the same tokens re
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from semblend_core import Plan, Row, RowKind, as_token_ids, donor_id_of
+from semblend_core import Plan, ProbeEnd, Row, RowKind, as_token_ids, donor_id_of
 from semblend_core.recompute import RecomputePolicy, Selection
 from semblend_core.serving import Claim
 from semblend_vllm.scheduler.rows import RowRoom
@@ -31,11 +35,10 @@ OTHER_ORDER = "You are an architect.\n\n" + "\n\nNext floor. ".join(PARTS[i] for
 
 
 @pytest.fixture(scope="module")
-def reference() -> Any:
+def reference(engine: Any) -> Any:
     from semblend_core.reference import ReferenceEngine
-    from semblend_core.testing import shallow_model_folder
 
-    return ReferenceEngine.load(shallow_model_folder())
+    return ReferenceEngine.load(engine.llm.model_config.model)
 
 
 @dataclass(frozen=True)
@@ -138,17 +141,20 @@ def donors_of(engine: Any, prompts: list[str], salt: str) -> dict[str, np.ndarra
     return {donor_id_of(as_token_ids(each)): each for each in tokens}
 
 
+UNPROBED = {"probe": "never"}
 CASES = [
-    # Donors, prompt, tier, what is among its tokens beside gaps and rows, whether all rows fit into one step.
-    pytest.param([HOUSE], NEW_FRONT, "balanced", {"relocated"}, True, id="one document"),
-    pytest.param([HOUSE], OTHER_ORDER, "fast", {"relocated"}, True, id="seams"),
-    pytest.param([HOUSE], OTHER_ORDER, "balanced", {"corrected"}, True, id="another order"),
-    pytest.param(ONE_EACH, OTHER_ORDER, "balanced", {"corrected"}, True, id="several donors"),
-    pytest.param(ONE_EACH, OTHER_ORDER, "balanced", {"corrected"}, False, id="over several steps"),
+    # Donors, prompt, settings, what is among its tokens beside gaps and rows, probes, whether steps have much room.
+    pytest.param([HOUSE], NEW_FRONT, {}, {"relocated"}, 0, True, id="one document"),
+    pytest.param([HOUSE], OTHER_ORDER, {"quality_tier": "fast"}, {"relocated"}, 0, True, id="seams"),
+    pytest.param([HOUSE], OTHER_ORDER, {}, {"corrected"}, 1, True, id="another order"),
+    pytest.param(ONE_EACH, OTHER_ORDER, {}, {"corrected"}, 1, True, id="several donors"),
+    pytest.param(ONE_EACH, OTHER_ORDER, {}, {"corrected"}, 1, False, id="over several steps"),
+    pytest.param(ONE_EACH, OTHER_ORDER, UNPROBED, {"corrected"}, 0, True, id="unprobed"),
+    pytest.param(ONE_EACH, OTHER_ORDER, UNPROBED, {"corrected"}, 0, False, id="unprobed, over several steps"),
 ]
 
 
-@pytest.mark.parametrize(("prompts", "prompt", "tier", "kinds", "at_once"), CASES)
+@pytest.mark.parametrize(("prompts", "prompt", "settings", "kinds", "probes", "at_once"), CASES)
 def test_the_same_plan_leaves_the_same_kv(
     engine: Any,
     reference: Any,
@@ -156,16 +162,19 @@ def test_the_same_plan_leaves_the_same_kv(
     request: pytest.FixtureRequest,
     prompts: list[str],
     prompt: str,
-    tier: str,
+    settings: dict[str, Any],
     kinds: set[str],
+    probes: int,
     at_once: bool,
 ) -> None:
     salt = request.node.name
     donors = donors_of(engine, prompts, salt)
-    monkeypatch.setattr(engine.side.admission, "_settings", replace(engine.side.admission._settings, quality_tier=tier))
+    monkeypatch.setattr(engine.side.admission, "_settings", replace(engine.side.admission._settings, **settings))
     if not at_once:
-        monkeypatch.setattr(engine.side.admission, "room", RowRoom(128, 8))
+        monkeypatch.setattr(engine.side.admission, "room", RowRoom(64, 8))
+    before = engine.stats().probes.get(ProbeEnd.CHOSE, 0)
     done = prefill(engine, prompt, salt)
+    assert engine.stats().probes.get(ProbeEnd.CHOSE, 0) == before + probes
     expected = prefill_in_reference(reference, done, donors)
 
     size = done.tokens.size
@@ -180,3 +189,16 @@ def test_the_same_plan_leaves_the_same_kv(
     logits = expected.logits.log_softmax(-1)
     assert max(abs(value - float(logits[token])) for token, value in done.logits.items()) < 2e-3
     engine.check_integrity()
+
+
+@pytest.mark.exhaustive
+def test_so_it_is_in_the_whole_model() -> None:
+    """In a process of its own: there is one engine in each."""
+    this = [f"{__file__}::{test_the_same_plan_leaves_the_same_kv.__name__}"]
+    options = ["-c", str(Path(__file__).parents[4] / "pyproject.toml"), "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "SEMBLEND_TEST_LAYERS": "30"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *this], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert f"{len(CASES)} passed" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ RECIPIENT = "Four logs.\n\n" + "\n\n".join(PASSAGES) + "\n\nQuestion: which ship
 
 @pytest.fixture
 def narrow(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The engine, with little room for rows in a step."""
-    monkeypatch.setattr(engine.side.admission, "room", RowRoom(STEP, 8))
+    """The engine, with little room for rows in a step, and no probes."""
+    admission = engine.side.admission
+    monkeypatch.setattr(admission, "room", RowRoom(STEP, 8))
+    monkeypatch.setattr(admission, "_settings", replace(admission._settings, probe="never"))
     return engine
 
 

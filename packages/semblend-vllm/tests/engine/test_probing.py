@@ -18,6 +18,8 @@ PASSAGES = [
     + " ".join(f"On day {n} the {name} made {n * 7 % 50 + 3} knots and {n * 13 % 90 + 5} miles." for n in range(1, 13))
     for name in ("Albatross", "Bonaventure", "Calypso", "Dolphin")
 ]
+SEAM, RUN = 64, 8
+"""Tokens at a span's front that are computed whatever the question is, at most; and what a probe chooses at a time."""
 BODY = "Four logs.\n\n" + "\n\n".join(PASSAGES)
 RECIPIENT = f"{BODY}\n\nQuestion: how many miles did the Calypso make on day 7?\nAnswer:"
 
@@ -97,10 +99,12 @@ def test_rows_are_where_the_question_looks(engine: Any, choices: Any, divergence
     donors = [np.array(encode(f"Log {n}:\n{each}\n\nTitle:"), np.int32) for n, each in enumerate(PASSAGES)]
     expected = scores_in_reference(claim, np.array(encode(RECIPIENT), np.int32), donors)
     np.testing.assert_allclose(scores.astype(np.float32), expected, rtol=2e-3, atol=1e-6)
-    moved = np.array([at for span in claim.spans for at in range(span.target_start, span.target_end)])
-    computed = np.isin(moved, positions(chosen))
-    assert expected[moved][computed].mean() > 3 * expected[moved][~computed].mean()
-    assert chosen.row_tokens <= claim.row_tokens
+    runs = np.arange(0, len(expected), RUN)
+    inside = [span.target_start + SEAM <= at <= span.target_end - RUN for span in claim.spans for at in runs]
+    runs = runs[np.any(np.reshape(inside, (len(claim.spans), -1)), axis=0)]
+    most = max(runs, key=lambda at: expected[at : at + RUN].mean())
+    assert np.isin(np.arange(most, most + RUN), positions(chosen)).all()
+    assert not np.isin(np.arange(most, most + RUN), positions(claim)).any()
     engine.check_integrity()
 
 
@@ -116,15 +120,16 @@ def test_it_takes_two_steps(engine: Any, choices: Any) -> None:
     engine.check_integrity()
 
 
-def test_another_question_looks_elsewhere_and_shares_nothing_approximate(engine: Any, choices: Any) -> None:
+def test_another_question_looks_elsewhere(engine: Any, choices: Any) -> None:
     with_donors(engine, "two questions")
     engine.ask(RECIPIENT, salt="two questions")
-    engine.ask(f"{BODY}\n\nQuestion: which ship was the first?\nAnswer:", salt="two questions")
-    (_, _, first), (_, _, second) = choices
-    assert first.rows != second.rows
     again = engine.ask(RECIPIENT, salt="two questions")
-    assert len(choices) == 2, "what it computed is there, under its own name"
-    assert again.cached_tokens > first.reused_tokens
+    ((_, _, first),) = choices
+    assert again.cached_tokens > first.reused_tokens, "taken where it lies"
+    engine.empty_own_cache()
+    engine.ask(f"{BODY}\n\nQuestion: which ship was the first?\nAnswer:", salt="two questions")
+    _, (_, _, second) = choices
+    assert first.rows != second.rows
     engine.check_integrity()
 
 
@@ -177,15 +182,6 @@ def test_a_probe_that_fails_leaves_the_tiers_other_rows(
     without_probes(engine, monkeypatch)
     assert engine.ask(RECIPIENT, salt=salt).text == answer.text
     engine.check_integrity()
-
-
-def test_probes_that_always_fail_are_given_up(engine: Any, choices: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Look, "scores", lambda look: None)
-    failed = probes(engine, ProbeEnd.FAILED)
-    for number in range(5):
-        with_donors(engine, f"always blind {number}")
-        engine.ask(RECIPIENT, salt=f"always blind {number}", tokens=1)
-    assert probes(engine, ProbeEnd.FAILED) == failed + 3
 
 
 def test_a_load_that_fails_is_a_cold_prefill(engine: Any, choices: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def everything_behind_the_head(claim_for: Callable[..., Any]) -> Callable[..., A
         head = claim.spans[0]
         assert (head.target_start, head.donor_start) == (0, 0)
         assert len(claim.spans) > 1
-        return replace(claim, rows=((head.target_end, claim.end),), correction=None)
+        return replace(claim, rows=((head.target_end, claim.end),), correction=None, probing=None)
 
     return changed
 

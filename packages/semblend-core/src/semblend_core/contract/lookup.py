@@ -117,7 +117,7 @@ class ProviderStats:
     """Sum over MATERIALIZED outcomes: the only figure that may be called reuse."""
     evicted_donors: int = 0
     background_tokens: int = 0
-    """Computed exactly while the engine had nothing else to do, since many had asked for them."""
+    """Computed exactly while the engine had room, since many had asked for them or to compare an answer."""
     probes: Mapping[ProbeEnd, int] = field(default_factory=dict)
     """Requests for which a first step looked where their question looks, by what became of it."""
     donors: int = 0

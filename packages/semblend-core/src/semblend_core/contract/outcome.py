@@ -45,6 +45,8 @@ class DeclineReason(StrEnum):
     COSTS_UNKNOWN = "costs_unknown"
     """The engine has not computed enough prompts yet to tell what reuse would spare; the first few will."""
     QUALITY_TIER = "quality_tier"
+    QUALITY_TARGET = "quality_target"
+    """Answers with reuse of this kind were compared with cold ones and agreed less than ``SEMBLEND_QUALITY_TARGET``."""
     STRICT_PREFIX_BOUNDARY = "strict_prefix_boundary"
     LOOKUP_TIMEOUT = "lookup_timeout"
     # Between plan and landed bytes.

@@ -23,12 +23,15 @@ class TenantReport:
     """Prompts whose KV is being copied."""
     openings: int = 0
     """Openings that wait to be computed exactly."""
+    comparisons: int = 0
+    """Requests that wait to be compared with their cold answers."""
     oldest_s: float | None = None
     """Age of the oldest donor; None: there is none."""
 
     @property
     def nothing(self) -> bool:
-        return not (self.donors or self.stored or self.bytes or self.lineages or self.captures or self.openings)
+        waiting = self.captures or self.openings or self.comparisons
+        return not (self.donors or self.stored or self.bytes or self.lineages or waiting)
 
     def as_dict(self) -> dict[str, int | float | None]:
         return asdict(self)
@@ -43,5 +46,6 @@ class TenantReport:
             lineages=self.lineages + other.lineages,
             captures=self.captures + other.captures,
             openings=self.openings + other.openings,
+            comparisons=self.comparisons + other.comparisons,
             oldest_s=max(ages, default=None),
         )

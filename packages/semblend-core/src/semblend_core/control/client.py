@@ -15,7 +15,7 @@ from semblend_core.control.folder import sockets_in
 ANSWER_TIMEOUT_S = 60.0
 SECOND_LOOK_S = 5.0
 """How long a purge is looked at again while something is left."""
-_COUNTED = ("donors", "stored", "bytes", "lineages", "captures", "openings")
+_COUNTED = ("donors", "stored", "bytes", "lineages", "captures", "openings", "comparisons")
 
 
 class ControlError(RuntimeError):

@@ -2,6 +2,7 @@
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.learned_shift import KvShape, LearnedShift, find_learned_shift
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
@@ -24,6 +25,8 @@ __all__ = [
     "DonorKv",
     "DonorStore",
     "InvalidKvError",
+    "KvShape",
+    "LearnedShift",
     "MeanShiftCorrection",
     "Moves",
     "PageFolder",
@@ -37,6 +40,7 @@ __all__ = [
     "StoreOptions",
     "Transfer",
     "UnsupportedRotationError",
+    "find_learned_shift",
     "middle_layer",
     "relocate",
     "relocate_spans",

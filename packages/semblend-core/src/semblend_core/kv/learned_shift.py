@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "semblend-correction-1"
 """Changes with whatever a map is multiplied with."""
+SUFFIX = ".safetensors"
 NOWHERE = "none"
 _MAPS = "maps"
 
@@ -113,26 +115,32 @@ def inputs_of(seen: Seen, places: Tensor) -> Tensor:
     return torch.cat([seen.nearby, seen.whole, seen.own, placed], -1)
 
 
-def file_of_correction(folder: str, identity: str) -> Path | None:
-    """Where what was fitted for these weights lies. ``folder`` is the setting's; None where nothing is looked for."""
-    if folder == NOWHERE:
+def folder_of_corrections(setting: str) -> Path | None:
+    """None where nothing is looked for."""
+    if setting == NOWHERE:
         return None
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    root = Path(folder) if folder else Path(cache) / "semblend" / "corrections"
-    return root / f"{identity}.safetensors"
+    return Path(setting) if setting else Path(cache) / "semblend" / "corrections"
 
 
 def find_learned_shift(
-    folder: str, identity: str, shape: KvShape, device: torch.device | str = "cpu"
+    setting: str, identity: Callable[[], str], shape: KvShape, device: torch.device
 ) -> LearnedShift | None:
-    """What was fitted for these weights; None where there is nothing. A file that does not fit is a warning."""
-    file = file_of_correction(folder, identity)
-    if file is None or not file.is_file():
+    """What was fitted for these weights; None where there is nothing. A file that does not fit is a warning.
+
+    ``identity``: of the weights. It takes time to read, and is asked for only where something was fitted at all.
+    """
+    folder = folder_of_corrections(setting)
+    if folder is None or not any(folder.glob(f"*{SUFFIX}")):
+        return None
+    weights = identity()
+    file = folder / f"{weights}{SUFFIX}"
+    if not file.is_file():
         return None
     try:
-        found = LearnedShift.read(file, identity, shape).on(torch.device(device))
+        found = LearnedShift.read(file, weights, shape).on(device)
     except ValueError as error:
         logger.warning("the fitted correction %s is not used: %s", file, error)
         return None
-    logger.info("relocated KV is corrected as %s was fitted for these weights", file)
+    logger.info("relocated KV is corrected as was fitted for these weights: %s", file)
     return found

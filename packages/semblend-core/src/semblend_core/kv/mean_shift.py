@@ -62,16 +62,19 @@ class MeanShiftCorrection:
         rotation: Rotation,
         middle: Kv,
         learned: Learned | None = None,
+        origins: Sequence[int] | None = None,
     ) -> None:
         """``middle``: K and V [tokens, kv_heads, dim] by position, as they were relocated into ``middle_layer``.
 
-        ``learned``: what a fit says of this model's changes; taken where ``shift`` asks for it.
+        ``learned``: what a fit says of this model's changes; taken where ``shift`` asks for it. ``origins``: where
+        positions are not the prompt's, what is to be added to those of each span. Only a fit asks for it.
         """
         self._shift = shift
         self._by_row: RowShift | None = None
         self._by_span: list[SpanShift] = []
         if shift.weighs_rows:
-            self._by_row = RowShift(shift, spans, row_positions, rotation, middle, learned if shift.learned else None)
+            fitted = learned if shift.learned else None
+            self._by_row = RowShift(shift, spans, row_positions, rotation, middle, fitted, origins)
         else:
             made = (SpanShift(span, row_positions, rotation, middle[0].device) for span in spans)
             self._by_span = [each for each in made if each.samples >= shift.min_rows and each.others]
@@ -116,6 +119,11 @@ class MeasuredSpans:
                 parts.append(inside)
         counts = np.array([part.size for part in parts], np.int64)
         return cls(chosen, np.concatenate(parts) if parts else rows[:0], counts, shift)
+
+    @property
+    def weights(self) -> int:
+        """How many there are where each token weighs each row of its span."""
+        return sum(span.length * int(count) for span, count in zip(self.spans, self.counts, strict=True))
 
     @property
     def offsets(self) -> Indices:

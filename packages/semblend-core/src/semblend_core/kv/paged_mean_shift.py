@@ -18,7 +18,7 @@ from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
 from semblend_core.kv.places import DeviceSlots, Places
 from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.row_shift import Kv, Learned, middle_layer
+from semblend_core.kv.row_shift import MOST_WEIGHTS, Kv, Learned, RowShift, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -72,51 +72,56 @@ class _LayerShift(Protocol):
     def apply(self, layer: int) -> None: ...
 
 
-class TorchMeanShift:
-    """Gathers the spans, lets :class:`MeanShiftCorrection` correct them, and scatters them back."""
+class LaidSpans:
+    """Measured spans taken out of the pool and laid end to end: only distances within a span matter to the rotation."""
 
-    def __init__(
-        self,
-        measured: MeasuredSpans,
-        places: Places,
-        old: DonorKv,
-        pool: PagedKv,
-        rotation: Rotation,
-        learned: Learned | None = None,
-    ) -> None:
-        self._pool, self._old = pool, old
-        # The spans are laid end to end: only distances within a span matter to the rotation.
+    def __init__(self, measured: MeasuredSpans, places: Places, pool: PagedKv) -> None:
+        self._pool = pool
         lengths = places.lengths.astype(np.int64)
         begins = np.cumsum(lengths) - lengths
-        laid = [replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)]
-        rows = np.repeat(begins, measured.counts) + measured.offsets
+        self.spans = [
+            replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)
+        ]
+        self.origins = [span.target_start - int(begin) for span, begin in zip(measured.spans, begins, strict=True)]
+        self.rows = np.repeat(begins, measured.counts) + measured.offsets
+        self.shift = replace(measured.shift, min_rows=1)
         inside = np.repeat(places.starts - begins, lengths) + np.arange(lengths.sum())
         slots = _slots_on_device(places, inside, pool)
         self._at = (slots // pool.block_size, slots % pool.block_size)
-        enough = replace(measured.shift, min_rows=1)
-        middle = self._read(middle_layer(pool.layers))
-        self._correction = MeanShiftCorrection(enough, laid, rows, rotation, middle, learned)
 
-    def apply(self, layer: int) -> None:
-        keys, values = self._read(layer)
-        old_values = self._old.keys[layer][..., :0] if self._old.values is None else self._old.values[layer]
-        self._correction.apply(layer, keys, values, self._old.keys[layer].float(), old_values.float())
-        dtype = self._pool.dtype
-        self._pool.keys[layer][self._at] = keys.to(dtype)
-        if self._pool.values:
-            self._pool.values[layer][self._at] = values.to(dtype)
-
-    def _read(self, layer: int) -> Kv:
-        """Copies of the spans' K and V, in float32; V has no components where the pool keeps none."""
+    def read(self, layer: int) -> Kv:
+        """Copies of K and V, in float32; V has no components where the pool keeps none."""
         keys = self._pool.keys[layer][self._at].float()
         return keys, self._pool.values[layer][self._at].float() if self._pool.values else keys[..., :0]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        self._pool.keys[layer][self._at] = keys.to(self._pool.dtype)
+        if self._pool.values:
+            self._pool.values[layer][self._at] = values.to(self._pool.dtype)
+
+
+class TorchMeanShift:
+    """Gathers the spans, lets :class:`MeanShiftCorrection` correct them, and scatters them back."""
+
+    def __init__(self, laid: LaidSpans, old: DonorKv, rotation: Rotation, middle: Kv, learned: Learned | None) -> None:
+        self._laid, self._old = laid, old
+        self._correction = MeanShiftCorrection(
+            laid.shift, laid.spans, laid.rows, rotation, middle, learned, laid.origins
+        )
+
+    def apply(self, layer: int) -> None:
+        keys, values = self._laid.read(layer)
+        old_values = self._old.keys[layer][..., :0] if self._old.values is None else self._old.values[layer]
+        self._correction.apply(layer, keys, values, self._old.keys[layer].float(), old_values.float())
+        self._laid.write(layer, keys, values)
 
 
 def _slots_on_device(places: Places, inside: Indices, pool: PagedKv) -> Tensor:
     if isinstance(places.blocks, Tensor):
         (numbers,) = upload([inside], pool.device)
         return places.blocks.index_select(0, numbers).long()
-    return torch.from_numpy(SlotTable(places.blocks, places.block_size).slots_of(inside)).to(pool.device)
+    (slots,) = upload([SlotTable(places.blocks, places.block_size).slots_of(inside)], pool.device)
+    return slots
 
 
 def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotation: Rotation) -> DonorKv:
@@ -146,8 +151,27 @@ def _make_shift(
     rotation: Rotation,
     learned: Learned | None,
 ) -> _LayerShift:
-    if not (has_kernel(pool.device, pool.dtype) and measured.shift.is_plain):
-        return TorchMeanShift(measured, places, old, pool, rotation, learned)
+    shift = measured.shift
+    learned = learned if shift.learned else None
+    kernel = has_kernel(pool.device, pool.dtype) and learned is None
+    if kernel and shift.is_plain:
+        return _with_kernels(measured, places, old, pool, rotation, None)
+    laid = LaidSpans(measured, places, pool)
+    middle = laid.read(middle_layer(pool.layers))
+    if kernel and shift.weighs_rows and measured.weights <= MOST_WEIGHTS:
+        weights = RowShift(laid.shift, laid.spans, laid.rows, rotation, middle).weights()
+        return _with_kernels(measured, places, old, pool, rotation, weights)
+    return TorchMeanShift(laid, old, rotation, middle, learned)
+
+
+def _with_kernels(
+    measured: MeasuredSpans,
+    places: Places,
+    old: DonorKv,
+    pool: PagedKv,
+    rotation: Rotation,
+    weights: list[Tensor] | None,
+) -> _LayerShift:
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 
-    return TritonMeanShift(measured, places, old, pool, rotation)
+    return TritonMeanShift(measured, places, old, pool, rotation, weights)

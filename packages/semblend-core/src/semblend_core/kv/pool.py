@@ -11,21 +11,22 @@ from torch import Tensor
 from semblend_core.contract import Span
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.learned_shift import KvShape, LearnedShift
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.places import DeviceSlots
 from semblend_core.kv.relocation import relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.row_shift import Learned
 from semblend_core.recompute import MeanShift
 
 
 class KvPool:
     """A pool whose blocks are plain strided memory, as on GPUs."""
 
-    def __init__(self, views: PagedKv, rotation: Rotation, learned: Learned | None = None) -> None:
-        """``learned``: what was fitted for the weights whose KV this is."""
-        self.views, self.rotation, self.learned = views, rotation, learned
+    def __init__(self, views: PagedKv, rotation: Rotation) -> None:
+        self.views, self.rotation = views, rotation
+        self.learned: LearnedShift | None = None
+        """The correction that was fitted for the weights whose KV this is."""
         self.device, self.layers = views.device, views.layers
         per_token = sum(view[0, 0].numel() for view in (*views.keys, *views.values))
         self.token_bytes = per_token * views.dtype.itemsize
@@ -63,6 +64,11 @@ class KvPool:
     ) -> PagedMeanShift:
         """Made after the spans were written, and before the forward computes ``rows``."""
         return PagedMeanShift(shift, spans, rows, self.views, table, self.rotation, self.learned)
+
+    @property
+    def shape(self) -> KvShape:
+        keys, values = self.views.keys[0], self.views.values
+        return KvShape(self.layers, keys.shape[2], keys.shape[3], values[0].shape[3] if values else 0)
 
     def first_layer(self, slots: Tensor) -> tuple[Tensor, Tensor | None]:
         """K and V of layer 0 [tokens, heads, dim]."""

@@ -30,7 +30,7 @@ class QuestionAttention:
 
     def _most(self, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
         tokens, kv_heads, dim = keys.shape
-        heads = keys.permute(1, 2, 0)
+        heads = keys.permute(1, 2, 0).float()  # Products of half the precision would choose other tokens.
         columns = torch.arange(tokens, device=keys.device)
         most = torch.zeros(tokens, device=keys.device)
         at_once = max(1, MOST_WEIGHTS // (queries.shape[1] * tokens))
@@ -38,7 +38,7 @@ class QuestionAttention:
             rows, positions = (each[first : first + at_once] for each in (queries, self._positions))
             # The query heads of one KV head stand below each other, so that no key is copied.
             grouped = rows.view(len(rows), kv_heads, -1, dim).permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
-            products = (grouped @ heads).float().mul_(scale).view(kv_heads, len(rows), -1, tokens)
+            products = (grouped.float() @ heads).mul_(scale).view(kv_heads, len(rows), -1, tokens)
             products.masked_fill_(columns > positions[:, None, None], -torch.inf)
             most = torch.maximum(most, products.softmax(-1).amax((0, 1, 2)))
         return most

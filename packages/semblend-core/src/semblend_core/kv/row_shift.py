@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from semblend_core.contract import Span
-from semblend_core.kv.moves import Indices
+from semblend_core.kv.moves import Indices, resident_angles, upload
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.recompute import MeanShift
 
@@ -80,27 +80,42 @@ class RowShift:
         rotation: Rotation,
         middle: Kv,
         learned: Learned | None = None,
+        origins: Sequence[int] | None = None,
     ) -> None:
-        """``middle``: what was relocated into the middle layer, before any row is computed."""
+        """``middle``: what was relocated into the middle layer, before any row is computed.
+
+        ``origins``: how far before its position in the prompt each span lies in this KV; None: nowhere.
+        """
         # A fit knows the means that its own weights made.
         self._shift = shift if learned is None else replace(learned.shift, min_rows=shift.min_rows)
         self._rotation, self._learned = rotation, learned
-        pieces = [_Piece.of(span, row_positions) for span in spans]
+        placed = zip(spans, origins or [0] * len(spans), strict=True)
+        pieces = [_Piece.of(span, row_positions, origin) for span, origin in placed]
         pieces = [each for each in pieces if each.rows.size >= shift.min_rows and each.others.size]
         self._spans = len(pieces)
-        if not pieces:
-            return
+        if pieces:
+            self._make_tables(pieces, row_positions, middle)
+
+    def _make_tables(self, pieces: list[_Piece], row_positions: Indices, middle: Kv) -> None:
+        """On the device before the first layer. The host waits for nothing."""
+        self._bounds = [(each.start, each.length) for each in pieces]
         asked = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
-        pieces = [_Piece(each.rows[::asked], each.others) for each in pieces]
+        pieces = [replace(each, rows=each.rows[::asked]) for each in pieces]
+        self._parts = _parts_of(pieces)
         rows, others = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("rows", "others"))
+        numbers = np.arange(self._spans)
+        span_of_row = np.repeat(numbers, [each.rows.size for each in pieces])
+        span_of_other = np.repeat(numbers, [each.others.size for each in pieces])
+        origin = np.array([each.origin for each in pieces])
+        in_prompt = rows + origin[span_of_row], others + origin[span_of_other]
         device = middle[0].device
-        self._row_index, self._row_at = _on(device, np.searchsorted(row_positions, rows)), _on(device, rows)
-        self._other_at = _on(device, others)
-        self._span_of_row = _on(device, np.repeat(np.arange(self._spans), [each.rows.size for each in pieces]))
-        self._span_of_other = _on(device, np.repeat(np.arange(self._spans), [each.others.size for each in pieces]))
-        self._row_angles, self._other_angles = (_angles(rotation, at, device) for at in (rows, others))
-        self._places = _on(device, np.concatenate([_places_of(each) for each in pieces]))
-        self._asking = list(self._ask(pieces, middle))
+        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other = upload(
+            [rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other], device
+        )
+        (self._places,) = upload([np.concatenate([_places_of(each) for each in pieces])], device)
+        tables = resident_angles(self._rotation, device, int(max(each.max() for each in in_prompt)) + 1)
+        self._row_angles, self._other_angles = (_at(tables, each) for each in upload(in_prompt, device))
+        self._weights = list(self._weigh(middle))
 
     @property
     def anything(self) -> bool:
@@ -112,13 +127,20 @@ class RowShift:
         """[tokens, PLACES] What depends on a token's place alone: how near its span's start and the next row are."""
         return self._places
 
+    def weights(self) -> list[Tensor]:
+        """Of each span [all its tokens, rows]: what a kernel takes. Rows themselves weigh nothing."""
+        made: list[Tensor] = []
+        for (_, others), (start, length), weights in zip(self._parts, self._bounds, self._weights, strict=True):
+            table = torch.zeros((length, weights.shape[1]), device=weights.device)
+            made.append(table.index_copy_(0, self._other_at[others] - start, weights))
+        return made
+
     # One layer.
 
     def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
         """As :meth:`MeanShiftCorrection.apply`."""
         if self.anything:
-            seen = self.look(keys, values, old_keys, old_values)
-            self.move(keys, values, self._predicted(layer, seen))
+            self.move(layer, keys, values, self.look(keys, values, old_keys, old_values))
 
     def look(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> Seen:
         """What the layer shows, after its rows were written and before anything is corrected."""
@@ -129,7 +151,8 @@ class RowShift:
         usual = self._mean_of_spans(length.sqrt()).square()
         counts = (length <= LARGEST_CHANGE * usual[self._span_of_row]).to(change.dtype)
         counted = torch.cat([change.flatten(1) * counts[:, None], counts[:, None]], 1)
-        nearby = torch.cat([asking.answer(counted) for asking in self._asking])
+        answers = zip(self._weights, self._parts, strict=True)
+        nearby = torch.cat([weights @ counted[rows] for weights, (rows, _) in answers])
         whole = self._mean_of_spans(counted)[self._span_of_other]
         return Seen(
             nearby=_mean_of_counted(nearby).view(-1, *change.shape[1:]),
@@ -142,9 +165,9 @@ class RowShift:
         """The tokens' own KV as :class:`Seen` has it."""
         return self._in_front(keys, values, self._other_at, self._other_angles)
 
-    def move(self, keys: Tensor, values: Tensor, change: Tensor) -> None:
-        """Add to the tokens' KV what was found of their change, as :class:`Seen` has it."""
-        width = keys.shape[-1]
+    def move(self, layer: int, keys: Tensor, values: Tensor, seen: Seen) -> None:
+        """Correct the tokens by what the layer has shown."""
+        change, width = self._predicted(layer, seen), keys.shape[-1]
         moved = self._turned(change[..., :width], *self._other_angles)
         keys.index_add_(0, self._other_at, moved.to(keys.dtype))
         values.index_add_(0, self._other_at, change[..., width:].to(values.dtype))
@@ -168,28 +191,23 @@ class RowShift:
         rows, others = rows - common[self._span_of_row], others - common[self._span_of_other]
         return _directions(rows, keys.shape[-1]), _directions(others, keys.shape[-1])
 
-    def _ask(self, pieces: Sequence[_Piece], middle: Kv) -> Iterator[_Asking]:
+    def _weigh(self, middle: Kv) -> Iterator[Tensor]:
+        """Of each span [tokens, rows], adding up to 1 over the rows."""
         likes = self._likes(middle) if self._shift.likeness else None
-        first_row = first_other = 0
-        for piece in pieces:
-            rows = slice(first_row, first_row + piece.rows.size)
-            others = slice(first_other, first_other + piece.others.size)
-            weighed = torch.zeros((piece.others.size, piece.rows.size), device=self._row_at.device)
+        for rows, others in self._parts:
+            apart = (self._other_at[others, None] - self._row_at[None, rows]).abs()
+            weighed = torch.zeros_like(apart, dtype=torch.float32)
             if likes is not None:
                 weighed = likes[1][others] @ likes[0][rows].T * self._shift.likeness
             if self._shift.reach is not None:
-                apart = (self._other_at[others, None] - self._row_at[None, rows]).abs()
                 weighed = weighed - apart / self._shift.reach
-            yield _Asking(rows, weighed.softmax(-1))
-            first_row, first_other = rows.stop, others.stop
+            yield weighed.softmax(-1)
 
     # Steps.
 
-    def _mean_of_spans(self, rows: Tensor) -> Tensor:
-        """[spans, ...] of [rows, ...]"""
-        total = torch.zeros((self._spans, *rows.shape[1:]), device=rows.device)
-        number = torch.bincount(self._span_of_row, minlength=self._spans)
-        return total.index_add_(0, self._span_of_row, rows) / number.view(-1, *(1,) * (rows.dim() - 1))
+    def _mean_of_spans(self, of_rows: Tensor) -> Tensor:
+        """[spans, ...] of [rows, ...]. One by one: sums have the same bits each time."""
+        return torch.stack([of_rows[rows].mean(0) for rows, _ in self._parts])
 
     def _in_front(self, keys: Tensor, values: Tensor, at: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         """K turned from each token's position to position 0, where all can be compared, and V behind it."""
@@ -205,38 +223,38 @@ class RowShift:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asking:
-    """The tokens of one span, and how they weigh its rows."""
-
-    rows: slice
-    """Of the rows of all spans"""
-    weights: Tensor
-    """[tokens, rows], adding up to 1"""
-
-    def answer(self, rows: Tensor) -> Tensor:
-        return self.weights @ rows[self.rows]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
     """One span: positions that are computed, and the others."""
 
+    start: int
+    length: int
+    origin: int
     rows: Indices
     others: Indices
 
     @classmethod
-    def of(cls, span: Span, row_positions: Indices) -> _Piece:
+    def of(cls, span: Span, row_positions: Indices, origin: int) -> _Piece:
         inside = row_positions[(row_positions >= span.target_start) & (row_positions < span.target_end)]
-        everything = np.arange(span.target_start, span.target_end)
-        return cls(inside, np.setdiff1d(everything, inside, assume_unique=True))
+        computed = np.zeros(span.length, np.bool_)
+        computed[inside - span.target_start] = True
+        others = span.target_start + np.flatnonzero(~computed)
+        return cls(span.target_start, span.length, origin, inside, others)
+
+
+def _parts_of(pieces: Sequence[_Piece]) -> list[tuple[slice, slice]]:
+    """Where each span's rows and other tokens lie among those of all spans."""
+    ends = np.cumsum([(each.rows.size, each.others.size) for each in pieces], axis=0).tolist()
+    return [
+        (slice(row_end - each.rows.size, row_end), slice(other_end - each.others.size, other_end))
+        for each, (row_end, other_end) in zip(pieces, ends, strict=True)
+    ]
 
 
 def _places_of(piece: _Piece) -> npt.NDArray[np.float32]:
     after = np.searchsorted(piece.rows, piece.others)
     behind, ahead = np.maximum(after - 1, 0), np.minimum(after, piece.rows.size - 1)
     to_row = np.minimum(abs(piece.others - piece.rows[behind]), abs(piece.others - piece.rows[ahead]))
-    start = min(piece.rows[0], piece.others[0])
-    faded = [np.exp(-apart / FADES_AFTER) for apart in (piece.others - start, to_row)]
+    faded = [np.exp(-apart / FADES_AFTER) for apart in (piece.others - piece.start, to_row)]
     return np.stack([np.ones(piece.others.size), *faded], 1).astype(np.float32)
 
 
@@ -252,10 +270,6 @@ def _directions(kv: Tensor, key_dim: int) -> Tensor:
     return directions / math.sqrt(len(parts))
 
 
-def _on(device: torch.device, numbers: npt.NDArray[np.generic]) -> Tensor:
-    return torch.from_numpy(numbers).to(device)
-
-
-def _angles(rotation: Rotation, positions: Indices, device: torch.device) -> tuple[Tensor, Tensor]:
-    cos, sin = rotation.cos_sin(positions)
-    return cos[:, None].to(device), sin[:, None].to(device)
+def _at(tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = tables
+    return cos[positions][:, None], sin[positions][:, None]

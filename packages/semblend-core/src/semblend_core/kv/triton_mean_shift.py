@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,14 @@ from semblend_core.kv.mean_shift import MeasuredSpans
 from semblend_core.kv.moves import resident_angles, upload
 from semblend_core.kv.places import Places, tiles
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.triton_mean_shift_kernels import correct_kernel, mean_kernel, measure_kernel
+from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT
+from semblend_core.kv.triton_mean_shift_kernels import (
+    correct_kernel,
+    length_kernel,
+    mean_kernel,
+    measure_kernel,
+    weigh_kernel,
+)
 from semblend_core.kv.triton_rows import (
     COMPILE_OPTIONS,
     WARPS,
@@ -32,17 +40,26 @@ FEWEST_ROWS = 16
 """Rows that one program measures at least: with less, adding up the sums takes as long as making them."""
 SUMS, COLUMNS = 64, 64
 """Partial sums and components that one step of ``mean_kernel`` takes."""
+WEIGHED_TOKENS, WEIGHED_ROWS = 32, 32
+"""Tokens whose means one program of ``weigh_kernel`` makes, and rows that it takes at a time."""
 
 
 class TritonMeanShift:
-    """Three launches a layer. ``old`` is what the rows of ``measured`` held before they were computed."""
+    """A few launches a layer. ``old`` is what the rows of ``measured`` held before they were computed."""
 
     def __init__(
-        self, measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+        self,
+        measured: MeasuredSpans,
+        places: Places,
+        old: DonorKv,
+        pool: PagedKv,
+        rotation: Rotation,
+        weights: Sequence[Tensor] | None = None,
     ) -> None:
+        """``weights``: of each span [tokens, rows], where tokens weigh the rows; None: one mean for all."""
         self._launches = [
             Launch(kernel, grid, arguments, "layer", pool.device, {"num_warps": WARPS, **COMPILE_OPTIONS})
-            for kernel, grid, arguments in launches(measured, places, old, pool, rotation)
+            for kernel, grid, arguments in launches(measured, places, old, pool, rotation, weights)
         ]
 
     def apply(self, layer: int) -> None:
@@ -51,7 +68,12 @@ class TritonMeanShift:
 
 
 def launches(
-    measured: MeasuredSpans, places: Places, old: DonorKv, pool: PagedKv, rotation: Rotation
+    measured: MeasuredSpans,
+    places: Places,
+    old: DonorKv,
+    pool: PagedKv,
+    rotation: Rotation,
+    weights: Sequence[Tensor] | None = None,
 ) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
     """Kernels in their order, each with its grid and its arguments by name, all but ``layer``."""
     _, _, heads, key_dim = pool.keys[0].shape
@@ -59,7 +81,8 @@ def launches(
     value_dim = pool.values[0].shape[3] if pool.values else 0
     width = key_dim + value_dim
     corrected_rows = rows_per_program(max(key_dim, value_dim) * pool.dtype.itemsize, TILE_BYTES)
-    measured_rows = max(FEWEST_ROWS, corrected_rows)
+    measured_rows = max(FEWEST_ROWS, corrected_rows) if weights is None else 1
+    lengths = places.lengths.astype(np.int64)
 
     is_measured = np.zeros(len(places.blocks) * places.block_size, np.uint8)
     is_measured[measured.rows - places.first_position] = 1
@@ -77,6 +100,7 @@ def launches(
         "measured_spans": measured_spans,
         "first_measured": first_measured,
         "measured_tiles": -(-measured.counts // measured_rows).astype(np.int32),
+        "first_tokens": (np.cumsum(lengths) - lengths).astype(np.int32),
         "corrected_spans": corrected_spans,
         "first_corrected": first_corrected,
     }
@@ -89,7 +113,7 @@ def launches(
     cos, sin = resident_angles(rotation, pool.device, int(places.lengths.max()))
     sums, means = (
         torch.empty((rows, heads, width), dtype=torch.float32, device=pool.device)
-        for rows in (measured_spans.size, measured.counts.size)
+        for rows in (measured_spans.size, measured.counts.size if weights is None else int(lengths.sum()))
     )
     shared = {
         "keys": pool.keys[0],
@@ -136,11 +160,67 @@ def launches(
         "is_measured": tables["is_measured"],
         "tile_spans": tables["corrected_spans"],
         "first_tiles": tables["first_corrected"],
+        "first_tokens": tables["first_tokens"],
         "means": means,
+        "PER_TOKEN": weights is not None,
         "ROWS": corrected_rows,
     }
+    if weights is None:
+        columns = triton.cdiv(width, COLUMNS)
+        making_means = [(mean_kernel, (measured.counts.size, heads, columns), averaging)]
+    else:
+        making_means = _weighing(measured, lengths, tables, weights, sums, means, key_dim)
     return [
         (measure_kernel, (measured_spans.size, heads, 1), measuring),
-        (mean_kernel, (measured.counts.size, heads, triton.cdiv(width, COLUMNS)), averaging),
+        *making_means,
         (correct_kernel, (corrected_spans.size, 1, 1), correcting),
+    ]
+
+
+def _weighing(
+    measured: MeasuredSpans,
+    lengths: npt.NDArray[np.int64],
+    tables: dict[str, Tensor],
+    weights: Sequence[Tensor],
+    changes: Tensor,
+    means: Tensor,
+    key_dim: int,
+) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
+    rows, heads, width = changes.shape
+    sizes = np.array([weight.numel() for weight in weights], np.int64)
+    spans, first = tiles(lengths, WEIGHED_TOKENS)
+    starts, tile_spans, first_tiles = upload([np.cumsum(sizes) - sizes, spans, first], changes.device)
+    changed = torch.empty(rows, dtype=torch.float32, device=changes.device)
+    measuring = {
+        "changes": changes,
+        "lengths": changed,
+        "all_rows": rows,
+        "NUMBERS": heads * width,
+        "ROWS": FEWEST_ROWS,
+        "COLUMNS": COLUMNS,
+    }
+    weighing = {
+        "changes": changes,
+        "lengths": changed,
+        "weights": torch.cat([weight.flatten() for weight in weights]),
+        "weight_starts": starts,
+        **{name: tables[name] for name in ("first_rows", "row_counts", "first_tokens")},
+        "span_lengths": tables["lengths"],
+        "tile_spans": tile_spans,
+        "first_tiles": first_tiles,
+        "means": means,
+        "key_strength": measured.shift.strength,
+        "value_strength": measured.shift.of_values,
+        "LARGEST": LARGEST_CHANGE,
+        "LEAST": LEAST_WEIGHT,
+        "HEADS": heads,
+        "KEY_DIM": key_dim,
+        "WIDTH": width,
+        "TOKENS": WEIGHED_TOKENS,
+        "ROWS": WEIGHED_ROWS,
+        "COLUMNS": COLUMNS,
+    }
+    return [
+        (length_kernel, (triton.cdiv(rows, FEWEST_ROWS), 1, 1), measuring),
+        (weigh_kernel, (spans.size, heads, triton.cdiv(width, COLUMNS)), weighing),
     ]

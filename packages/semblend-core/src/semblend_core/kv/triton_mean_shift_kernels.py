@@ -1,11 +1,13 @@
 # Kernels are written in Triton's language: its values have no Python types, its constants are spelled in capitals.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803, N806
-"""Mean shift in an engine's pool, one layer at a time, as three Triton kernels.
+"""Mean shift in an engine's pool, one layer at a time, as a few Triton kernels.
 
 ``measure_kernel`` adds up the change of a few rows each, ``mean_kernel`` adds those sums up in a fixed order (no
 atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
-as memory goes. Sums and arithmetic are float32. Keys are compared in the frame of their span's first token.
+as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``length_kernel`` says how far each
+has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32. Keys are compared in the
+frame of their span's first token.
 """
 
 from __future__ import annotations
@@ -155,6 +157,89 @@ def mean_kernel(
     tl.store(means + (span * HEADS + head) * WIDTH + columns, mean, mask=columns < WIDTH)
 
 
+@triton.jit(do_not_specialize=["layer", "all_rows"])
+def length_kernel(
+    changes,
+    lengths,
+    layer,  # Not used, as above.
+    all_rows,
+    NUMBERS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """lengths [rows]: how long the change [NUMBERS] of each row is."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    total = tl.full((ROWS, COLUMNS), 0.0, tl.float32)
+    for begin in range(0, NUMBERS, COLUMNS):
+        column = begin + tl.arange(0, COLUMNS)[None, :]
+        live = (row < all_rows)[:, None] & (column < NUMBERS)
+        change = tl.load(changes + row[:, None] * NUMBERS + column, mask=live, other=0.0)
+        total += change * change
+    tl.store(lengths + row, tl.sqrt(tl.reduce(total, 1, plus)), mask=row < all_rows)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def weigh_kernel(
+    changes,
+    lengths,
+    weights,
+    weight_starts,
+    first_rows,
+    row_counts,
+    span_lengths,
+    first_tokens,
+    tile_spans,
+    first_tiles,
+    means,
+    layer,  # Not used, as above.
+    key_strength,
+    value_strength,
+    LARGEST: tl.constexpr,
+    LEAST: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """means [tokens of all spans, heads, key_dim + value_dim]: what is to be added to each, the strengths in it."""
+    tile, head = tl.program_id(0), tl.program_id(1)
+    column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    span = tl.load(tile_spans + tile)
+    token = ((tile - tl.load(first_tiles + span)) * TOKENS + tl.arange(0, TOKENS))[:, None]
+    count, first_row = tl.load(row_counts + span), tl.load(first_rows + span)
+    is_token = token < tl.load(span_lengths + span)
+
+    # What is usual in the span: the mean of the roots, squared. Then longer changes hardly count.
+    roots = tl.full((ROWS,), 0.0, tl.float32)
+    begin = 0
+    while begin < count:
+        row = begin + tl.arange(0, ROWS)
+        roots += tl.sqrt(tl.load(lengths + first_row + row, mask=row < count, other=0.0))
+        begin += ROWS
+    root = tl.reduce(roots, 0, plus) / count
+    most = LARGEST * (root * root)
+
+    total = tl.full((TOKENS, COLUMNS), 0.0, tl.float32)
+    weighed = tl.full((TOKENS,), 0.0, tl.float32)
+    asked = weights + tl.load(weight_starts + span) + token.to(tl.int64) * count
+    begin = 0
+    while begin < count:
+        row = begin + tl.arange(0, ROWS)
+        counts = (row < count) & (tl.load(lengths + first_row + row, mask=row < count, other=0.0) <= most)
+        weight = tl.load(asked + row[None, :], mask=is_token & counts[None, :], other=0.0)
+        at = changes + ((first_row + row).to(tl.int64)[:, None] * HEADS + head) * WIDTH + column
+        change = tl.load(at, mask=counts[:, None] & (column < WIDTH), other=0.0)
+        total += tl.dot(weight, change, input_precision="ieee")
+        weighed += tl.reduce(weight, 1, plus)
+        begin += ROWS
+    strength = tl.where(column < KEY_DIM, key_strength, value_strength)
+    mean = total / tl.maximum(weighed, LEAST)[:, None] * strength
+    place = (tl.load(first_tokens + span) + token).to(tl.int64)
+    tl.store(means + (place * HEADS + head) * WIDTH + column, mean, mask=is_token & (column < WIDTH))
+
+
 @triton.jit
 def _moved(rows, mean, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     return load_rows(rows, live, WIDTH, PADDED).to(tl.float32) + load_rows(mean, live, WIDTH, PADDED)
@@ -174,6 +259,7 @@ def correct_kernel(
     cos_table,
     sin_table,
     means,
+    first_tokens,
     layer,
     key_block,
     key_token,
@@ -192,13 +278,14 @@ def correct_kernel(
     VALUE_BLOCK: tl.constexpr,
     TABLE_BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
+    PER_TOKEN: tl.constexpr,
     ROWS: tl.constexpr,
     HALF_PADDED: tl.constexpr,
     BEFORE_PADDED: tl.constexpr,
     AFTER_PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
 ):
-    """Add each span's mean to its tokens that were not measured, turned from the span's front to their place."""
+    """Add each span's mean, or each token's, to tokens that were not measured, turned from the span's front."""
     HALF: tl.constexpr = SIZE // 2
     AFTER: tl.constexpr = KEY_DIM - START - SIZE
     tile = tl.program_id(0)
@@ -211,7 +298,8 @@ def correct_kernel(
     live = (inside & (tl.load(is_measured + place, mask=inside, other=1) == 0))[:, None]
     start = tl.load(layer_starts + layer) * UNIT
     rows = keys + row_starts(start, slots, head, key_block, key_token, key_head, KEY_BLOCK)
-    mean = means + ((span * HEADS + head) * (KEY_DIM + VALUE_DIM))[:, None]
+    which = (tl.load(first_tokens + span) + offset).to(tl.int64) if PER_TOKEN else span
+    mean = means + ((which * HEADS + head) * (KEY_DIM + VALUE_DIM))[:, None]
 
     # All loads before the first store, which would make the later ones wait.
     if VALUE_DIM > 0:

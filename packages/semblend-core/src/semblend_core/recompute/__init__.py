@@ -22,9 +22,10 @@ from semblend_core.recompute.policy import (
     Selection,
 )
 from semblend_core.recompute.reuse import Reuse
-from semblend_core.recompute.tiers import TierChoice, choose_policy
+from semblend_core.recompute.tiers import ROW_SHIFT, TierChoice, choose_policy
 
 __all__ = [
+    "ROW_SHIFT",
     "Corrected",
     "FullRecompute",
     "KVDeviation",

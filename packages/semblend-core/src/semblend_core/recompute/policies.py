@@ -74,6 +74,9 @@ class SeamHead(RecomputePolicy):
             raise ValueError(f"a seam has at least one token, got {tokens}")
         self._tokens = tokens
 
+    def spending(self, times: float) -> RecomputePolicy:
+        return self if self._tokens is None else SeamHead(round(times * self._tokens))
+
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         wanted = reuse.plan.prompt_tokens if self._tokens is None else self._tokens
         seams = first_of_spans(reuse, reuse.heads(wanted), tokens, block)
@@ -93,6 +96,9 @@ class SeamAndTail(RecomputePolicy):
         if min(seam, after_edit, tail) < 1:
             raise ValueError(f"seam, after_edit and tail are at least 1, got {seam}, {after_edit} and {tail}")
         self._seam, self._after_edit, self._tail = seam, after_edit, tail
+
+    def spending(self, times: float) -> RecomputePolicy:
+        return SeamAndTail(*(round(times * tokens) for tokens in (self._seam, self._after_edit, self._tail)))
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         tail = whole_blocks(reuse, reuse.tail(min(self._tail, int(tokens) // block * block)), block)

@@ -147,6 +147,10 @@ class RecomputePolicy(ABC):
         """Whether ``plan`` must be given a probe; if not, the rows are known before any forward."""
         return False
 
+    def spending(self, times: float) -> RecomputePolicy:
+        """The same policy for a budget so many times as large. One that spends what it has is the same."""
+        return self
+
     def plan(self, plan: Plan, *, budget: float, probe: Probe | None = None, block: int = 1) -> Recompute:
         """Add rows to ``plan``, which computes gaps only, for at most ``budget`` (share of its reused tokens).
 
@@ -190,6 +194,9 @@ class Corrected(RecomputePolicy):
     @property
     def needs_probe(self) -> bool:
         return self._policy.needs_probe
+
+    def spending(self, times: float) -> RecomputePolicy:
+        return Corrected(self._policy.spending(times), self._correction)
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         return replace(self._policy.select(reuse, tokens, probe, block), correction=self._correction)

@@ -75,7 +75,12 @@ class Reuse:
 
 def from_one_place(spans: Sequence[Span]) -> bool:
     """Whether all spans follow each other in one donor as they do here: one document, perhaps with small edits."""
-    return all(continues(before, after) for before, after in pairwise(spans))
+    return places_of(spans) <= 1
+
+
+def places_of(spans: Sequence[Span]) -> int:
+    """How many documents or passages they are of, each perhaps with small edits."""
+    return bool(spans) + sum(not continues(before, after) for before, after in pairwise(spans))
 
 
 def continues(before: Span, after: Span) -> bool:

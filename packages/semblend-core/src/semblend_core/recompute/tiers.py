@@ -12,6 +12,8 @@ from semblend_core.recompute.reuse import from_one_place
 from semblend_core.settings import QualityTier
 
 SEAM_TOKENS = 16
+MOST_SPENT = 0.5
+"""Of the reused tokens, where more is spent than a tier was measured with. Beyond it, better computed cold."""
 ROW_SHIFT = MeanShift(0.6, value_strength=0.4, reach=64.0, likeness=3.0, learned=True)
 """The correction of the balanced tier. Near and like rows say most; K follows them further than V does."""
 
@@ -32,21 +34,30 @@ _SEVERAL_PLACES_UNPROBED = TierChoice(Corrected(SeamHead(), ROW_SHIFT), 0.15)
 
 
 def choose_policy(
-    tier: QualityTier, plan: Plan, *, probing: bool = True, limit: float | None = None
+    tier: QualityTier, plan: Plan, *, probing: bool = True, limit: float | None = None, spending: float = 1.0
 ) -> TierChoice | None:
     """The tier's policy for ``plan``, which computes gaps only. None: decline, the tier cannot hold its promise.
 
     ``probing``: whether the engine can look at attention before it decides. Without it the balanced tier computes
     longer seams, which the correction makes nearly as good. ``limit``: the budget is at most this.
+    ``spending``: so many times what the tier was measured with, within limits.
     """
-    return choose_policy_for(tier, plan.spans, probing=probing, limit=limit)
+    return choose_policy_for(tier, plan.spans, probing=probing, limit=limit, spending=spending)
 
 
 def choose_policy_for(
-    tier: QualityTier, spans: Sequence[Span], *, probing: bool = True, limit: float | None = None
+    tier: QualityTier,
+    spans: Sequence[Span],
+    *,
+    probing: bool = True,
+    limit: float | None = None,
+    spending: float = 1.0,
 ) -> TierChoice | None:
     """The same while there are spans and no plan yet."""
     choice = _choose(tier, from_one_place(spans), probing)
+    if choice is not None and spending > 1:
+        most = max(choice.budget, MOST_SPENT)
+        choice = TierChoice(choice.policy.spending(spending), min(spending * choice.budget, most))
     if choice is None or limit is None:
         return choice
     return replace(choice, budget=min(choice.budget, limit))

@@ -72,18 +72,18 @@ class ReferenceEngine:
         engine = cls(load_model(model, device=device, dtype=dtype), max_tokens=max_tokens)
         place = Path(default_model_folder() if model is None else model).expanduser()
         if place.exists():
-            engine.learned = engine.find_learned(identity_of_weights(place))
+            engine.learned = find_learned_shift(
+                Settings.from_env().corrections_dir,
+                lambda: identity_of_weights(place),
+                engine.kv_shape,
+                engine.geometry.device,
+            )
         return engine
 
     @classmethod
     def of(cls, model: Any, *, max_tokens: int | None = None) -> ReferenceEngine:
         """An engine around a transformers causal language model. Calling the model directly still works as before."""
         return cls(model, max_tokens=max_tokens)
-
-    def find_learned(self, identity: str) -> LearnedShift | None:
-        """What was fitted for the weights of this name, in the folder that the settings name."""
-        folder = Settings.from_env().corrections_dir
-        return find_learned_shift(folder, identity, self.kv_shape, self.geometry.device)
 
     @property
     def kv_shape(self) -> KvShape:

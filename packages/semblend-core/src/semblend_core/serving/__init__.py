@@ -9,6 +9,7 @@ stays in that engine's adapter.
 
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
+from semblend_core.quality import Scored
 from semblend_core.serving.claims import (
     Claim,
     Rows,
@@ -39,6 +40,7 @@ from semblend_core.serving.messages import (
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.probing import Probing, probing_of
+from semblend_core.serving.quality_guard import ANSWER_TOKENS, LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
 from semblend_core.serving.seeking import Seeker
@@ -47,9 +49,12 @@ from semblend_core.serving.tenants import Tenants
 from semblend_core.serving.wishes import Wish
 
 __all__ = [
+    "ANSWER_TOKENS",
+    "LIKELIEST",
     "Arrival",
     "CaptureOrder",
     "Claim",
+    "Comparison",
     "CorrectionOrder",
     "CostGate",
     "DonorBook",
@@ -67,10 +72,12 @@ __all__ = [
     "Part",
     "ProbeOrder",
     "Probing",
+    "QualityGuard",
     "RequestBook",
     "RequestLife",
     "RoundTime",
     "Rows",
+    "Scored",
     "Seeker",
     "SelfTest",
     "Stage",

@@ -35,6 +35,8 @@ class Claim:
     """What the forward computes inside the claim."""
     correction: MeanShift | None = None
     """How the forward corrects what it does not compute."""
+    spending: float = 1.0
+    """What it computes, by its tier's own budget."""
     probing: Probing | None = None
     """How other rows are chosen, once a first step has shown where the question looks. ``rows`` stand until then, and
     where that fails."""
@@ -179,15 +181,19 @@ def claim_by_tier(
     join_within: int = 0,
     probe_layers: int | None = None,
     block: int = 1,
+    spending: float | None = 1.0,
 ) -> Claim | DeclineReason:
     """What a quality tier makes of a plan; or why it declines.
 
     ``correcting``: whether the engine can correct KV inside its forward. None: it never does, and the tier's rows are
     taken without their correction. ``join_within``: rows with at most so many tokens between them become one.
     ``probe_layers``: the model's layers, where the engine can see their attention; None: it cannot, or shall not.
-    ``block``: rows that are chosen by a probe are whole blocks of so many tokens.
+    ``block``: rows that are chosen by a probe are whole blocks of so many tokens. ``spending``: so many times the
+    tier's own budget; None: what was compared of this kind did not hold its target.
     """
-    choice = choose_policy(tier, plan, probing=False, limit=limit)
+    if spending is None:
+        return DeclineReason.QUALITY_TARGET
+    choice = choose_policy(tier, plan, probing=False, limit=limit, spending=spending)
     if choice is None:
         return DeclineReason.QUALITY_TIER
     decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
@@ -196,9 +202,18 @@ def claim_by_tier(
     claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
     if claim is None:
         return DeclineReason.TOO_FEW_TOKENS_SAVED
+    claim = replace(claim, spending=spending)
     if probe_layers is None:
         return claim
-    found = probing_of(plan, tier, limit=limit, model_layers=probe_layers, block=block, join_within=join_within)
+    found = probing_of(
+        plan,
+        tier,
+        limit=limit,
+        model_layers=probe_layers,
+        block=block,
+        join_within=join_within,
+        spending=spending,
+    )
     return replace(claim, probing=found)
 
 
@@ -212,7 +227,7 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
     decided = probing.decide(scores)
     correction = None if claim.correction is None else decided.correction
     chosen = claim_of(decided.plan, page_size, correction, probing.join_within)
-    return claim.unprobed() if chosen is None else chosen
+    return claim.unprobed() if chosen is None else replace(chosen, spending=claim.spending)
 
 
 def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -103,7 +103,10 @@ class CostGate:
         identity: Mapping[str, str] | None = None,
         audit: AuditSink | None = None,
         now: Callable[[], float] = time.perf_counter,
+        spending: Callable[[Sequence[Span]], float] = lambda spans: 1.0,
     ) -> None:
+        """``spending``: what is computed of such spans, by their tier's budget."""
+        self._spending = spending
         self.is_on = settings.cost_gate and CostModel.from_settings(settings) is None
         self._settings, self._step_tokens = settings, step_tokens
         self._file = CostFile.of(settings.cost_dir, identity) if self.is_on and identity is not None else None
@@ -214,9 +217,10 @@ class CostGate:
         tier, limit = self._settings.quality_tier, self._settings.recompute_limit
         found = []
         for spans in (plan.spans, *self._fewer_spans(plan)):
-            choice = choose_policy_for(tier, spans, probing=False, limit=limit)
+            spending = self._spending(spans)
+            choice = choose_policy_for(tier, spans, probing=False, limit=limit, spending=spending)
             if choice is not None:
-                most_seam = None if isinstance(choice.policy, Corrected) else TYPICAL_SEAM
+                most_seam = None if isinstance(choice.policy, Corrected) else int(TYPICAL_SEAM * spending)
                 steps = planned_steps(plan, spans, self._step_tokens, choice.budget, most_seam)
                 found.append(_Forecast(spans, steps, self.times.predict(steps)))
         return sorted(found, key=lambda forecast: forecast.predicted)

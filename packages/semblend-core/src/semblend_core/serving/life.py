@@ -88,6 +88,8 @@ class RequestLife:
     """KV from this position on is approximate, or is about to be. None: all of it is exact."""
     captured: bool = False
     """Whether it becomes a donor is decided."""
+    counted: bool = True
+    """Whether it is traffic. Requests of our own are not: no outcome of theirs is reported."""
     purged: bool = False
     """Its tenant was purged while it was under way: nothing of it is kept, and it takes nothing more."""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from semblend_core.contract import Namespace, TenantReport, TokenIds, tenant_of
+from semblend_core.recompute.reuse import places_of
 from semblend_core.serving.claims import Claim
 
 MOST_LINEAGES = 4096
@@ -40,6 +41,10 @@ class Lineage:
     """When the oldest came of what it is made of."""
     confirmed: bool = False
     """The bytes it grew from have landed."""
+    places: int = 1
+    """The most documents or passages that a claim took, of those it is behind."""
+    spending: float = 1.0
+    """The least that was computed afresh for one of them, by its tier's budget."""
     children: dict[int, dict[bytes, list[Lineage]]] = field(default_factory=dict, repr=False)
     """By start and path: what grew from it by further relocated KV."""
 
@@ -55,9 +60,13 @@ class LineageBook:
         self,
         max_age_s: float | None = None,
         born: Callable[[Namespace, Iterable[str]], float] = lambda namespace, donor_ids: time.time(),
+        trusts: Callable[[Lineage], bool] = lambda lineage: True,
     ) -> None:
-        """``born``: when the oldest of these donors came, whose KV is in what grows from it."""
-        self._max_age_s, self._born = max_age_s, born
+        """``born``: when the oldest of these donors came, whose KV is in what grows from it.
+
+        ``trusts``: whether what a lineage holds is still good enough for others.
+        """
+        self._max_age_s, self._born, self._trusts = max_age_s, born, trusts
         self._oldest = math.inf
         """No lineage is older."""
         self._key = os.urandom(32)
@@ -84,10 +93,15 @@ class LineageBook:
         content = repr((start, claim.spans, claim.rows, claim.correction, self._spoiled)).encode()
         name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
         known = self._known.get(name)
-        if known is None:
+        places, spending = places_of(claim.spans), claim.spending
+        if parent is not None:
+            places, spending = max(places, parent.places), min(spending, parent.spending)
+        if known is not None:
+            known.spending = max(known.spending, spending)  # The same is computed, so it is as good.
+        else:
             born = self._born(namespace, claim.donor_ids)
             born = born if parent is None else min(born, parent.born)
-            known = Lineage(name, namespace.digest, start, path, parent, born)
+            known = Lineage(name, namespace.digest, start, path, parent, born, places=places, spending=spending)
             self._oldest = min(self._oldest, born)
             self._known[name] = known
             branches = self._branches(known)
@@ -98,11 +112,18 @@ class LineageBook:
         return known
 
     def behind(
-        self, namespace: Namespace, token_ids: TokenIds, reach: int, parent: Lineage | None = None
+        self,
+        namespace: Namespace,
+        token_ids: TokenIds,
+        reach: int,
+        parent: Lineage | None = None,
+        *,
+        trusted: bool = True,
     ) -> Iterator[Lineage]:
         """The confirmed lineages that begin within the first ``reach`` tokens, and go on with these very tokens.
 
-        ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``.
+        ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``. ``trusted``: only such as are good
+        enough for others.
         """
         branches = self._roots.get(namespace.digest) if parent is None else parent.children
         if not branches:
@@ -110,7 +131,7 @@ class LineageBook:
         ahead = self.TOLD_APART_BY
         for end, path in prefix_digests(token_ids, [start + ahead for start in branches if start <= reach]):
             for lineage in branches[end - ahead].get(path, ()):
-                if lineage.confirmed:
+                if lineage.confirmed and (not trusted or self._trusts(lineage)):
                     yield lineage
 
     def forget_expired(self) -> list[Lineage]:

@@ -59,9 +59,10 @@ def probing_of(
     model_layers: int,
     block: int = 1,
     join_within: int = 0,
+    spending: float = 1.0,
 ) -> Probing | None:
     """How a tier chooses rows of ``plan``, which computes gaps only, by a probe; None where it needs or pays none."""
-    choice = choose_policy(tier, plan, probing=True, limit=limit)
+    choice = choose_policy(tier, plan, probing=True, limit=limit, spending=spending)
     if choice is None or not choice.policy.needs_probe:
         return None
     try:

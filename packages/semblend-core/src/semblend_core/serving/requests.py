@@ -177,7 +177,7 @@ class RequestBook(Generic[Life]):
             if self._leaving.get(life.request_id) is life:
                 del self._leaving[life.request_id]
         life.go(stage)
-        if outcome is not None:
+        if outcome is not None and life.counted:
             self._report(outcome)
 
     def _report(self, outcome: Outcome) -> None:

@@ -45,6 +45,10 @@ class Settings(DeclaredSettings):
             "When reuse pays. The engine's own steps tell; both times per token, where set, overrule them. "
             "See [costs](costs.md).",
         ),
+        "quality": (
+            "Live guard",
+            "Served answers compared with cold ones, while the engine has room. See [quality](quality.md#live-guard).",
+        ),
         "audit": (
             "Audit stream",
             "The record of what happened, one JSON object per line. See [telemetry](telemetry.md).",
@@ -248,6 +252,20 @@ class Settings(DeclaredSettings):
         "Share of the reused tokens that a recompute policy will compute after all; unset: left out of the estimate.",
     )
     min_gain_us: float = setting("cost", 0.0, Number(0), "A plan must be estimated to save more than this.", unit="us")
+
+    quality_share: float = setting(
+        "quality",
+        0.005,
+        Number(0, 1),
+        "Share of the requests with reuse that are computed cold too, in the background, and compared; 0: none.",
+    )
+    quality_target: float = setting(
+        "quality",
+        0.9,
+        Number(0, 1),
+        "Least agreement with cold answers (share of positions with the same likeliest token), held for each kind of "
+        "plan: by spending more, then by declining; 0: it is measured, and nothing is done.",
+    )
 
     audit_path: str = setting(
         "audit",

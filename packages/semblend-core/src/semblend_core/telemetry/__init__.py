@@ -20,9 +20,11 @@ from semblend_core.telemetry.events import (
     LookupDone,
     Materialized,
     PlanMade,
+    QualityCompared,
     Stage,
     TenantPurged,
 )
+from semblend_core.telemetry.quality_metrics import QualityMetrics, QualityNews
 from semblend_core.telemetry.reader import iter_audit, read_audit
 
 __all__ = [
@@ -44,6 +46,9 @@ __all__ = [
     "NoAudit",
     "PlanMade",
     "ProviderCounters",
+    "QualityCompared",
+    "QualityMetrics",
+    "QualityNews",
     "Stage",
     "TenantPurged",
     "growth_of",

@@ -174,7 +174,7 @@ ENGINE_COUNTERS = {
     "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
     "background_tokens": (
         "semblend_background_tokens",
-        "Tokens of openings that many ask for, computed exactly while the engine was idle.",
+        "Tokens computed exactly while the engine had room: openings that many ask for, and what is compared.",
     ),
 }
 ENGINE_LABELLED_COUNTERS = {

@@ -232,6 +232,25 @@ class CostsCompared(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QualityCompared(AuditEvent):
+    """A request's answer was scored behind the KV that it was served with, and behind exact KV."""
+
+    event: ClassVar[str] = "quality"
+    tier: str
+    kind: str
+    """Of its plan: ``one_place``, ``few_places`` or ``many_places``."""
+    spending: float
+    """What was computed afresh, by the tier's own budget."""
+    agreement: float
+    """Share of positions with the same likeliest token."""
+    kl: float | None
+    """Mean over positions, of reuse from cold, in nats; None where the engine gives no probabilities."""
+    positions: int
+    spending_now: float
+    """What the next plan of this kind may spend; 0: it is declined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted(AuditEvent):
     """A donor is gone."""
 
@@ -311,6 +330,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             Materialized,
             Declined,
             CostsCompared,
+            QualityCompared,
             Evicted,
             TenantPurged,
             ErrorSeen,

@@ -1,4 +1,4 @@
-"""How a piece of an opening is computed by an idle scheduler of SGLang's."""
+"""How an idle scheduler of SGLang's computes requests of our own: pieces of openings, and answers to be compared."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from semblend_core.serving import contain
+from semblend_core.serving import LIKELIEST, Scored, contain
 from semblend_sglang.compat.support import resolved
-from semblend_sglang.scheduler.background import Asker, Background, Piece
+from semblend_sglang.scheduler.orders import Asker, Order
+from semblend_sglang.scheduler.side import Side
 
 Original = Callable[..., Any]
 
@@ -19,34 +20,66 @@ _numbers = count()
 
 
 def on_idle(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Nothing is to be done: time for a piece of an opening that many ask for.
+    """Nothing is to be done: time for a piece of an opening that many ask for, or of a comparison.
 
-    A piece is computed to its end before SGLang hears of anything new. So it is never in anyone's way: neither in the
+    It is computed to its end before SGLang hears of anything new. So it is never in anyone's way: neither in the
     queue, nor when SGLang is told to flush its cache or to update its weights, which it refuses while requests run.
     """
-    side = getattr(scheduler.tree_cache, "semblend", None)
-    background: Background | None = None if side is None else side.background
-    if background is None or not background.has_work or not _may_work(scheduler):
+    side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
+    if side is None or not (side.background.has_work or side.comparing.has_work) or not _may_work(scheduler):
         return original(scheduler, *args, **kwargs)
-    piece = background.next_piece()
-    if piece is None:
+    if not (_compute_piece(scheduler, side) or _compare(scheduler, side)):
         return original(scheduler, *args, **kwargs)
-    _compute(scheduler, piece)
-    background.computed(piece)
     return None
 
 
+def _compute_piece(scheduler: Any, side: Side) -> bool:
+    """Whether there was one."""
+    piece = side.background.next_piece()
+    if piece is None:
+        return False
+    _compute(scheduler, piece.order)
+    side.background.computed(piece)
+    return True
+
+
+def _compare(scheduler: Any, side: Side) -> bool:
+    """Whether there was anything to compare."""
+    found = contain("going on with a comparison", side.comparing.next_order)
+    if found is None:
+        return False
+    comparison, order = found
+    request = _compute(scheduler, order)
+    scored = contain("reading scores", _scores_of, request, comparison.answer.size)
+    side.comparing.computed(comparison, order, scored)
+    side.changed()
+    return True
+
+
+def why_never_idle(server_args: Any) -> str | None:
+    """Why nothing is ever computed in the background; None: it is.
+
+    Other ranks or replicas would have to be told.
+    """
+    arguments = resolved(server_args)
+    return None if arguments.tp_size == 1 and arguments.dp_size == 1 else "SGLang has several ranks or replicas"
+
+
 def _may_work(scheduler: Any) -> bool:
-    """Not beside other ranks or replicas, which would have to be told; nor where the answer goes to SGLang's server
-    in Rust, which expects none."""
-    arguments = resolved(scheduler.server_args)
-    alone = arguments.tp_size == 1 and arguments.dp_size == 1 and getattr(scheduler, "rust_server", None) is None
+    """Not where the answer goes to SGLang's server in Rust, which expects none."""
+    alone = why_never_idle(scheduler.server_args) is None and getattr(scheduler, "rust_server", None) is None
     return alone and bool(scheduler.is_fully_idle())
 
 
-def _compute(scheduler: Any, piece: Piece) -> None:
-    """One request, from the queue to its end, in the steps of SGLang's own loop. What raises in them is SGLang's."""
-    name = contain("ordering a piece of an opening", _order, scheduler, piece)
+def _compute(scheduler: Any, order: Order) -> Any | None:
+    """One request, from the queue to its end, in the steps of SGLang's own loop. What raises in them is SGLang's.
+
+    The request; None where there was no use in it.
+    """
+    name = contain("ordering a request of our own", _order, scheduler, order)
+    ours = next((request for request in scheduler.waiting_queue if request.rid == name), None)
+    if ours is not None:
+        contain("beginning a request of our own", order.begin, ours)
     batch = None
     while name is not None:
         plan = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=batch)
@@ -60,15 +93,25 @@ def _compute(scheduler: Any, piece: Piece) -> None:
         scheduler.process_batch_result(batch.copy() if scheduler.enable_overlap else batch, result)
     for request in [request for request in scheduler.waiting_queue if request.rid == name]:
         _withdraw(scheduler, request)
+    return ours
 
 
-def _order(scheduler: Any, piece: Piece) -> str | None:
+def _scores_of(request: Any, positions: int) -> Scored | None:
+    """Of the last so many tokens of its prompt; None: it was not scored."""
+    logprob = None if request is None else request.logprob
+    if logprob is None or not logprob.input_top_logprobs_val:
+        return None
+    ids, values = logprob.input_top_logprobs_idx[-positions:], logprob.input_top_logprobs_val[-positions:]
+    return Scored(np.asarray(ids, np.int64), np.asarray(values, np.float64))
+
+
+def _order(scheduler: Any, order: Order) -> str | None:
     """Put a request into the queue, as if it had come from outside. The id it goes by; None: there is no use in it."""
     from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
     from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    asker = piece.asker
+    asker, scored_from = order.asker, order.scored_from
     if not _has_adapter(scheduler, asker):
         return None
     # SGLang's tokenizer process drops answers to such ids without a word where nobody waits for them.
@@ -80,14 +123,14 @@ def _order(scheduler: Any, piece: Piece) -> str | None:
             rid=name,
             http_worker_ipc=asker.tokenizer,
             input_text="",
-            input_ids=array("q", piece.token_ids.astype(np.int64).tobytes()),
+            input_ids=array("q", order.token_ids.astype(np.int64).tobytes()),
             input_embeds=None,
             mm_inputs=None,
             token_type_ids=None,
             sampling_params=sampling,
-            return_logprob=False,
-            logprob_start_len=-1,
-            top_logprobs_num=0,
+            return_logprob=scored_from is not None,
+            logprob_start_len=-1 if scored_from is None else scored_from,
+            top_logprobs_num=0 if scored_from is None else LIKELIEST,
             token_ids_logprob=None,
             stream=False,
             lora_id=asker.adapter,

@@ -12,17 +12,24 @@ from semblend_core import (
     ENGINE_LABELLED_COUNTERS,
     ENGINE_STATES,
     ProviderStats,
+    QualityMetrics,
+    QualityNews,
     SemanticLookupProvider,
     growth_of,
 )
 
 
 class EngineMetrics:
-    def __init__(self, provider: SemanticLookupProvider) -> None:
+    def __init__(self, provider: SemanticLookupProvider, quality: QualityNews) -> None:
         # Late: SGLang sets the folder's name before anything may import this.
-        from prometheus_client import Counter, Gauge
+        from prometheus_client import Counter, Gauge, Histogram
 
-        self._provider, self._told = provider, ProviderStats()
+        self._provider, self._told, self._news = provider, ProviderStats(), quality
+        self._quality = QualityMetrics(
+            Counter,
+            lambda name, says, labels: Gauge(name, says, labels, multiprocess_mode="livemin"),
+            lambda name, says, labels, buckets: Histogram(name, says, labels, buckets=buckets),
+        )
         self._counters = {name: Counter(metric, says) for name, (metric, says) in ENGINE_COUNTERS.items()}
         self._labelled = {
             name: Counter(metric, says, [label]) for name, (metric, says, label) in ENGINE_LABELLED_COUNTERS.items()
@@ -50,3 +57,6 @@ class EngineMetrics:
             for state in states:
                 gauge.labels(str(state)).set(getattr(now, name) == state)
         self._told = now
+        news = self._news.take()
+        if news is not None:
+            self._quality.add(news)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from semblend_core import AuditSink, Settings
+from semblend_core import AuditSink, Settings, Span
 from semblend_core.serving import CostGate, Part, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.support import resolved
@@ -86,7 +86,13 @@ def _with_reuse(own: list[Part], loads: dict[str, Load]) -> tuple[list[Part], di
     return own + rows + again, moved, corrected
 
 
-def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tokens: int) -> CostGate:
+def cost_gate_of(
+    ctx: Any,
+    settings: Settings,
+    audit: AuditSink | None,
+    step_tokens: int,
+    spending: Callable[[Sequence[Span]], float],
+) -> CostGate:
     arguments, dtype = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache().dtype
     device = str(arguments.device)
     identity = {
@@ -100,4 +106,4 @@ def cost_gate_of(ctx: Any, settings: Settings, audit: AuditSink | None, step_tok
         "ranks": str(arguments.tp_size),
         "graphs": str(not arguments.disable_cuda_graph),
     }
-    return CostGate(settings, step_tokens, identity, audit)
+    return CostGate(settings, step_tokens, identity, audit, spending=spending)

@@ -28,6 +28,8 @@ def update_weights(original: Original, updater: Any, *args: Any, **kwargs: Any) 
     try:
         return original(updater, *args, **kwargs)
     finally:
+        if side is not None:
+            side.pool.learned = None  # It was fitted for the weights before.
         if side is not None and side.new_weights.times_emptied == before:
             contain("a change of weights", side.new_weights.without_a_flush, tree_cache.semblend_is_empty)
         _leave_durable_pages(tree_cache)

@@ -6,25 +6,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from semblend_core import TokenIds
 from semblend_core.serving import HotOpenings, Opening, contain
 from semblend_core.serving.tree import ExactTree
-from semblend_sglang.scheduler.requests import TreeKey
+from semblend_sglang.scheduler.orders import Asker, Order
 
 logger = logging.getLogger(__name__)
 
 PIECE_TOKENS = 1024
 """Computed at a time: whoever comes meanwhile waits for no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """What a piece has in common with the request that asked for its opening, besides tokens."""
-
-    key: TreeKey
-    adapter: str | None
-    tokenizer: str | None
-    """SGLang's tokenizer process that sent the request, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +24,8 @@ class Piece:
     end: int
 
     @property
-    def token_ids(self) -> TokenIds:
-        return self.opening.token_ids[: self.end]
-
-    @property
-    def asker(self) -> Asker:
-        return self.opening.note
+    def order(self) -> Order:
+        return Order(self.opening.token_ids[: self.end], self.opening.note)
 
 
 class Background:

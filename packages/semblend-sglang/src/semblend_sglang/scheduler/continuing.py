@@ -10,7 +10,8 @@ from torch import Tensor
 from semblend_core import Settings, TokenIds
 from semblend_core.serving import DonorBook, HotOpenings, Lineage, LineageBook, SelfTest, contain
 from semblend_core.serving.tree import ExactTree, InPlace, TreeLineages
-from semblend_sglang.scheduler.background import Asker, Background
+from semblend_sglang.scheduler.background import Background
+from semblend_sglang.scheduler.orders import Asker
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import SglangLife
 
@@ -30,9 +31,11 @@ class Continuing:
         self_test: SelfTest,
         donors: DonorBook[Any],
         count_background: Callable[[int], None],
+        trusts: Callable[[Lineage], bool] = lambda lineage: True,
     ) -> None:
+        """``trusts``: whether what a lineage holds is still good enough for others."""
         self._self_test = self_test
-        self.lineages = TreeLineages(tree, LineageBook(settings.max_age_s, donors.born))
+        self.lineages = TreeLineages(tree, LineageBook(settings.max_age_s, donors.born, trusts))
         self.hot: HotOpenings[Asker] = HotOpenings(settings.exact_after)
         self.background = Background(self.hot, tree, count_background)
         self._searches = Repeats(MOST_REPEATED)
@@ -74,7 +77,5 @@ class Continuing:
         return owned
 
     def _asked_for(self, life: SglangLife, lineages: list[Lineage], shared_tokens: int) -> None:
-        if life.purged:
-            return
-        asker = Asker(life.key, life.request.lora_id, life.request.http_worker_ipc)
-        contain("counting who asks", self.hot.note, lineages, life.token_ids, shared_tokens, asker)
+        if life.counted and not life.purged:
+            contain("counting who asks", self.hot.note, lineages, life.token_ids, shared_tokens, Asker.of(life))

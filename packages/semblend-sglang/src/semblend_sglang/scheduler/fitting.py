@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from semblend_core import DeclineReason, Plan, ProbeEnd, Settings
+from semblend_core import DeclineReason, Plan, ProbeEnd, Settings, Span
 from semblend_core.serving import Claim, CostGate, claim_by_tier
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
@@ -39,8 +40,13 @@ class Fitting:
         page_size: int,
         costs: CostGate,
         probe_layers: int | None,
+        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
-        """``probe_layers``: the model's layers, where it can be seen in them what a question attends to."""
+        """``probe_layers``: the model's layers, where it can be seen in them what a question attends to.
+
+        ``spending``: what may be computed of such spans, by their tier's budget; None: they are declined.
+        """
+        self._spending = spending
         self._settings, self._donors, self._limits = settings, donors, limits
         self._page_size, self._costs = page_size, costs
         self._probe_layers = probe_layers if settings.probe == "auto" else None
@@ -68,6 +74,7 @@ class Fitting:
             join_within=join_within,
             probe_layers=self._probe_layers,
             block=PROBED_RUN,
+            spending=self._spending(plan.spans),
         )
         if isinstance(claim, DeclineReason):
             return claim

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from semblend_core.serving import QualityGuard
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.capturing import Capturing
+from semblend_sglang.scheduler.comparing import Served
 from semblend_sglang.scheduler.continuing import Continuing
 from semblend_sglang.scheduler.requests import SglangRequests
 
@@ -15,9 +17,15 @@ logger = logging.getLogger(__name__)
 
 class NewWeights:
     def __init__(
-        self, requests: SglangRequests, donors: TreeDonors, continuing: Continuing, capturing: Capturing
+        self,
+        requests: SglangRequests,
+        donors: TreeDonors,
+        continuing: Continuing,
+        capturing: Capturing,
+        guard: QualityGuard[Served],
     ) -> None:
         self._requests, self._donors, self._continuing, self._capturing = requests, donors, continuing, capturing
+        self._guard = guard
         self.times_emptied = 0
         """How often the exact tree was emptied."""
 
@@ -45,6 +53,7 @@ class NewWeights:
         self._requests.namespaces.new_weights()
         self._donors.clear()
         self._continuing.hot.clear()
+        self._guard.new_weights()
         for life in self._requests:
             if life.is_queued:
                 life.namespace = self._requests.namespaces.of(life.key.adapter, life.key.salt)

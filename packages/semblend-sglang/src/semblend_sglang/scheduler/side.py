@@ -18,6 +18,7 @@ from semblend_core.serving import (
     CostGate,
     Finding,
     Namespaces,
+    QualityGuard,
     RoundTime,
     Seeker,
     SelfTest,
@@ -28,6 +29,7 @@ from semblend_core.serving import (
 )
 from semblend_core.serving.tree import ExactTree, KeptDonors, Loading, SlotPool, TreeDonors
 from semblend_sglang.scheduler.capturing import Capturing
+from semblend_sglang.scheduler.comparing import Comparing, ScoredLife, Served
 from semblend_sglang.scheduler.continuing import MOST_REPEATED, Continuing
 from semblend_sglang.scheduler.fitting import BatchLimits, Fitting
 from semblend_sglang.scheduler.landing import Landing
@@ -58,6 +60,7 @@ class Side:
         kept: KeptDonors | None = None,
         costs: CostGate | None = None,
         audit: AuditSink | None = None,
+        guard: QualityGuard[Served] | None = None,
     ) -> None:
         """``costs``: judges plans by the batches it is told of; without it every plan is taken."""
         self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
@@ -70,11 +73,19 @@ class Side:
         self.self_test = SelfTest(1, lambda found: contain("noting the self-test", provider.note_self_test, found))
         self.capturing = Capturing(settings, self.requests, self.donors, pool, self.self_test, tree.page_size)
         self.landing = Landing(self.requests, pool.token_bytes)
+        self.guard = guard or QualityGuard(settings, audit)
+
+        def count_background(tokens: int) -> None:
+            provider.note_background(tokens)
+
         self.continuing = Continuing(
-            tree, settings, self.self_test, self.donors.book, lambda tokens: provider.note_background(tokens)
+            tree, settings, self.self_test, self.donors.book, count_background, self.guard.trusts
         )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
-        self._fitting = Fitting(settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers)
+        self.comparing = Comparing(self.guard, tree, self.lineages, self.requests, count_background)
+        self._fitting = Fitting(
+            settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers, self.guard.ask
+        )
         self._seeker = Seeker(
             provider,
             self.requests,
@@ -84,12 +95,12 @@ class Side:
             self.donors.drop_missing,
             may_pay=self.costs.may_pay,
         )
-        holders = (self.donors, self.lineages, self.continuing.hot)
+        holders = (self.donors, self.lineages, self.continuing.hot, self.guard)
         self._tenants = Tenants(provider, lambda: self.requests, holders, audit, now=time.perf_counter)
-        self.operator = OperatorCommands(self._tenants, self.requests, kept, self._changed)
+        self.operator = OperatorCommands(self._tenants, self.requests, kept, self.changed)
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""
-        self.new_weights = NewWeights(self.requests, self.donors, self.continuing, self.capturing)
+        self.new_weights = NewWeights(self.requests, self.donors, self.continuing, self.capturing, self.guard)
         self._lookups = Repeats(MOST_REPEATED)
         self.round = RoundTime(settings.lookup_budget_ms / 1e3)
 
@@ -140,7 +151,7 @@ class Side:
 
     def leave_queue(self, request_id: str) -> None:
         self.requests.leave_queue(request_id)
-        self._changed()
+        self.changed()
 
     # --- Admission ---------------------------------------------------------------------------------------------------
 
@@ -199,7 +210,7 @@ class Side:
         """A forward was not what a claim counts on: nothing is loaded again."""
         logger.error("%s. SemBlend only looks from now on", why)
         self.self_test.refuse(why)
-        self._changed()
+        self.changed()
 
     # --- What SGLang's own cache took --------------------------------------------------------------------------------
 
@@ -213,13 +224,14 @@ class Side:
         self.landing.confirm()
         life = self.requests.of_request(request)
         if life is not None:
+            self.comparing.note(life)
             self.lineages.release(life)
             never_started = self.landing.take(request) is not None  # Its slots go back with its row.
             self.requests.end(life, loading=not never_started)
             if never_started and request.output_ids:
                 # A hook is not called, so nothing may be reused.
                 self.give_up_reuse(f"SGLang computed {life.request_id} without its rows")
-        self._changed()
+        self.changed()
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
@@ -233,12 +245,18 @@ class Side:
         self.lineages.shadow.check_integrity()
         self.landing.check_integrity()
 
+    def changed(self) -> None:
+        """Bring the metrics up to date."""
+        contain("the metrics", self.on_change)
+
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _match(self, asked: Asked) -> SglangLife | None:
         life = self.requests.follow(asked, lambda life: contain("meeting a request", self._meet, life))
         if life is None:
             return None
+        if isinstance(life, ScoredLife):
+            return life if life.is_open and self.comparing.match(life, asked) else None
         why_alone = self._why_alone(life, asked)
         if why_alone is not None and life.is_queued:
             life.finding = life.finding or Finding(False)  # So that it is counted.
@@ -290,6 +308,3 @@ class Side:
     def _may_ask(self, life: SglangLife) -> bool:
         first = life.question is None
         return (first or not self.round.is_up) and self._lookups.may_ask(first, self.donors.book.generation)
-
-    def _changed(self) -> None:
-        contain("the metrics", self.on_change)

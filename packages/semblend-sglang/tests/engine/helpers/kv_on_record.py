@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,17 @@ def _noting(method: Callable[..., None]) -> Callable[..., None]:
         prompt, file = len(req.origin_input_ids), folder / f"{req.rid}.pt"
         if folder.is_dir() and up_to >= prompt and not file.exists():
             kv = cache.semblend.pool.take_slots(cache.semblend_row(req)[:prompt].long())
-            tokens, rows = list(req.origin_input_ids), list(cache.semblend.requests.of_request(req).claim.rows)
-            torch.save({"tokens": tokens, "rows": rows, "keys": kv.keys, "values": kv.values}, file)
+            claim = cache.semblend.requests.of_request(req).claim
+            torch.save(
+                {
+                    "tokens": list(req.origin_input_ids),
+                    "rows": list(claim.rows),
+                    "correction": asdict(claim.correction),
+                    "keys": kv.keys,
+                    "values": kv.values,
+                },
+                file,
+            )
         method(cache, req, up_to)
 
     return noting

@@ -76,7 +76,9 @@ class Rig(ToyModel):
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
-        self.settings = Settings(**{**TRUSTING, "min_span_tokens": 32, "quality_tier": "fast", **settings})
+        self.settings = Settings(
+            **{**TRUSTING, "min_span_tokens": 32, "quality_tier": "fast", "quality_share": 0.0, **settings}
+        )
         provider = create_provider(self.settings, engine="sglang")
         self.namespaces = Namespaces(
             model="rig",

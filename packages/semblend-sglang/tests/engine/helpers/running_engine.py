@@ -23,7 +23,7 @@ class Recorded:
     folder: Path
 
     def request(self) -> dict[str, Any]:
-        """Of the one request that reused something: tokens, rows, keys and values ([layers, tokens, heads, dim])."""
+        """Of the one request that reused something. Keys and values are [layers, tokens, heads, dim]."""
         (file,) = self.folder.glob("*.pt")
         found: dict[str, Any] = torch.load(file)
         return found

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import MeanShiftCorrection, Rotation, middle_layer
+from semblend_core.kv import LearnedShift, MeanShiftCorrection, Rotation, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -41,6 +41,7 @@ class CopiedCorrection:
         rows: npt.NDArray[np.int64],
         shift: MeanShift,
         rotation: Rotation,
+        learned: LearnedShift | None = None,
     ) -> None:
         """``slots``: of all the sequence's positions."""
         self._memory = memory
@@ -52,7 +53,8 @@ class CopiedCorrection:
         # Positions count from the first span on: only distances matter to the rotation.
         moved = [replace(span, target_start=span.target_start - first) for span in spans]
         middle = memory.read_layer(middle_layer(memory.layers), self._slots)
-        self._correction = MeanShiftCorrection(shift, moved, inside - first, rotation, middle)
+        origins = [first] * len(spans)
+        self._correction = MeanShiftCorrection(shift, moved, inside - first, rotation, middle, learned, origins)
 
     def apply(self, layer: int) -> None:
         keys, values = self._memory.read_layer(layer, self._slots)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import DonorKv, Rotation
+from semblend_core.kv import DonorKv, KvShape, LearnedShift, Rotation
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.worker import Move
 from semblend_vllm.compat.correcting import CopiedCorrection
@@ -34,6 +34,8 @@ class PackedCpuMemory:
         self._dim = both // 2
         self.layers, self.device = len(layers), layers[0].device
         self.token_bytes = self.layers * self._heads * both * layers[0].element_size()
+        self.shape = KvShape(self.layers, self._heads, self._dim, self._dim)
+        self.learned: LearnedShift | None = None
         self._key_order, self._value_order = self._learn_order()
 
     def gather(self, block_ids: Sequence[int], tokens: int) -> DonorKv:
@@ -54,7 +56,7 @@ class PackedCpuMemory:
     def correction(
         self, block_ids: Sequence[int], spans: Sequence[Span], rows: npt.NDArray[np.int64], shift: MeanShift
     ) -> CopiedCorrection:
-        return CopiedCorrection(self, self._slots(block_ids), spans, rows, shift, self._rotation)
+        return CopiedCorrection(self, self._slots(block_ids), spans, rows, shift, self._rotation, self.learned)
 
     def keys_at(self, layer: int, slots: Tensor) -> Tensor:
         return self.read_layer(layer, slots)[0]

@@ -15,6 +15,8 @@ from semblend_core import (
     ENGINE_LABELLED_COUNTERS,
     ENGINE_STATES,
     ProviderStats,
+    QualityMetrics,
+    QualityNews,
     growth_of,
 )
 
@@ -24,11 +26,11 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
     """Plain numbers and dictionaries, since vLLM sends it between processes."""
 
     @classmethod
-    def between(cls, before: ProviderStats, after: ProviderStats) -> ReuseStats:
+    def between(cls, before: ProviderStats, after: ProviderStats, quality: dict[str, Any] | None = None) -> ReuseStats:
         moved = any(getattr(after, name) != getattr(before, name) for name in (*ENGINE_GAUGES, *ENGINE_STATES))
         gauges = {name: getattr(after, name) for name in ENGINE_GAUGES}
         states = {name: str(getattr(after, name)) for name in ENGINE_STATES}
-        return cls(growth_of(before, after) | gauges | states | {"gauges_moved": moved})
+        return cls(growth_of(before, after) | gauges | states | {"gauges_moved": moved, "quality": quality})
 
     def aggregate(self, other: KVConnectorStats) -> ReuseStats:
         if not other.data:
@@ -38,6 +40,7 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         summed: dict[str, Any] = {name: self.data[name] + other.data[name] for name in ENGINE_COUNTERS}
         for name in ENGINE_LABELLED_COUNTERS:
             summed[name] = dict(Tally(self.data[name]) + Tally(other.data[name]))
+        summed["quality"] = QualityNews.joined(self.data["quality"], other.data["quality"])
         return ReuseStats(
             summed | {name: other.data[name] for name in (*ENGINE_GAUGES, *ENGINE_STATES, "gauges_moved")}
         )
@@ -47,13 +50,16 @@ class ReuseStats(KVConnectorStats):  # type: ignore[misc]
         figures = {f"semblend {name.replace('_', ' ')}": self.data[name] for name in ENGINE_COUNTERS}
         for name in ENGINE_LABELLED_COUNTERS:
             figures |= {f"semblend {key}": count for key, count in self.data[name].items()}
+        quality = self.data["quality"] or {"results": {}}
+        figures |= {f"semblend comparisons {result}": count for result, count in quality["results"].items()}
         return figures
 
     def reset(self) -> None:
         self.data: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
-        return not any(self.data.get(name) for name in (*ENGINE_COUNTERS, *ENGINE_LABELLED_COUNTERS, "gauges_moved"))
+        changing = (*ENGINE_COUNTERS, *ENGINE_LABELLED_COUNTERS, "gauges_moved", "quality")
+        return not any(self.data.get(name) for name in changing)
 
 
 class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
@@ -84,6 +90,15 @@ class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
             name: gauge(name=metric, documentation=says, labelnames=[*labelnames, label])
             for name, (metric, says, label, _) in ENGINE_STATES.items()
         }
+        histogram = metric_types[prometheus_client.Histogram]
+        self._quality = QualityMetrics(
+            lambda name, says, names: counter(name=name, documentation=says, labelnames=names),
+            lambda name, says, names: gauge(name=name, documentation=says, labelnames=names),
+            lambda name, says, names, buckets: histogram(
+                name=name, documentation=says, labelnames=names, buckets=buckets
+            ),
+            labelnames,
+        )
         for labels in per_engine_labelvalues.values():
             self._show_states(labels, {name: str(getattr(ProviderStats(), name)) for name in ENGINE_STATES})
 
@@ -97,6 +112,8 @@ class ReusePrometheus(KVConnectorPromMetrics):  # type: ignore[misc]
         for name, metric in self._gauges.items():
             metric.labels(*labels).set(transfer_stats_data[name])
         self._show_states(labels, transfer_stats_data)
+        if transfer_stats_data["quality"] is not None:
+            self._quality.add(transfer_stats_data["quality"], labels)
 
     def _show_states(self, labels: list[object], now: dict[str, Any]) -> None:
         for name, metric in self._states.items():

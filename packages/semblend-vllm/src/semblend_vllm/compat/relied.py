@@ -79,6 +79,9 @@ RELIED = Relied(
         *_of("vllm.v1.worker.gpu_model_runner.GPUModelRunner", "_update_states", "_prepare_inputs"),
         *_of("vllm.v1.worker.gpu.model_runner.GPUModelRunner", "finish_requests", "add_requests", "prepare_inputs"),
         "vllm.v1.attention.backends.cpu_attn._get_attn_isa",
+        # Which rows of a prompt they tell the logprobs of, when a part of it is cached.
+        "vllm.v1.worker.gpu_model_runner.GPUModelRunner._get_prompt_logprobs_dict",
+        "vllm.v1.worker.gpu.sample.prompt_logprob.PromptLogprobsWorker.compute_prompt_logprobs",
         *_of("vllm.v1.worker.gpu_worker.Worker", "reload_weights", "update_weights", "finish_weight_update"),
         # Whoever pauses, sleeps or changes the weights comes this way.
         *_of("vllm.v1.engine.core.EngineCore", "_reset_caches", "_finish_pause", "pause_scheduler", "sleep"),

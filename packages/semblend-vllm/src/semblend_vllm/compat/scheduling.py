@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
@@ -17,8 +18,14 @@ from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
+from semblend_core.serving import LIKELIEST, Scored
+
 ROW_MARK = "#row"
 """Between a request's id and where its row starts, in the row's id."""
+FEW_RUNNING = 0.125
+"""Of the requests that may run at once: with more, vLLM has no room for work of our own."""
+MOST_USED = 0.5
+"""Of its KV blocks."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,17 @@ def published_tokens(scheduler: Any, hashes: Sequence[Any]) -> int:
     return bisect_left(hashes, True, key=lambda block_hash: get(block_hash, [0]) is None) * int(scheduler.block_size)
 
 
-def request_like(request: Any, request_id: str, tokens: Sequence[int], make_hashes: Any) -> Request:
-    """One of our own for tokens that another began with: without reuse, and nobody waits for its answer."""
+def request_like(
+    request: Any, request_id: str, tokens: Sequence[int], make_hashes: Any, *, scored: bool = False
+) -> Request:
+    """One of our own for tokens that another began with: without reuse, and nobody waits for its answer.
+
+    ``scored``: the model runner tells the logprobs of those of its tokens that vLLM's cache does not hold.
+    """
+    # By itself vLLM computes a prompt whose logprobs are asked for from its first token on.
+    scores: dict[str, Any] = {"prompt_logprobs": LIKELIEST, "skip_reading_prefix_cache": False} if scored else {}
     sampling = SamplingParams(
-        temperature=0.0, max_tokens=1, ignore_eos=True, extra_args={"kv_transfer_params": {"semblend": "off"}}
+        temperature=0.0, max_tokens=1, ignore_eos=True, extra_args={"kv_transfer_params": {"semblend": "off"}}, **scores
     )
     return Request(
         request_id,
@@ -106,6 +120,39 @@ def request_like(request: Any, request_id: str, tokens: Sequence[int], make_hash
 def is_idle(scheduler: Any) -> bool:
     """Whether it has nothing to do. One that is paused shall do nothing."""
     return not scheduler.has_unfinished_requests() and bool(scheduler.pause_state == PauseState.UNPAUSED)
+
+
+def has_room(scheduler: Any, beside: Any = None) -> bool:
+    """Whether it has little to do, nobody waits, and no prompt is being computed. ``beside``: leave this one out."""
+    if scheduler.pause_state != PauseState.UNPAUSED or scheduler.kv_cache_manager.usage > MOST_USED:
+        return False
+    others = [each for each in scheduler.running if each is not beside]
+    waiting = scheduler.get_num_unfinished_requests() - len(others) - (beside is not None)
+    few = len(others) <= FEW_RUNNING * scheduler.max_num_running_reqs
+    return few and not waiting and all(each.num_computed_tokens >= each.num_prompt_tokens for each in others)
+
+
+def why_not_scored(scheduler: Any) -> str | None:
+    """Why prompts of our own cannot be scored here; None: they can."""
+    if not scheduler.kv_cache_manager.enable_caching:
+        return "vLLM's prefix caching is off"
+    if scheduler.vllm_config.parallel_config.data_parallel_size > 1:
+        # Replicas step together, and one that works by itself would make the others step too.
+        return "there are several replicas"
+    if getattr(scheduler.vllm_config.cache_config, "kv_sharing_fast_prefill", False):
+        return "vLLM gives no logprobs of prompts with --kv-sharing-fast-prefill"
+    return None
+
+
+def take_scores(output: Any, request_id: str, positions: int) -> Scored | None:
+    """What a step said of the last ``positions`` tokens of a prompt; None: nothing yet. Nobody else hears of it."""
+    tensors = output.prompt_logprobs_dict.pop(request_id, None) if output.prompt_logprobs_dict else None
+    if tensors is None:
+        return None
+    # One model runner gives a row for every token of the prompt, the other for those that it computed. In front of the
+    # likeliest stands the token itself.
+    ids, logprobs = (each[-positions:, 1:] for each in (tensors.logprob_token_ids, tensors.logprobs))
+    return Scored(np.asarray(ids.cpu(), np.int64), np.asarray(logprobs.cpu(), np.float64))
 
 
 def is_paused(scheduler: Any) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
-from semblend_core import DeclineReason, Plan, ProbeEnd, SemanticLookupProvider, Settings
+from semblend_core import DeclineReason, Plan, ProbeEnd, SemanticLookupProvider, Settings, Span
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
     Arrival,
@@ -47,8 +48,10 @@ class Admission:
         correcting: bool,
         costs: CostGate,
         layers: int,
+        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
-        self._lineages, self._layers, self._failed_probes = lineages, layers, 0
+        """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
+        self._lineages, self._layers, self._failed_probes, self._spending = lineages, layers, 0, spending
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
@@ -131,17 +134,22 @@ class Admission:
             limit=self._settings.recompute_limit,
             correcting=self._correcting,
             join_within=join_within,
-            probe_layers=self._layers if self._may_probe(life) else None,
+            probe_layers=self._layers if self._may_probe(life, plan) else None,
             block=PROBED_RUN,
+            spending=self._spending(plan.spans),
         )
         if not isinstance(claim, Claim):
             return claim
         return claim.with_rows(self.room.most_rows_of(plan.prompt_tokens))
 
-    def _may_probe(self, life: VllmRequest) -> bool:
-        """Rows of a step without their request would not count towards vLLM's limit of adapters in a step."""
+    def _may_probe(self, life: VllmRequest, plan: Plan) -> bool:
+        """Rows of a step without their request would not count towards vLLM's limit of adapters in a step.
+
+        A step in which every sequence computes one token may run as one graph, and show nothing.
+        """
         wanted = self._settings.probe == "auto" and self._failed_probes < MOST_FAILED_PROBES
-        return wanted and self._correcting and life.request.lora_request is None
+        seen = self._correcting and any(row.length > 1 for row in plan.rows)
+        return wanted and seen and life.request.lora_request is None
 
     def probe_ended(self, end: ProbeEnd) -> None:
         if end is not ProbeEnd.FAILED:

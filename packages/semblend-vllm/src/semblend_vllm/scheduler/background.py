@@ -32,6 +32,10 @@ class Background:
         # Replicas step together, and one that works by itself would make the others step too.
         self._may_work = scheduler.vllm_config.parallel_config.data_parallel_size == 1
 
+    @property
+    def is_busy(self) -> bool:
+        return self._under_way() is not None
+
     @contained
     def go_on(self) -> None:
         """Behind a step: begin the next piece, if there is nothing else to do."""

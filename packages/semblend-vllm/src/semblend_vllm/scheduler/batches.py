@@ -20,6 +20,7 @@ from semblend_core.serving import Claim, StepWork, WorkerNews, shown_as_cached
 from semblend_vllm.compat import scheduling as compat
 from semblend_vllm.compat.timing import tell_scheduled
 from semblend_vllm.scheduler.background import Background
+from semblend_vllm.scheduler.comparing import Comparing
 from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import InVain, RowRoom
 from semblend_vllm.scheduler.side import SchedulerSide
@@ -46,7 +47,7 @@ class _WithRows:
         self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
             self.connector.bind_kv_cache_manager(self.kv_cache_manager)  # type: ignore[attr-defined]
-            self._background = Background(self, self._side)
+            self._background, self._comparing = Background(self, self._side), Comparing(self, self._side)
             self._side.admission.room = RowRoom(
                 self.max_num_scheduled_tokens,  # type: ignore[attr-defined]
                 self.max_num_running_reqs,  # type: ignore[attr-defined]
@@ -68,6 +69,7 @@ class _WithRows:
         side.admission.round.begin()
         side.catch_up()
         self._background.step_aside()
+        self._comparing.step_aside()
         self._start_failed_over(side, None)
         released = self._end_long_claims(side)
         with self._room_kept_free(side, released) as kept:
@@ -96,8 +98,11 @@ class _WithRows:
             self._start_failed_over(side, model_runner_output)
         if isinstance(scheduler_output.kv_connector_metadata, StepWork):
             side.step_ended(scheduler_output.kv_connector_metadata)
+        self._comparing.hear(scheduler_output, model_runner_output)
         answer = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self._background.go_on()
+        if not self._background.is_busy:
+            self._comparing.go_on()
         return answer
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
@@ -110,6 +115,7 @@ class _WithRows:
 
     def _reset(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> bool:
         self._background.stop()
+        self._comparing.stop()
         side.give_up_waiting()
         self._start_failed_over(side, None)
         compat.end_waiting(self, side.long_claims.take_ended())

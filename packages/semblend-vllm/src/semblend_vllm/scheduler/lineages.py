@@ -18,7 +18,7 @@ WORTH_WAITING_FOR = 0.5
 class Lineages:
     def __init__(self, block_size: int, book: LineageBook | None = None) -> None:
         self.book = book or LineageBook()
-        self._block_size = block_size
+        self.block_size = block_size
         self.holds: Callable[[Any], bool] | None = None
         """Whether vLLM has a block under this hash. None: its block pool is not known, and nothing can be taken."""
         self.generation = 0
@@ -42,7 +42,7 @@ class Lineages:
         if taken is None and life.taken is None:
             return
         life.taken = taken
-        life.rename(self._block_size)
+        life.rename(self.block_size)
         if taken is not None:
             life.approximate_from = taken.exact
             self.book.use(taken.lineages[-1])
@@ -55,14 +55,14 @@ class Lineages:
         life.taken = replace(taken, end=computed_tokens) if computed_tokens > taken.exact else None
         life.looked = None
         if life.taken is None:
-            life.rename(self._block_size)
+            life.rename(self.block_size)
 
     def grow(self, life: VllmRequest, claim: Claim) -> None:
         """Name what a request will compute behind ``claim``."""
-        start = claim.first_approximate // self._block_size * self._block_size
+        start = claim.first_approximate // self.block_size * self.block_size
         parent = None if life.taken is None else life.taken.lineages[-1]
         life.lineage = self.book.grow(life.namespace, life.token_ids, claim, start, parent)
-        life.rename(self._block_size)
+        life.rename(self.block_size)
         if life.taken is None:
             life.approximate_from = claim.first_approximate
 
@@ -76,7 +76,7 @@ class Lineages:
     def give_back(self, life: VllmRequest) -> None:
         """The claim does not stand any longer. What is taken in place does."""
         life.lineage = None
-        life.rename(self._block_size)
+        life.rename(self.block_size)
 
     def are_under_way(self, life: VllmRequest, claim: Claim) -> bool:
         """Whether another request is loading much of the same: it can be shared when it has landed."""
@@ -139,7 +139,7 @@ class Lineages:
         for lineage in self.book.behind(life.namespace, tokens, reach, parent):
             first = max(lineage.start, exact)
             named = _Named(life.true_hashes, lineage.name)
-            end = self._reach(named, first // self._block_size, life)
+            end = self._reach(named, first // self.block_size, life)
             if end > first:
                 lineages = (*parents, lineage)
                 yield lineages, end
@@ -148,12 +148,12 @@ class Lineages:
     def _reach(self, hashes: Sequence[Any], first_block: int, life: VllmRequest) -> int:
         """Up to which token vLLM holds these blocks. By halving: a walk over a long hit takes milliseconds."""
         assert self.holds is not None
-        holds, last = self.holds, (life.request.num_tokens - 1) // self._block_size
+        holds, last = self.holds, (life.request.num_tokens - 1) // self.block_size
         blocks = range(first_block, min(last, len(hashes)))
         if not blocks or not holds(hashes[first_block]):
-            return first_block * self._block_size  # As with most lineages that are looked at.
+            return first_block * self.block_size  # As with most lineages that are looked at.
         found = bisect_left(blocks, True, key=lambda block: not holds(hashes[block]))
-        return (first_block + found) * self._block_size
+        return (first_block + found) * self.block_size
 
     def _shared(self, life: VllmRequest, other: VllmRequest) -> int:
         """Tokens that two requests have in common from the first on, in whole blocks; 0 if they may not share."""
@@ -162,7 +162,7 @@ class Lineages:
         ours, theirs = life.true_hashes, other.true_hashes
         both = range(min(len(ours), len(theirs)))
         blocks = bisect_left(both, True, key=lambda block: ours[block] != theirs[block])
-        end = min(blocks * self._block_size, other.claim.end)
+        end = min(blocks * self.block_size, other.claim.end)
         return max(0, end - other.claim.start)
 
 

@@ -43,7 +43,22 @@ class LongClaim:
         return sum(end - start for start, end in self.left)
 
     def choose(self, most_tokens: int, most_rows: int) -> None:
-        self.chosen, self.left = take_rows(self.left, most_tokens, most_rows)
+        """Rows of one span stay together, if they can: all of them say how it is corrected."""
+        rows = self.left
+        self.chosen, self.left = take_rows(rows, most_tokens, most_rows)
+        span = self._span_that_is_cut()
+        if span is None:
+            return
+        before, behind = split(rows, span.target_start)
+        inside, _ = split(behind, span.target_end)
+        if before and len(inside) <= most_rows and sum(end - start for start, end in inside) <= most_tokens:
+            self.chosen, self.left = before, behind
+
+    def _span_that_is_cut(self) -> Span | None:
+        if not self.left or self.is_probed or self.claim.correction is None:
+            return None
+        cut = self.left[0][0]
+        return next((span for span in self.claim.spans if span.target_start < cut < span.target_end), None)
 
     def add_to(self, work: StepWork) -> None:
         """What the workers do with the chosen rows."""
@@ -67,8 +82,10 @@ class LongClaims:
 
     def __init__(self, note_probe: Callable[[ProbeEnd], None]) -> None:
         self._claims: dict[str, LongClaim] = {}
-        self._due: list[LongClaim] = []
-        """Whose last rows must be in the step that is being made, since vLLM may schedule their requests in it."""
+        self._released: list[LongClaim] = []
+        """Whose requests vLLM may schedule in the step that is being made."""
+        self._last_steps: list[tuple[StepWork, VllmRequest]] = []
+        """Those steps, with their requests, while what workers have to say of them is still to come."""
         self._ended: list[str] = []
         self._note_probe = note_probe
 
@@ -86,7 +103,7 @@ class LongClaims:
 
     def due(self) -> tuple[int, int]:
         """Tokens and rows that the step which is being made must have room for."""
-        return sum(claim.left_tokens for claim in self._due), sum(len(claim.left) for claim in self._due)
+        return sum(claim.left_tokens for claim in self._released), sum(len(claim.left) for claim in self._released)
 
     def probed(self, request_id: str) -> LongClaim | None:
         """One whose rows wait for what a probe shows."""
@@ -100,7 +117,10 @@ class LongClaims:
 
     def add_work(self, work: StepWork, most_tokens: int, most_rows: int) -> None:
         """Choose rows for the step that is being made, as far as there is room, and tell what goes with them."""
-        for claim in (*self._due, *self.unfinished()):
+        self._last_steps += [(work, claim.life) for claim in self._released]
+        for claim in (*self._released, *self.unfinished()):
+            if not claim.left:
+                continue
             if most_tokens < 1 or most_rows < 1:
                 break
             claim.choose(most_tokens, most_rows)
@@ -110,13 +130,13 @@ class LongClaims:
 
     def overdue(self) -> list[VllmRequest]:
         """Requests whose last rows found no room after all: the rest of their prompts is computed over nothing."""
-        return [claim.life for claim in self._due if claim.left]
+        return [claim.life for claim in self._released if claim.left]
 
     def take_chosen(self) -> list[tuple[VllmRequest, Rows]]:
         """The rows to put into the step that was made; each is taken once."""
-        claims = (*self._due, *self._claims.values())
+        claims = (*self._released, *self._claims.values())
         taken = [(claim.life, claim.chosen) for claim in claims if claim.chosen]
-        self._due = []
+        self._released = []
         for claim in claims:
             claim.chosen = ()
         return taken
@@ -134,13 +154,24 @@ class LongClaims:
             most_tokens, most_rows = most_tokens - claim.left_tokens, most_rows - len(claim.left)
             del self._claims[claim.life.request_id]
             ready.append(claim)
-        self._due = [claim for claim in ready if claim.left]
+        self._released = ready
         return ready
 
-    def never_sent(self, request_id: str) -> bool:
-        """Whether no worker has been told of its load."""
+    def is_under_way(self, life: VllmRequest) -> bool:
+        """Whether it has rows that may still fail."""
+        released = (*(claim.life for claim in self._released), *(each for _, each in self._last_steps))
+        return life.request_id in self._claims or life in released
+
+    def take_computed(self, work: StepWork) -> list[VllmRequest]:
+        """Requests whose last rows were computed by the step with this work. All its failures were told."""
+        done = [life for step, life in self._last_steps if step is work]
+        self._last_steps = [(step, life) for step, life in self._last_steps if step is not work]
+        return done
+
+    def expects_nothing(self, request_id: str) -> bool:
+        """Whether no worker will tell of its load: none was told of it, or all have answered."""
         claim = self._claims.get(request_id)
-        return claim is not None and not claim.begun
+        return claim is not None and (not claim.begun or claim.landed is not None)
 
     def drop(self, request_id: str) -> LongClaim | None:
         """The request starts over. What it had, if it was one of these."""
@@ -166,6 +197,12 @@ def corrected(load: LoadOrder, claim: Claim, rows: Rows) -> CorrectionOrder | No
         return None
     spans = tuple(span for span in claim.spans if _begins_in(rows, span, claim.rows))
     return CorrectionOrder(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None
+
+
+def split(rows: Rows, at: int) -> tuple[Rows, Rows]:
+    """What of ``rows`` lies before a position, and what from it on."""
+    before = tuple((start, min(end, at)) for start, end in rows if start < at)
+    return before, tuple((max(start, at), end) for start, end in rows if end > at)
 
 
 def _begins_in(rows: Rows, span: Span, all_rows: Rows) -> bool:

@@ -75,6 +75,11 @@ class VllmRequest(RequestLife):
         self.taken, self.lineage, self.looked = None, None, None
         self._restore()
 
+    @property
+    def served_of(self) -> Lineage | None:
+        """The lineage that names the last of its KV."""
+        return self.lineage or (None if self.taken is None else self.taken.lineages[-1])
+
     def _restore(self) -> None:
         assert self.stage not in (Stage.LOADING, Stage.REUSING), "approximate KV can never be published as exact"
         if self._true_hashes is not None:
@@ -107,6 +112,29 @@ class VllmRequest(RequestLife):
     def _last_taken(self) -> Lineage:
         assert self.taken is not None
         return self.taken.lineages[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What it takes to compute a served request again."""
+
+    like: Any
+    """vLLM's request."""
+    names: list[Any]
+    """Of the blocks that it was served with."""
+    hashes: list[Any]
+    """Of the same blocks by their tokens alone."""
+    approximate_from: int
+
+    @classmethod
+    def of(cls, life: VllmRequest, block_size: int) -> Served | None:
+        """What a finished request was served with; None where nothing of it was approximate, or is to be kept."""
+        if life.stage is not Stage.REUSING or life.purged or life.approximate_from is None:
+            return None
+        # The last token of the prompt is left to be computed: it says what the answer begins with.
+        whole = (len(life.prompt) - 1) // block_size
+        names, hashes = list(life.request.block_hashes[:whole]), list(life.true_hashes[:whole])
+        return cls(life.request, names, hashes, life.approximate_from) if len(names) == whole > 0 else None
 
 
 def shadows(hashes: Sequence[bytes], name: bytes) -> list[bytes]:

@@ -20,6 +20,7 @@ from semblend_core import (
 )
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
+    ANSWER_TOKENS,
     CaptureOrder,
     Claim,
     CorrectionOrder,
@@ -29,6 +30,7 @@ from semblend_core.serving import (
     Landed,
     LineageBook,
     LoadOrder,
+    QualityGuard,
     RequestBook,
     SelfTest,
     Stage,
@@ -38,13 +40,14 @@ from semblend_core.serving import (
     contain,
     contained,
     shown_as_cached,
+    token_ids_of,
 )
 from semblend_vllm.compat.scheduling import show_as_found, waits_with_blocks
 from semblend_vllm.neighbour import Neighbour
 from semblend_vllm.scheduler.admission import Admission
 from semblend_vllm.scheduler.lineages import Lineages
 from semblend_vllm.scheduler.long_claims import LongClaims, corrected
-from semblend_vllm.scheduler.requests import Follower, VllmRequest
+from semblend_vllm.scheduler.requests import Follower, Served, VllmRequest
 from semblend_vllm.scheduler.turn import in_turn
 
 logger = logging.getLogger(__name__)
@@ -68,8 +71,12 @@ class SchedulerSide:
         correcting: bool = True,
         layers: int = 0,
         audit: AuditSink | None = None,
+        guard: QualityGuard[Served] | None = None,
     ) -> None:
         """``correcting``: whether KV can be corrected inside the forward, and queries seen. ``layers``: the model's."""
+        self.guard = guard or QualityGuard(settings, audit)
+        self.longest_compared = 0
+        """Tokens of a prompt and its answer, where the scheduler compares answers in the background; 0: it does not."""
         self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
@@ -77,7 +84,7 @@ class SchedulerSide:
         self.requests: RequestBook[VllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
-        lineages = LineageBook(settings.max_age_s, self.keeper.donors.born)
+        lineages = LineageBook(settings.max_age_s, self.keeper.donors.born, self.guard.trusts)
         self.lineages = Lineages(block_size, lineages)
         self.long_claims = LongClaims(self._probe_ended)
         self.hot: HotOpenings[Any] = HotOpenings(settings.exact_after)
@@ -93,8 +100,10 @@ class SchedulerSide:
             correcting,
             costs,
             layers,
+            self.guard.ask,
         )
-        self.tenants = Tenants(provider, lambda: self.requests, (self.keeper, self.lineages, self.hot), audit)
+        holders = (self.keeper, self.lineages, self.hot, self.guard)
+        self.tenants = Tenants(provider, lambda: self.requests, holders, audit)
         self.turn = threading.RLock()
         """Held while vLLM's scheduler is at work, so that other threads can wait for their turn."""
         self._to_purge: list[str] = []
@@ -221,13 +230,15 @@ class SchedulerSide:
     @in_turn
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
-        never_sent = self._loads.pop(request_id, None) is not None or self.long_claims.never_sent(request_id)
+        # Of these loads nothing will be told, or nothing more.
+        settled = self._loads.pop(request_id, None) is not None or self.long_claims.expects_nothing(request_id)
         self.long_claims.end(request_id)
         self.requests.end_refused(request_id)
         life = self.requests.get(request_id)
         if life is not None:
             self._note_opening(life)
-            self.requests.end(life, loading=not never_sent)
+            self._note_answer(life)
+            self.requests.end(life, loading=not settled)
             if life.stage is Stage.ENDED:
                 self.lineages.failed(life)
 
@@ -242,6 +253,7 @@ class SchedulerSide:
             life.wish = replace(life.wish, capture=False)
         self.lineages.clear()
         self.hot.clear()
+        self.guard.new_weights()
         self.keeper.forget_all()
         if self._neighbour.is_here:  # Others forget them with the next step.
             self._neighbour.forget(self.keeper.take_forgotten())
@@ -314,6 +326,9 @@ class SchedulerSide:
         """All that its workers had to say of a step was heard."""
         for probe in work.probes:
             self._choose_rows(probe.request_id, None)
+        for life in self.long_claims.take_computed(work):
+            if life.stage is Stage.REUSING:
+                self.lineages.landed(life)
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
@@ -360,6 +375,17 @@ class SchedulerSide:
         if life.lineage is not None:
             self.hot.note([life.lineage], life.token_ids, 0, life.like)
 
+    @contained
+    def _note_answer(self, life: VllmRequest) -> None:
+        """A share of the answers with reuse is compared with cold ones."""
+        lineage, most = life.served_of, min(ANSWER_TOKENS, self.longest_compared - len(life.prompt))
+        if most < 1 or lineage is None or not self.guard.wants(lineage):
+            return
+        served = Served.of(life, self.lineages.block_size)
+        if served is not None:
+            answer = token_ids_of(list(life.request.output_token_ids[:most]))
+            self.guard.add(life.request_id, life.namespace, life.token_ids, answer, lineage, served)
+
     def _load_failed(self, request_id: str, reason: DeclineReason) -> None:
         life = self.requests.get(request_id)
         if life is None:
@@ -378,7 +404,8 @@ class SchedulerSide:
             return
         in_place = 0 if life.taken is None else life.taken.tokens
         self.requests.confirm(life, landed.tokens + in_place, landed.bytes)
-        self.lineages.landed(life)
+        if not self.long_claims.is_under_way(life):  # Others go on from its rows too.
+            self.lineages.landed(life)
 
     def _choose_rows(self, request_id: str, scores: Scores | None) -> None:
         """A probe has shown where the question looks; None: it has shown nothing, and the tier's other rows stand."""
@@ -390,7 +417,8 @@ class SchedulerSide:
             chosen = contain("choosing rows by a probe", self.admission.choose, life, probed.claim, scores)
             claim, end = (claim, end) if chosen is None else (chosen, ProbeEnd.CHOSE)
         life.claim = claim
-        self.lineages.regrow(life, claim)
+        if not life.purged:  # Nobody shall find what it leaves.
+            self.lineages.regrow(life, claim)
         self.long_claims.settle(probed, claim, end)
         if probed.landed is not None:
             self._landed(life, replace(probed.landed, tokens=claim.reused_tokens))
@@ -402,11 +430,12 @@ class SchedulerSide:
     def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
         """Their next rows take what this step has left. While vLLM pauses it has nothing."""
         room = self.admission.room
-        if room is not None and not room.is_paused():
+        if room is not None:
             rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
             tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
             places = room.most_sequences - room.held_sequences() - len(rows)
-            self.long_claims.add_work(work, room.most_tokens - tokens, places)
+            most_tokens = 0 if room.is_paused() else room.most_tokens - tokens
+            self.long_claims.add_work(work, most_tokens, places)
             for life in self.long_claims.overdue():
                 self._load_failed(life.request_id, DeclineReason.ALLOCATION_FAILED)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,6 +115,9 @@ def test_answers_are_right_and_nothing_is_left_behind(
     new_overlapping: Callable[..., Any], mode: str, sequences: int, source: random.Random, answer: Any, new_router: Any
 ) -> None:
     engine = new_overlapping(**MODES[mode], tokens_of_a_step=96)
+    guard = engine.side.guard  # Whatever has room is compared.
+    guard._settings = replace(guard._settings, quality_share=1.0)
+    compared = guard._controller.compared = Mock(wraps=guard._controller.compared)
     passages = [some(source, source.randint(90, 160)) for _ in range(5)]
     router = new_router()
     for _ in range(sequences):
@@ -129,8 +134,9 @@ def test_answers_are_right_and_nothing_is_left_behind(
         engine.announced.clear()
         for block, block_hash in engine.cached_blocks().items():
             assert block_hash not in router.held or engine.worker.holds_exactly(block, router.tokens[block_hash])
+    assert compared.call_count > 0
+    assert all(agreement == 1 for _, _, agreement in (call.args for call in compared.call_args_list))
     stats = engine.side.provider.stats()
     assert engine.worker.weights > sequences / 20
     assert stats.outcomes["materialized"] > sequences / 4
     assert stats.declines["donor_evicted"] > sequences / 8
-    print("PROBES", stats.probes, stats.outcomes)

@@ -72,7 +72,7 @@ def learn_from(engine: ReferenceEngine, sample: Sample, shift: MeanShift, equati
         length = change.flatten(1).square().sum(1).sqrt().clamp(min=1e-9)
         weight = (LARGEST_CHANGE * length.mean() / length).clamp(max=1)[:, None, None]
         equations.add(seen.layer, inputs * weight, change * weight)
-        moving.apply(seen.layer, *kv)
+        moving.move(seen.layer, kv[0], kv[1], found)
 
     if moving.anything:
         engine.compute(workspace, request.tokens[rows], rows, logits="none", observer=learn)

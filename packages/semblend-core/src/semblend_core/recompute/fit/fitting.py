@@ -14,11 +14,11 @@ import torch
 from tokenizers import Tokenizer
 
 from semblend_core.contract import TokenIds, as_token_ids, identity_of_weights
-from semblend_core.kv.learned_shift import LearnedShift, file_of_correction
+from semblend_core.kv.learned_shift import SUFFIX, LearnedShift, folder_of_corrections
+from semblend_core.recompute import ROW_SHIFT
 from semblend_core.recompute.fit.collecting import Judge, learn_from, samples
 from semblend_core.recompute.fit.equations import Equations, choose_maps
 from semblend_core.recompute.fit.requests import RequestMaker, read_text
-from semblend_core.recompute.tiers import ROW_SHIFT
 from semblend_core.reference.engine import ReferenceEngine
 from semblend_core.reference.loading import default_model_folder
 from semblend_core.settings import Settings
@@ -66,11 +66,16 @@ class Fitting:
         say(f"mean KL {report['kl_without']:.5f} without the fit, {report['kl_with']:.5f} with it")
         if report["kl_with"] > NEARER * report["kl_without"]:
             return cls(report, None)
-        file = options.out or file_of_correction(Settings.from_env().corrections_dir, identity)
-        if file is None:
-            raise SystemExit("SEMBLEND_CORRECTIONS_DIR=none: name a file with --out")
+        file = options.out or _where_engines_look(identity)
         learned.save(file, identity, report)
         return cls(report, file)
+
+
+def _where_engines_look(identity: str) -> Path:
+    folder = folder_of_corrections(Settings.from_env().corrections_dir)
+    if folder is None:
+        raise SystemExit("SEMBLEND_CORRECTIONS_DIR=none: name a file with --out")
+    return folder / f"{identity}{SUFFIX}"
 
 
 def encoded(folder: Path, documents: list[str]) -> list[TokenIds]:

@@ -6,6 +6,7 @@ import pydoc_data.topics
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from semblend_core.contract import Plan, Span, TokenIds
 PASSAGE_TOKENS = (96, 640)
 FRONT_TOKENS = (8, 48)
 QUESTION_TOKENS = (16, 48)
+LEAST_TOKENS = 2 * PASSAGE_TOKENS[0] + FRONT_TOKENS[1] + QUESTION_TOKENS[1]
 DONORS_AT_ONCE = 4
 """Donors whose KV is held at a time, and from which recipients are made."""
 TEXT = (".txt", ".md", ".rst", ".py", ".json", ".jsonl", ".html")
@@ -63,6 +65,8 @@ class RequestMaker:
         least = PASSAGE_TOKENS[1] * 8
         if self._text.size < least:
             raise ValueError(f"the text has {self._text.size} tokens, at least {least} are needed: give more --text")
+        if tokens < LEAST_TOKENS:
+            raise ValueError(f"requests have at least {LEAST_TOKENS} tokens, got {tokens}")
         self._tokens, self._random = tokens, random.Random(seed)
 
     def rounds(self) -> Iterator[Round]:
@@ -70,21 +74,17 @@ class RequestMaker:
             yield self._round()
 
     def _round(self) -> Round:
-        size = self._random.randint(self._tokens // 3, self._tokens)
-        length = self._random.randint(PASSAGE_TOKENS[0], min(PASSAGE_TOKENS[1], max(PASSAGE_TOKENS[0], size // 3)))
+        shortest, longest = PASSAGE_TOKENS
+        room = self._tokens - FRONT_TOKENS[1] - QUESTION_TOKENS[1]
+        length = self._random.randint(shortest, max(shortest, min(longest, room // 3)))
+        count = self._random.randint(2, max(2, room // length))
         donors: dict[str, TokenIds] = {}
         passages: dict[str, list[_Passage]] = {}
         for number in range(DONORS_AT_ONCE):
             name = f"donor-{number}"
-            parts, at = [self._slice(*FRONT_TOKENS)], 0
-            passages[name] = []
-            while True:
-                at = sum(part.size for part in parts)
-                passage = self._slice(length * 3 // 4, length)
-                if at + passage.size > size:
-                    break
-                passages[name].append(_Passage(name, at, passage))
-                parts.append(passage)
+            parts = [self._slice(*FRONT_TOKENS), *(self._slice(length * 3 // 4, length) for _ in range(count))]
+            ends = accumulate(part.size for part in parts)
+            passages[name] = [_Passage(name, start, part) for start, part in zip(ends, parts[1:], strict=False)]
             donors[name] = np.concatenate(parts)
         reordered = [self._request(self._shuffled(held)) for held in passages.values()]
         return Round(donors, [*reordered, *(self._request(self._mixed(passages)) for _ in passages)])
@@ -99,8 +99,8 @@ class RequestMaker:
         """As many as one donor has, each time from another donor than the one before."""
         names = list(passages)
         self._random.shuffle(names)
-        count = min(len(held) for held in passages.values())
-        return [self._random.choice(passages[names[at % len(names)]]) for at in range(max(2, count))]
+        count = len(passages[names[0]])
+        return [self._random.choice(passages[names[at % len(names)]]) for at in range(count)]
 
     def _request(self, passages: list[_Passage]) -> Request:
         parts, spans = [self._slice(*FRONT_TOKENS)], []

@@ -36,11 +36,14 @@ class TreeLineages:
 
     # --- A waiting request -------------------------------------------------------------------------------------------
 
-    def find(self, life: TreeLife, exact_tokens: int) -> InPlace | None:
-        """The longest run behind the exact prefix that some lineage holds. One token is left to be computed."""
+    def find(self, life: TreeLife, exact_tokens: int, *, trusted: bool = True) -> InPlace | None:
+        """The longest run behind the exact prefix that some lineage holds. One token is left to be computed.
+
+        ``trusted``: only of lineages that are good enough for others.
+        """
         self.shadow.drop(self.book.forget_expired())
         tokens = life.token_ids[: self._whole_pages(life.token_ids.size - 1)]
-        best = self._longest(life.namespace, tokens, exact_tokens)
+        best = self._longest(life.namespace, tokens, exact_tokens, trusted=trusted)
         if not best or best[-1][1] <= exact_tokens:
             return None
         stretches = [self._stretch(*step, tokens) for step in best if step[1] > exact_tokens]
@@ -148,16 +151,16 @@ class TreeLineages:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _longest(
-        self, namespace: Namespace, tokens: TokenIds, reach: int, parent: Lineage | None = None
+        self, namespace: Namespace, tokens: TokenIds, reach: int, parent: Lineage | None = None, *, trusted: bool
     ) -> list[tuple[Lineage, int]]:
         """The way through lineages and what grew from them that leads furthest: each with the end of its part."""
         best: list[tuple[Lineage, int]] = []
-        for lineage in self.book.behind(namespace, tokens, reach, parent):
+        for lineage in self.book.behind(namespace, tokens, reach, parent, trusted=trusted):
             matched, _ = self.shadow.match(lineage, tokens[lineage.start :])
             if not matched:
                 continue
             end = lineage.start + matched
-            further = self._longest(namespace, tokens, end, lineage)
+            further = self._longest(namespace, tokens, end, lineage, trusted=trusted)
             way = [(lineage, end)]
             if further and further[-1][1] > end:
                 way = [(lineage, further[0][0].start), *further]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from semblend_core.contract import Span
-from semblend_core.kv import DonorKv, PagedKv, Rotation, SlotTable
+from semblend_core.kv import DonorKv, KvShape, LearnedShift, PagedKv, Rotation, SlotTable
 from semblend_core.kv.pool import KvPool
 from semblend_core.recompute import MeanShift
 
@@ -31,6 +31,9 @@ class KvMemory(Protocol):
     token_bytes: int
     """Bytes of one token, all layers, K and V."""
     device: torch.device
+    shape: KvShape
+    learned: LearnedShift | None
+    """The correction that was fitted for the weights whose KV this is."""
 
     def gather(self, block_ids: Sequence[int], tokens: int) -> DonorKv:
         """A copy of the first ``tokens`` of a sequence."""
@@ -53,7 +56,15 @@ class PagedMemory:
     def __init__(self, views: PagedKv, rotation: Rotation) -> None:
         self._pool = KvPool(views, rotation)
         self.block_size, self.layers, self.device = views.block_size, views.layers, views.device
-        self.token_bytes = self._pool.token_bytes
+        self.token_bytes, self.shape = self._pool.token_bytes, self._pool.shape
+
+    @property
+    def learned(self) -> LearnedShift | None:
+        return self._pool.learned
+
+    @learned.setter
+    def learned(self, learned: LearnedShift | None) -> None:
+        self._pool.learned = learned
 
     def gather(self, block_ids: Sequence[int], tokens: int) -> DonorKv:
         return self._pool.take(self._table(block_ids), tokens)

@@ -7,13 +7,15 @@ must agree with itself wherever it holds a token twice.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DonorKv, Rotation, RotationProof
-from semblend_core.recompute import MeanShift
+from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving.worker.memory import KvMemory
 
 
@@ -44,9 +46,8 @@ def of_the_way_in(memory: KvMemory, rotation: Rotation, unused_block: int) -> st
 
 def _compile_correction(memory: KvMemory, unused_block: int) -> None:
     """Its first use would otherwise hold up a step."""
-    correction = memory.correction(
-        [unused_block], [Span(0, "noise", 0, 2)], np.zeros(1, np.int64), MeanShift(1.0, min_rows=1)
-    )
+    shift = replace(ROW_SHIFT, min_rows=1)
+    correction = memory.correction([unused_block], [Span(0, "noise", 0, 2)], np.zeros(1, np.int64), shift)
     for layer in range(memory.layers):
         correction.apply(layer)
 

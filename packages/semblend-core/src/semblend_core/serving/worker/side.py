@@ -80,6 +80,7 @@ class WorkerSide:
         """
         with self._lock:
             self._least_weights = self._news.weights = self._weights + 1
+        self._memory.learned = None  # It was fitted for the weights before.
 
     def load(self, work: StepWork) -> None:
         self._weights = max(self._weights, work.weights)

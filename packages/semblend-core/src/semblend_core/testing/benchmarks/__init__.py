@@ -3,7 +3,7 @@
 An adapter's script makes the engine, and hands it to the ``run`` of one of these modules.
 """
 
-from semblend_core.testing.benchmarks import conversation, hostile, never_slower, proving, saturation
+from semblend_core.testing.benchmarks import conversation, fidelity, hostile, never_slower, proving, saturation
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
 from semblend_core.testing.benchmarks.prompts import Material, Prompts, add_prompt_options
@@ -20,6 +20,7 @@ __all__ = [
     "bootstrapped",
     "conversation",
     "deliver",
+    "fidelity",
     "hostile",
     "never_slower",
     "options_of",

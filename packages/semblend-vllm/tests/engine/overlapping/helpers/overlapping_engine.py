@@ -65,6 +65,7 @@ class Overlapping:
         self.side = getattr(self.scheduler.connector, "scheduler_side", None)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.worker = PaperWorker(blocks)
+        self.worker.tells_all_rows = not slots_of_their_own
         self.worker.tenant_of = lambda request_id: self.scheduler.requests[request_id].cache_salt
         self.depth = 2 if overlapping else 1
         self.in_flight: deque[tuple[Any, Any]] = deque()
@@ -122,7 +123,9 @@ class Overlapping:
     def schedule(self) -> Any:
         output = self.scheduler.schedule()
         lives = map(self.side.requests.get, output.num_scheduled_tokens) if self.side is not None else ()
-        self.worker.may_be_approximate |= {life.request_id for life in lives if life is not None and life.taken}
+        named = [life for life in lives if life is not None]
+        in_place = {life.request_id for life in named if life.taken or life.approximate_from is not None}
+        self.worker.may_be_approximate |= in_place
         for request_id, tokens in output.num_scheduled_tokens.items():
             self.computed[request_id.split("#")[0]] += tokens
         self.in_flight.append((output, self.worker.run(output)))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+import torch
+from vllm.v1.outputs import KVConnectorOutput, LogprobsTensors, ModelRunnerOutput
 
 from semblend_core import DeclineReason, SelfTestResult, SelfTestState, tenant_of_salt
 from semblend_core.serving import Landed
@@ -47,6 +48,8 @@ class Written:
     tokens: list[int]
     blocks: list[int]
     computed: int
+    logprobs: int | None = None
+    """Asked for, of each token of its prompt."""
 
     def slots(self, end: int) -> Any:
         first = np.asarray(self.blocks, np.int64)[:, None] * BLOCK
@@ -74,6 +77,10 @@ class PaperWorker:
         """Of a load, a correction or a probe."""
         self.says_nothing: Callable[[Any], bool] = lambda order: False
         """Of a probe: neither scores nor that there are none."""
+        self.strays = False
+        """Whether it finds another token likeliest behind approximate KV."""
+        self.tells_all_rows = True
+        """Of a prompt whose logprobs are asked for, as one of vLLM's runners does; the other: of what it computed."""
         self._self_test = {0: SelfTestResult(SelfTestState.PASSED)}
         self._lost: dict[Any, Any] = {}
 
@@ -92,9 +99,11 @@ class PaperWorker:
             self._correct(correction, news)
         # What comes first in a prompt is written first, as in each layer of a forward.
         ids = sorted(output.num_scheduled_tokens, key=lambda request_id: self._batch[request_id].computed)
+        starts = {request_id: self._batch[request_id].computed for request_id in ids}
         sampled = {request_id: self._compute(request_id, output.num_scheduled_tokens[request_id]) for request_id in ids}
         for probe in work.probes:
             self._probe(probe, output, news)
+        scored = [each for each in ids if self._batch[each].logprobs is not None and sampled[each]]
         for capture in work.captures:
             self._capture(capture, news)
         order = list(output.num_scheduled_tokens)
@@ -102,6 +111,7 @@ class PaperWorker:
             req_ids=order,
             req_id_to_index={request_id: number for number, request_id in enumerate(order)},
             sampled_token_ids=[sampled[request_id] for request_id in order],
+            prompt_logprobs_dict={request_id: self._scores(request_id, starts[request_id]) for request_id in scored},
             kv_connector_output=KVConnectorOutput(kv_connector_worker_meta=news),
         )
 
@@ -120,7 +130,8 @@ class PaperWorker:
             self._batch.pop(request_id, None)
         for new in output.scheduled_new_reqs:
             tokens = new.prefill_token_ids or new.prompt_token_ids
-            self._batch[new.req_id] = Written(list(tokens), list(new.block_ids[0]), new.num_computed_tokens)
+            asked = new.sampling_params.prompt_logprobs
+            self._batch[new.req_id] = Written(list(tokens), list(new.block_ids[0]), new.num_computed_tokens, asked)
         going_on = output.scheduled_cached_reqs
         for request_id, blocks, computed in zip(
             going_on.req_ids, going_on.new_block_ids, going_on.num_computed_tokens, strict=True
@@ -183,6 +194,22 @@ class PaperWorker:
             return []
         sequence.tokens.append(next_token(sequence.tokens) if right else GARBAGE)
         return sequence.tokens[-1:]
+
+    def _scores(self, request_id: str, start: int) -> LogprobsTensors:
+        """The likeliest token behind each of a prompt's; in front of it the token that stands there."""
+        sequence = self._batch[request_id]
+        prompt = sequence.tokens[:-1]
+        rows = LogprobsTensors.empty_cpu(len(prompt) - 1, sequence.logprobs + 1)
+        for at, slot in enumerate(sequence.slots(len(prompt) - 1)[start:], start=start):
+            astray = self.strays and self._digests[slot] == APPROXIMATE
+            likeliest = next_token(prompt[: at + 1]) + astray
+            rows.logprob_token_ids[at] = torch.tensor(
+                [prompt[at + 1], *range(likeliest, likeliest + sequence.logprobs)]
+            )
+            rows.logprobs[at] = torch.log(torch.tensor([0.5, *(0.5**n for n in range(1, sequence.logprobs + 1))]))
+        if self.tells_all_rows:
+            return rows
+        return LogprobsTensors(rows.logprob_token_ids[start:], rows.logprobs[start:], rows.selected_token_ranks[start:])
 
     def _holds(self, sequence: Written, slots: Any, known: Any, *, approximate: bool) -> bool:
         end = len(slots)

@@ -1,0 +1,119 @@
+"""How far do answers with reuse stray from cold ones, inside the engine? By forced text, so sampling does not matter.
+
+The engine answers a prompt cold. Then it is asked for each token of that answer behind the same prompt with reuse: it
+goes on from what it computed first, so all steps see one prefill.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from semblend_core.testing.benchmarks.engine import EngineUnderTest
+from semblend_core.testing.benchmarks.paired import bootstrapped
+from semblend_core.testing.benchmarks.prompts import DONOR_INSTRUCTION, HEADER, Material, Prompts
+from semblend_core.testing.benchmarks.script import as_text
+from semblend_core.testing.for_adapters import divergence
+
+QUOTED = 40
+"""Tokens of a passage that the prompt ends with: fewer than the shortest span. What follows them stands in it."""
+
+
+@dataclass
+class Strayed:
+    """Of all cases of one kind."""
+
+    kl: list[float] = field(default_factory=list)
+    """Mean over the forced tokens, in nats."""
+    top_1: list[float] = field(default_factory=list)
+    """Share of them whose most likely token is the same."""
+    reused: list[float] = field(default_factory=list)
+    """Share of the prompt that was not computed."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cases", type=int, default=10, help="of each kind")
+    parser.add_argument("--size", type=int, default=6000, help="tokens of a prompt")
+    parser.add_argument("--passages", type=int, default=10)
+    parser.add_argument("--answer", type=int, default=16, help="tokens of forced text")
+    parser.add_argument("--top", type=int, default=20, help="log-probabilities that are compared")
+
+
+def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
+    """Needs real weights, and ``--text`` for prompts that mean something."""
+    kinds: dict[str, Callable[[Prompts, argparse.Namespace], Material]] = {
+        "one document": one_document,
+        "composite": composite,
+        "reorder": reorder,
+    }
+    result: dict[str, Any] = {"engine": engine.name, "options": as_text(options)}
+    for kind, made in kinds.items():
+        strayed = Strayed()
+        for number in range(options.cases):
+            _add_case(strayed, engine, made(prompts, options), options, f"{kind} {number}")
+        figures = {name: bootstrapped(values, np.mean) for name, values in asdict(strayed).items()}
+        print(kind, *(f"{name} {figure}" for name, figure in figures.items()), sep="; ", flush=True)
+        result[kind] = {name: asdict(figure) for name, figure in figures.items()} | {"all": asdict(strayed)}
+    return result
+
+
+def _add_case(
+    strayed: Strayed, engine: EngineUnderTest, material: Material, options: argparse.Namespace, salt: str
+) -> None:
+    for donor in material.donors:
+        engine.ask([donor], salt=salt)
+    engine.settle()
+    prompt = material.recipient()
+    (cold,) = engine.ask([prompt], salt=f"{salt}, cold", reuse=False, output_tokens=options.answer, top=options.top)
+    steps = []
+    for said in range(len(cold.tokens)):
+        (answer,) = engine.ask([[*prompt, *cold.tokens[:said]]], salt=salt, top=options.top)
+        if not said:
+            strayed.reused.append(answer.cached_tokens / answer.prompt_tokens)
+        steps.append(answer.top[0])
+    pairs = list(zip(cold.top, steps, strict=True))
+    strayed.kl.append(float(np.mean([divergence([ours], [theirs]) for ours, theirs in pairs])))
+    strayed.top_1.append(float(np.mean([_likeliest(ours) == _likeliest(theirs) for ours, theirs in pairs])))
+
+
+def one_document(prompts: Prompts, options: argparse.Namespace) -> Material:
+    """Behind another instruction."""
+    document = prompts.page(options.size)
+    donor = prompts.fresh(DONOR_INSTRUCTION) + document
+    return Material([donor], lambda: [*prompts.fresh(DONOR_INSTRUCTION), *document, *_quoted([document])])
+
+
+def composite(prompts: Prompts, options: argparse.Namespace) -> Material:
+    """Passages of as many earlier prompts."""
+    pages = _pages(prompts, options)
+    donors = [prompts.fresh(DONOR_INSTRUCTION) + page for page in pages]
+    return Material(donors, lambda: _composed(prompts, pages))
+
+
+def reorder(prompts: Prompts, options: argparse.Namespace) -> Material:
+    """The passages of one earlier prompt, the last first."""
+    pages = _pages(prompts, options)
+    donor = prompts.fresh(DONOR_INSTRUCTION) + [token for page in pages for token in page]
+    return Material([donor], lambda: _composed(prompts, pages[::-1]))
+
+
+def _pages(prompts: Prompts, options: argparse.Namespace) -> list[list[int]]:
+    return [prompts.page(options.size // options.passages - HEADER) for _ in range(options.passages)]
+
+
+def _composed(prompts: Prompts, pages: Sequence[list[int]]) -> list[int]:
+    return [token for page in pages for token in (*prompts.fresh(HEADER), *page)] + _quoted(pages)
+
+
+def _quoted(pages: Sequence[list[int]]) -> list[int]:
+    """From the middle of the page in the middle."""
+    page = pages[len(pages) // 2]
+    return page[len(page) // 2 :][:QUOTED]
+
+
+def _likeliest(step: dict[int, float]) -> int:
+    return max(step, key=step.__getitem__)

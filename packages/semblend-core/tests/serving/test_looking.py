@@ -1,0 +1,74 @@
+"""A worker sees in its engine's batch and pool where one request's question looks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from semblend_core.kv import PagedKv, QuestionAttention, Rotation
+from semblend_core.serving import ProbeOrder
+from semblend_core.serving.worker import PagedMemory
+from semblend_core.serving.worker.looking import Look
+
+SIZE, BLOCKS, LAYERS, Q_HEADS, KV_HEADS, DIM = 16, 24, 3, 4, 2, 8
+BLOCK_IDS = [7, 3, 20, 11]
+QUESTION = (50, 60)
+CONFIG = {"model_type": "llama", "hidden_size": Q_HEADS * DIM, "num_attention_heads": Q_HEADS, "rope_theta": 1e4}
+
+
+def slots_of(positions: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(BLOCK_IDS)[positions // SIZE] * SIZE + positions % SIZE)
+
+
+@pytest.fixture
+def pool() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(BLOCKS, 2, SIZE, KV_HEADS, DIM, generator=generator) for _ in range(LAYERS)]
+
+
+@pytest.fixture
+def look(pool: list[torch.Tensor]) -> Look:
+    memory = PagedMemory(PagedKv.from_stacked(pool, 1), Rotation.from_config(CONFIG))
+    return Look(ProbeOrder("r", BLOCK_IDS, QUESTION, range(1, 3)), memory)
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and slots: of others, of the question in two pieces that stand apart, and padding."""
+    first, second = slots_of(np.arange(50, 54)), slots_of(np.arange(54, 60))
+    slots = torch.cat([torch.tensor([80, 81]), second, torch.tensor([90]), first, torch.tensor([-1, -1])])
+    return torch.randn(len(slots), Q_HEADS, DIM, generator=torch.Generator().manual_seed(6)), slots
+
+
+def test_it_finds_the_question_in_the_batch_and_its_keys_in_the_pool(
+    look: Look, pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    queries, slots = batch
+    expected = QuestionAttention(torch.arange(*QUESTION))
+    for layer in look.layers:
+        look.add(layer, queries, slots, 0.5)
+        keys = torch.cat([pool[layer][block, 0] for block in BLOCK_IDS])[: QUESTION[1]]
+        expected.add(torch.cat([queries[9:13], queries[2:8]]), keys, 0.5)
+    scores = look.scores()
+    assert scores is not None
+    assert scores.dtype == np.float16
+    assert expected.totals is not None
+    np.testing.assert_allclose(scores, expected.totals.numpy(), rtol=1e-3)
+
+
+def test_a_layer_that_was_not_seen_leaves_nothing_to_choose_by(
+    look: Look, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    assert look.scores() is None
+    look.add(1, *batch, 0.5)
+    assert look.scores() is None
+
+
+def test_nor_does_a_pool_that_holds_no_numbers(
+    look: Look, pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    pool[1][3] = torch.nan
+    for layer in look.layers:
+        look.add(layer, *batch, 0.5)
+    assert look.scores() is None
