@@ -154,8 +154,15 @@ class GivenRows(RecomputePolicy):
         return Selection(chosen)
 
 
-@pytest.mark.parametrize("probed", [False, True], ids=["without a probe", "by a probe"])
-@pytest.mark.parametrize("name", list(CASES)[1:])
+@pytest.mark.parametrize(
+    ("name", "probed"),
+    [
+        ("passages in another order", True),
+        ("passages of four requests", False),
+        pytest.param("passages in another order", False, marks=pytest.mark.exhaustive),
+        pytest.param("passages of four requests", True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_after_prefill_the_pool_holds_the_kv_that_the_reference_engine_holds(
     running: RunningEngine, reference: ReferenceEngine, name: str, probed: bool
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +96,7 @@ def test_where_it_shows_nothing_the_tier_has_its_other_rows_and_soon_nobody_asks
     def fails(look: Look, layer: Any, queries: Any) -> None:
         raise RuntimeError("a fault that the test asked for")
 
+    caplog.set_level(logging.WARNING)
     monkeypatch.setattr(Look, "layer_has_attended", fails)
     for number in range(MOST_FAILED_PROBES + 2):
         request = rig.submit(prompt_of((2, 0, 3, 1), 30 + 10 * number), f"asked-{number}")

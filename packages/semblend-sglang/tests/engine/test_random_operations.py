@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from semblend_core.serving import Scored
 from semblend_core.testing import passage
 from semblend_sglang.scheduler.requests import TreeKey
 
@@ -38,7 +40,11 @@ MOST_STEPS_TO_THE_END = 200
 class Operations(RuleBasedStateMachine):
     """Requests are mixed from few passages, so that most of them find donors, in a pool that holds only some."""
 
-    SETTINGS: ClassVar[dict[str, Any]] = {"lookup_budget_ms": 10_000.0, "min_saved_tokens": 16}
+    SETTINGS: ClassVar[dict[str, Any]] = {
+        "lookup_budget_ms": 10_000.0,
+        "min_saved_tokens": 16,
+        "quality_share": 1.0,
+    }
     new_rig: Callable[..., Any]
     options: dict[str, Any]
     happened: Counter[str]
@@ -177,6 +183,37 @@ class Operations(RuleBasedStateMachine):
             assert not waits_for_purged, f"{life.request_id} counts on what was purged"
         self.approximate = [(prompt, key) for prompt, key in self.approximate if key.cache_salt != salt]
 
+    @precondition(lambda self: not (self.rig.running or self.rig.waiting or self.rig.chunked or self.rig.is_paused))
+    @rule()
+    def compare(self) -> None:
+        """What an idle SGLang does next with an answer that was served."""
+        found = self.rig.side.comparing.next_order()
+        if found is None:
+            return
+        comparison, order = found
+        self.count += 1
+        request = self.rig.submit(
+            order.token_ids.tolist(), f"own-{self.count}", wish="off", salt=order.asker.key.cache_salt
+        )
+        if order.scored_from is not None:
+            request.return_logprob, request.logprob_start_len = True, order.scored_from
+        order.begin(request)
+        while request in self.rig.waiting or request is self.rig.chunked:
+            before = len(self.rig.waiting), self.rig.chunked and self.rig.chunked.extend_end
+            self.step(rounds=1)
+            if (len(self.rig.waiting), self.rig.chunked and self.rig.chunked.extend_end) == before:
+                break
+        scores = None
+        if request in self.rig.running:
+            self.rig.finish(request)
+            size = comparison.answer.size
+            scores = Scored(np.zeros((size, 1), np.int64), np.full((size, 1), -0.1))
+        else:
+            self.rig.abort(request)
+        self.rig.side.comparing.computed(comparison, order, scores if order.scored_from is not None else None)
+        news = self.rig.side.guard.news.take()
+        self.happened.update({} if news is None else news["results"])
+
     @rule(tokens=st.integers(1, 200))
     def evict(self, tokens: int) -> None:
         self.rig.evict(tokens)
@@ -258,6 +295,8 @@ class Operations(RuleBasedStateMachine):
         self.serve_all()
         self.go_on(0, [], "same", "on")
         self.serve_all()
+        while self.rig.side.comparing.has_work:
+            self.compare()
         self.fail_the_next_move()
         self.submit([5, 0], 10, None, "on")
         self.serve_all()
@@ -299,7 +338,7 @@ class Operations(RuleBasedStateMachine):
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.exhaustive)])
 def test_accounts_close_whatever_happens(new_rig: Callable[..., Any], options: dict[str, Any], examples: int) -> None:
     happened = what_happens(new_rig, options, examples)
-    seen = ["materialized", "load_failed", "discovery_only", "taken in place", "changed", "purged"]
+    seen = ["materialized", "load_failed", "discovery_only", "taken in place", "changed", "purged", "compared"]
     seen += ["probes that chose"] if options.get("quality_tier") == "balanced" else []
     assert all(happened[what] for what in seen), happened
     if examples > 100:

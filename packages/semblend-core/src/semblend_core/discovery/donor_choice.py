@@ -2,7 +2,7 @@
 
 The KV of a passage carries what stood before it, so a donor that read alike there is closer to a cold prefill. Pieces
 keep their place and length: only who gives them changes. Work is bounded, and done for all pieces at once: one
-fingerprint of each leads to a few other donors, and of a thousand tokens before the piece there a sample is looked at.
+fingerprint of each leads to a few other donors, and a sample of what stands before the piece there is looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semblend_core.contract import TokenIds
 from semblend_core.discovery.fingerprint_chains import FingerprintChains, Links
 from semblend_core.discovery.runs import DonorColumns, Ints, Run
 
-REACH_TOKENS = 1024
+REACH_TOKENS = 512
 """How far back text is compared: beyond the passage before."""
 AT_THE_FRONT = 96
 """Where a piece stands behind fewer tokens than this, here as in its donor, no other donor can be much better."""
@@ -29,9 +29,10 @@ CLEARLY = 1 / 8
 """Likeness by which a donor must be ahead of another to be preferred: unrelated texts share common words, too."""
 _BUCKETS = 8192
 """Token ids are told apart by their last bits: what collides is little, and alike for all donors."""
+_NOBODY = -2
 _BACK = np.arange(-REACH_TOKENS, 0)
-_SAMPLED_BACK = _BACK.reshape(-1, 128)[:, -8:].ravel()
-"""Of a donor's text a sixteenth is looked at, in runs of eight, since each place costs a cache line."""
+_SAMPLED_BACK = _BACK.reshape(-1, 64)[:, -8:].ravel()
+"""Of a donor's text an eighth is looked at, in runs of eight, since each place costs a cache line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,26 +102,32 @@ class DonorChoice:
         donor_starts[:, 0] = own_starts
         likeness = context_likeness(self._prompt, starts, self._donors, numbers, donor_starts)
         ahead = (likeness.max(axis=1) > likeness[:, 0] + CLEARLY).tolist()
+        if not any(ahead):
+            return [*pieces]
+        options = [*zip(likeness.tolist(), numbers.tolist(), donor_starts.tolist(), strict=True)]
         chosen: list[Run] = []
-        for at, run in enumerate(pieces):
-            if ahead[at] or chosen != pieces[:at]:
-                options = zip(likeness[at].tolist(), numbers[at].tolist(), donor_starts[at].tolist(), strict=True)
-                run = self._best(run, [*options], chosen[-1].donor if chosen else -1)
+        previous = _NOBODY  # Only once a piece has moved: the cover itself has chosen by who came before.
+        for number, (run, (values, donors, begins)) in enumerate(zip(pieces, options, strict=True)):
+            best = 0
+            if ahead[number] or previous in donors:
+                best = self._best(run, values, donors, begins, previous)
+            if best:
+                run = run._replace(donor=self._donors.serial.item(donors[best]), donor_start=begins[best])
+            if best or previous != _NOBODY:
+                previous = donors[best]
             chosen.append(run)
         return chosen
 
-    def _best(self, run: Run, options: list[tuple[float, int, int]], previous: int) -> Run:
-        """``options``: (likeness, donor, where the piece would begin in it), the piece's own first."""
-        own = options[0]
+    def _best(self, run: Run, values: list[float], donors: list[int], begins: list[int], previous: int) -> int:
+        """Which of the options, of which the first is the piece's own and the others begin with the newest."""
+        left: list[int] = [*range(len(values))]
         while True:
-            enough = max(options)[0] - CLEARLY
-            serials = {option: self._donors.serial.item(option[1]) for option in options if option[0] >= enough}
-            best = max(serials, key=lambda option: (serials[option] == previous, option == own, serials[option]))
-            if best == own:
-                return run
-            if self._holds(run, *best[1:]):
-                return run._replace(donor=serials[best], donor_start=best[2])
-            options = [option for option in options if option != best]
+            enough = max(values[at] for at in left) - CLEARLY
+            alike = [at for at in left if values[at] >= enough]
+            best: int = next((at for at in alike if donors[at] == previous), alike[0])
+            if best == 0 or self._holds(run, donors[best], begins[best]):
+                return best
+            left.remove(best)
 
     def _holds(self, run: Run, donor: int, donor_start: int) -> bool:
         length = run.end - run.start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -31,6 +32,8 @@ from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.pool import slot_pool_of
 
+ADD_ONE_REQUEST = inspect.unwrap(PrefillAdder.add_one_req)
+"""SGLang's own. A test that started an engine has left SemBlend's hook around it in this process."""
 TRUSTING = {"sharing": "all", "cached_tokens": "exact"}
 
 
@@ -145,7 +148,7 @@ class Rig(ToyModel):
                 continue
             self.before_admission(request)
             verdict = hooks.add_one_request(
-                PrefillAdder.add_one_req,
+                ADD_ONE_REQUEST,
                 adder,
                 request,
                 has_chunked_req=self.chunked is not None,
