@@ -151,8 +151,10 @@ def measure(engine: ReferenceEngine, case: Case, options: argparse.Namespace) ->
         donors[name] = engine.capture(engine.prefill(prompt[:end], room=0).workspace, end)
     found = {}
     for name, (policy, budget) in arms(plan, options.budget, engine.learned is not None).items():
+        # An engine's probe is a whole step. CacheBlend's rule goes on from its first layers, as its authors run it.
+        whole = not isinstance(policy, KVDeviation)
         reused = prefill_reusing(
-            engine, tokens, plan, donors, policy, budget, truth=(cold, forced), whole_steps=True, room=forced.size
+            engine, tokens, plan, donors, policy, budget, truth=(cold, forced), whole_steps=whole, room=forced.size
         )
         other = engine.score(reused.prefill, forced).log_softmax(-1)
         found[name] = {
