@@ -7,9 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from semblend_core import Namespace
 from semblend_core.kv.store import DonorKey, DonorStore, Gone, StoreDecline, Tier
+from semblend_core.kv.store.kv_spec import KvSpec
+from semblend_core.kv.store.memory_tiers import HostTier
+from semblend_core.kv.store.tier import Source
 from semblend_core.kv.store.vocabulary import Miss
 
 OpenStore = Callable[..., DonorStore]
@@ -110,6 +114,22 @@ def test_a_pinned_donor_sends_the_newcomer_down(kit: Any, open_store: OpenStore,
         assert tiers(store, namespace, "ab") == [Tier.DEVICE, Tier.HOST]
     assert store.stats().tiers[Tier.DEVICE].declines == {StoreDecline.NO_ROOM: 1}
     assert store.stats().declines == {}, "it was kept, only not there"
+
+
+def test_a_slab_that_another_thread_pins_meanwhile_is_room(
+    kit: Any, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = HostTier(MIB, MIB, torch.device("cpu"))
+    take = tier.pool.take
+
+    def take_and_be_overtaken(sizes: list[int]) -> Any:
+        found = take(sizes)
+        tier.pool.grow()
+        return found
+
+    monkeypatch.setattr(tier.pool, "take", take_and_be_overtaken)
+    source = Source(DonorKey(namespace.digest, "a"), KvSpec.of(kit.kv()), None, lambda layers, side: None, None)
+    assert len(tier.write(source).layers) == kit.kv().layers
 
 
 def test_what_cannot_fit_beside_the_pinned_costs_nobody_his_place(

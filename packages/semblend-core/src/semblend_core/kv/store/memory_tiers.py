@@ -97,9 +97,11 @@ class HostTier(StorageTier):
         sizes = [_extent_bytes(spec)] * spec.layers
         extents = self.pool.take(sizes)
         while extents is None:
-            if not self.grow():
-                raise FragmentedError
+            grown = self.grow()
+            # Asked again even so: another thread may have pinned the last slab since.
             extents = self.pool.take(sizes)
+            if extents is None and not grown:
+                raise FragmentedError
         return HostStorage(tuple(self._layer(extent, spec) for extent in extents), tuple(extents))
 
     def _layer(self, extent: Extent, spec: KvSpec) -> LayerTensors:
