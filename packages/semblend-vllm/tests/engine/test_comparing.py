@@ -41,7 +41,7 @@ def be_idle(engine: Any) -> None:
 
 def passages(number: int) -> list[str]:
     source = random.Random(number)
-    return [" ".join(source.choice(WORDS.split()) for _ in range(60)) + "." for _ in range(4)]
+    return [" ".join(source.choice(WORDS.split()) for _ in range(90)) + "." for _ in range(4)]
 
 
 def ask_about(engine: Any, number: int) -> Any:
@@ -57,13 +57,13 @@ def ask_about(engine: Any, number: int) -> Any:
 def test_an_answer_is_compared_while_nobody_waits(engine: Any, comparing: Any) -> None:
     before = engine.stats()
     answer = ask_about(engine, 0)
-    assert answer.cached_tokens > 200
+    assert answer.cached_tokens > 300
     be_idle(engine)
     assert comparing.heard == {"compared": 1}
     assert 0 <= comparing.agreements[0] <= 1
     after = engine.stats()
     assert after.lookups == before.lookups + 2, "the donor's and the request's"
-    assert after.background_tokens > before.background_tokens + 200
+    assert after.background_tokens > before.background_tokens + 300
     engine.check_integrity()
 
 
