@@ -111,21 +111,6 @@ def test_where_it_shows_nothing_the_tier_has_its_other_rows_and_soon_nobody_asks
     assert any("no more probes" in record.message for record in caplog.records)
 
 
-def test_a_question_that_comes_in_pieces_is_not_waited_for(rig: Any) -> None:
-    rig.chunk = 640
-    rig.submit(passage(91, 380), "in front of it")
-    request = rig.submit([*prompt_of((2, 0, 3, 1), 30), *passage(90, 88)], "asked")
-    rig.step()
-    assert rig.chunked is request
-    assert probes(rig) == {ProbeEnd.FAILED: 1}
-    assert len(rig.forwards) == 1
-    check(rig, request)
-    while rig.chunked is not None:
-        rig.step()
-    rig.finish(request)
-    rig.check_accounts()
-
-
 def test_rows_are_joined_where_the_batch_has_few_places(new_rig: Callable[..., Any], rig: Any) -> None:
     rig.side.limits = type(rig.side.limits)(rig.side.limits.row_tokens, 9)
     request = rig.submit(prompt_of((2, 0, 3, 1), 30), "asked")
