@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--passages", type=int, default=4, help="of `broken`")
+    parser.add_argument("--about-the-same", type=int, default=4, help="requests of `broken` over the same passages")
     parser.add_argument("--right", type=int, default=20, help="answers of `broken` before the correction breaks")
     parser.add_argument("--most", type=int, default=200, help="answers of `broken` after it broke")
     parser.add_argument("--target", type=float, default=Settings().quality_target)
@@ -143,29 +144,39 @@ def broken(engine: Engine, prompts: Prompts, options: argparse.Namespace) -> dic
         return bool(compare(kind, spending, agreement))
 
     guard._controller.compared = compared
+    pages: list[list[int]] = []
     for number in range(options.right + options.most):
         if number == options.right:
             break_the_correction()
+        salt = f"broken-{number // options.about_the_same}"
+        if number % options.about_the_same == 0:
+            pages = serve_donors(engine, prompts, options, salt)
         agreements.clear()
-        kind, spending = ask_one(engine, prompts, options, guard, f"broken-{number}")
+        spending = ask_one(engine, prompts, options, pages, salt)
         be_idle(engine)
         # What is served cold agrees with itself.
-        rows.append({"kind": kind, "spending": spending, "agreement": agreements[0] if agreements else 1.0})
+        rows.append({"spending": spending, "agreement": agreements[0] if agreements else 1.0})
         print(f"{number}: {rows[-1]}", flush=True)
     return verdict(rows, options) | {"comparisons": counted, "rows": rows}
 
 
-def ask_one(engine: Engine, prompts: Prompts, options: argparse.Namespace, guard: Any, salt: str) -> tuple[str, float]:
-    """Passages of several prompts, as they were written, in an order of their own."""
+def serve_donors(engine: Engine, prompts: Prompts, options: argparse.Namespace, salt: str) -> list[list[int]]:
+    """Passages as they were written, each in a prompt of its own."""
     length = (options.tokens - 64) // options.passages - 16
     pages = [prompts.page(length) for _ in range(options.passages)]
     serve(engine, [prompts.page(48) + page + prompts.page(16) for page in pages], options, salt, output=1)
     engine.settle()
-    recipient = [token for page in reversed(pages) for token in prompts.page(16) + page] + prompts.page(64)
-    before = guard._spendings()
-    serve(engine, [recipient], options, salt)
+    return pages
+
+
+def ask_one(engine: Engine, prompts: Prompts, options: argparse.Namespace, pages: list[list[int]], salt: str) -> float:
+    """One request over all of them. What its kind of plan spends; 0: it is declined."""
+    pages.reverse()
+    recipient = [token for page in pages for token in prompts.page(16) + page] + prompts.page(64)
     kind = "few_places" if options.passages <= 4 else "many_places"
-    return kind, before[kind]
+    spending = float(engine.side.guard._spendings()[kind])
+    serve(engine, [recipient], options, salt)
+    return spending
 
 
 def break_the_correction() -> None:
