@@ -120,6 +120,7 @@ MODULE_NAMES = {
     "semblend_core.serving": [
         "ANSWER_TOKENS",
         "LIKELIEST",
+        "MOST_FAILED_PROBES",
         "Arrival",
         "CaptureOrder",
         "Claim",
@@ -140,6 +141,7 @@ MODULE_NAMES = {
         "Opening",
         "Part",
         "ProbeOrder",
+        "ProbeTrust",
         "Probing",
         "QualityGuard",
         "RequestBook",

@@ -10,8 +10,8 @@ import pytest
 from toy_model import exact_numbers
 
 from semblend_core import ProbeEnd
+from semblend_core.serving import MOST_FAILED_PROBES
 from semblend_core.testing import passage
-from semblend_sglang.scheduler.fitting import MOST_FAILED_PROBES
 from semblend_sglang.worker.looking import Look
 
 PARTS = [passage(seed, 300) for seed in range(10, 14)]

@@ -33,7 +33,7 @@ from semblend_vllm.compat.support import configure, why_not_inside_another, why_
 from semblend_vllm.compat.timing import cost_identity
 from semblend_vllm.compat.versions import installed_version, why_refused
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
-from semblend_vllm.scheduler.requests import Follower, Served
+from semblend_vllm.scheduler.requests import Follower, Served, identity_of_weights_in
 from semblend_vllm.scheduler.side import SchedulerSide
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         rank = kv_memory.tensor_parallel_rank()
         rotation = Rotation.from_config(self._config.model_config.hf_text_config)
         memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
-        folder, weights = self.settings.corrections_dir, partial(kv_memory.identity_of_weights_in, self._config)
+        folder, weights = self.settings.corrections_dir, partial(identity_of_weights_in, self._config)
         memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device)
         worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), memory, rotation, rank)
         reason = kv_memory.why_no_correction(self._config, kv_caches)

@@ -18,7 +18,7 @@ import pytest
 
 from semblend_core import Plan, ProbeEnd, Row, RowKind, as_token_ids, donor_id_of
 from semblend_core.recompute import RecomputePolicy, Selection
-from semblend_core.serving import Claim
+from semblend_core.serving import Claim, ProbeTrust
 from semblend_vllm.scheduler.rows import RowRoom
 
 MOST_ERROR = 1e-3
@@ -169,7 +169,9 @@ def test_the_same_plan_leaves_the_same_kv(
 ) -> None:
     salt = request.node.name
     donors = donors_of(engine, prompts, salt)
-    monkeypatch.setattr(engine.side.admission, "_settings", replace(engine.side.admission._settings, **settings))
+    admission = engine.side.admission
+    monkeypatch.setattr(admission, "_settings", replace(admission._settings, **settings))
+    monkeypatch.setattr(admission, "probes", ProbeTrust(admission._settings))
     if not at_once:
         monkeypatch.setattr(engine.side.admission, "room", RowRoom(64, 8))
     before = engine.stats().probes.get(ProbeEnd.CHOSE, 0)

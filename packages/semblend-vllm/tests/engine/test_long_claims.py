@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from semblend_core.serving import Claim
+from semblend_core.serving import Claim, ProbeTrust
 from semblend_vllm.scheduler.rows import RowRoom
 
 STEP = 128
@@ -24,7 +24,7 @@ def narrow(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The engine, with little room for rows in a step, and no probes."""
     admission = engine.side.admission
     monkeypatch.setattr(admission, "room", RowRoom(STEP, 8))
-    monkeypatch.setattr(admission, "_settings", replace(admission._settings, probe="never"))
+    monkeypatch.setattr(admission, "probes", ProbeTrust(replace(admission._settings, probe="never")))
     return engine
 
 

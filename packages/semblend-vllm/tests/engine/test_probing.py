@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from semblend_core import ProbeEnd
-from semblend_core.serving import Claim
+from semblend_core.serving import Claim, ProbeTrust
 from semblend_core.serving.worker import Look
 
 PASSAGES = [
@@ -35,7 +34,7 @@ def probes(engine: Any, end: ProbeEnd) -> int:
 
 
 @pytest.fixture
-def choices(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Claim, np.ndarray, Claim]]]:
+def choices(engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Claim, np.ndarray, Claim]]:
     """Claims with what their probes showed, and what was made of it."""
     seen: list[tuple[Claim, np.ndarray, Claim]] = []
     choose = engine.side.admission.choose
@@ -46,13 +45,13 @@ def choices(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple
         return chosen
 
     monkeypatch.setattr(engine.side.admission, "choose", noted)
-    yield seen
-    engine.side.admission._failed_probes = 0
+    monkeypatch.setattr(engine.side.admission, "probes", ProbeTrust(engine.side.admission._settings))
+    return seen
 
 
 def without_probes(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    never = replace(engine.side.admission._settings, probe="never")
-    monkeypatch.setattr(engine.side.admission, "_settings", never)
+    admission = engine.side.admission
+    monkeypatch.setattr(admission, "probes", ProbeTrust(replace(admission._settings, probe="never")))
 
 
 def positions(claim: Claim) -> np.ndarray:

@@ -39,7 +39,7 @@ from semblend_core.serving.messages import (
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName
-from semblend_core.serving.probing import Probing, probing_of
+from semblend_core.serving.probing import MOST_FAILED_PROBES, ProbeTrust, Probing, probing_of
 from semblend_core.serving.quality_guard import ANSWER_TOKENS, LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
@@ -51,6 +51,7 @@ from semblend_core.serving.wishes import Wish
 __all__ = [
     "ANSWER_TOKENS",
     "LIKELIEST",
+    "MOST_FAILED_PROBES",
     "Arrival",
     "CaptureOrder",
     "Claim",
@@ -71,6 +72,7 @@ __all__ = [
     "Opening",
     "Part",
     "ProbeOrder",
+    "ProbeTrust",
     "Probing",
     "QualityGuard",
     "RequestBook",

@@ -6,17 +6,22 @@ question looks. By that the tier's policy chooses rows. A second step computes t
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import NoReturn
 
-from semblend_core.contract import Plan
+from semblend_core.contract import Plan, ProbeEnd
 from semblend_core.recompute import Pooling, Recompute, Scores, TierChoice, choose_policy
-from semblend_core.settings import QualityTier
+from semblend_core.settings import QualityTier, Settings
+
+logger = logging.getLogger(__name__)
 
 MOST_QUESTION_TOKENS = 128
 """Whose attention is scored: the last of the prompt."""
 POOLING: Pooling = "max"
 """A token counts by what one head of one of them pays to it."""
+MOST_FAILED_PROBES = 3
+"""In a row. Each has cost its request a step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +77,24 @@ def probing_of(
     except NotImplementedError:
         return None  # It wants to see what engines do not show.
     return None  # The probe alone would cost all that the tier may spend.
+
+
+class ProbeTrust:
+    """Whether an engine goes on probing: not where it is switched off, nor behind several that have shown nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._wanted, self._failed = settings.probe == "auto", 0
+
+    @property
+    def is_on(self) -> bool:
+        return self._wanted and self._failed < MOST_FAILED_PROBES
+
+    def ended(self, end: ProbeEnd) -> None:
+        if not self.is_on:
+            return  # Of one that was under way when they were given up.
+        self._failed = self._failed + 1 if end is ProbeEnd.FAILED else 0
+        if self._failed == MOST_FAILED_PROBES:
+            logger.warning("no more probes: %d in a row have shown nothing", MOST_FAILED_PROBES)
 
 
 class _EngineProbe:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from semblend_core import DeclineReason, Plan, ProbeEnd, Settings, Span
-from semblend_core.serving import Claim, CostGate, claim_by_tier
+from semblend_core import DeclineReason, Plan, Settings, Span
+from semblend_core.serving import Claim, CostGate, ProbeTrust, claim_by_tier
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
 
-logger = logging.getLogger(__name__)
-
-MOST_FAILED_PROBES = 3
-"""In a row. Each has cost its batch a forward."""
 PROBED_RUN = 8
 """Tokens that a probe chooses at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 
@@ -49,20 +44,13 @@ class Fitting:
         self._spending = spending
         self._settings, self._donors, self._limits = settings, donors, limits
         self._page_size, self._costs = page_size, costs
-        self._probe_layers = probe_layers if settings.probe == "auto" else None
-        self._failed_probes = 0
+        self._probe_layers, self.probes = probe_layers, ProbeTrust(settings)
 
     def claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
         if not self._donors.are_of_same_tokens(life, plan):
             return DeclineReason.INTERNAL_ERROR
         life.first_span = plan.first_approximate_token
         return self._costs.choose(life.request_id, life.namespace, plan, self._within_batch)
-
-    def probe_ended(self, end: ProbeEnd) -> None:
-        self._failed_probes = self._failed_probes + 1 if end is ProbeEnd.FAILED else 0
-        if self._failed_probes == MOST_FAILED_PROBES:
-            logger.warning("no more probes: %d in a row have shown nothing", MOST_FAILED_PROBES)
-            self._probe_layers = None
 
     def _within_batch(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
         claim = claim_by_tier(
@@ -72,7 +60,7 @@ class Fitting:
             limit=self._settings.recompute_limit,
             correcting=True,
             join_within=join_within,
-            probe_layers=self._probe_layers,
+            probe_layers=self._probe_layers if self.probes.is_on else None,
             block=PROBED_RUN,
             spending=self._spending(plan.spans),
         )

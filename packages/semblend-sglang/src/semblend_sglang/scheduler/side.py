@@ -198,7 +198,7 @@ class Side:
 
     def probe_ended(self, end: ProbeEnd) -> None:
         self.provider.note_probe(end)
-        self._fitting.probe_ended(end)
+        self._fitting.probes.ended(end)
 
     def rows_failed(self, requests: Iterable[Any]) -> None:
         """No forward could be made with the rows of these: they compute their claims, and nothing is loaded again."""

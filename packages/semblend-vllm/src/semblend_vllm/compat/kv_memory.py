@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from semblend_core import identity_of_weights
 from semblend_core.kv import PagedKv, Rotation
 from semblend_core.serving.worker import KvMemory, PagedMemory
 from semblend_vllm.compat.cpu_memory import PackedCpuMemory
@@ -27,13 +26,6 @@ def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Ro
     if first.dim() == 5 and 2 in first.shape[:2]:
         return PagedMemory(PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1), rotation)
     raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
-
-
-def identity_of_weights_in(vllm_config: Any) -> str:
-    """Of the weights that vLLM loads."""
-    model = vllm_config.model_config
-    commit = getattr(model.hf_config, "_commit_hash", None)
-    return identity_of_weights(model.model, commit, vllm_config.load_config.load_format)
 
 
 def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:

@@ -132,12 +132,16 @@ def has_room(scheduler: Any, beside: Any = None) -> bool:
     return few and not waiting and all(each.num_computed_tokens >= each.num_prompt_tokens for each in others)
 
 
+def has_replicas(scheduler: Any) -> bool:
+    """They step together, and one that works by itself would make the others step too."""
+    return bool(scheduler.vllm_config.parallel_config.data_parallel_size > 1)
+
+
 def why_not_scored(scheduler: Any) -> str | None:
     """Why prompts of our own cannot be scored here; None: they can."""
     if not scheduler.kv_cache_manager.enable_caching:
         return "vLLM's prefix caching is off"
-    if scheduler.vllm_config.parallel_config.data_parallel_size > 1:
-        # Replicas step together, and one that works by itself would make the others step too.
+    if has_replicas(scheduler):
         return "there are several replicas"
     if getattr(scheduler.vllm_config.cache_config, "kv_sharing_fast_prefill", False):
         return "vLLM gives no logprobs of prompts with --kv-sharing-fast-prefill"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from semblend_core import DeclineReason, Plan, ProbeEnd, SemanticLookupProvider, Settings, Span
+from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings, Span
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
     Arrival,
@@ -13,6 +13,7 @@ from semblend_core.serving import (
     CostGate,
     DonorBook,
     FetchOrders,
+    ProbeTrust,
     RequestBook,
     RoundTime,
     Seeker,
@@ -28,8 +29,6 @@ from semblend_vllm.scheduler.rows import RowRoom
 
 logger = logging.getLogger(__name__)
 
-MOST_FAILED_PROBES = 3
-"""In a row. Each has cost its request a step."""
 PROBED_RUN = 8
 """Tokens that a probe chooses at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 
@@ -51,7 +50,8 @@ class Admission:
         spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
     ) -> None:
         """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
-        self._lineages, self._layers, self._failed_probes, self._spending = lineages, layers, 0, spending
+        self._lineages, self._layers, self._spending = lineages, layers, spending
+        self.probes = ProbeTrust(settings)
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
@@ -147,17 +147,8 @@ class Admission:
 
         A step in which every sequence computes one token may run as one graph, and show nothing.
         """
-        wanted = self._settings.probe == "auto" and self._failed_probes < MOST_FAILED_PROBES
         seen = self._correcting and any(row.length > 1 for row in plan.rows)
-        return wanted and seen and life.request.lora_request is None
-
-    def probe_ended(self, end: ProbeEnd) -> None:
-        if end is not ProbeEnd.FAILED:
-            self._failed_probes = 0
-            return
-        self._failed_probes += 1
-        if self._failed_probes == MOST_FAILED_PROBES:
-            logger.warning("no more probes: %d in a row have shown nothing", MOST_FAILED_PROBES)
+        return self.probes.is_on and seen and life.request.lora_request is None
 
     def choose(self, life: VllmRequest, claim: Claim, scores: Scores) -> Claim:
         """The claim with rows where the question looks, in as many as its place may be held for."""

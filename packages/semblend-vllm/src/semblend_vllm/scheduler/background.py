@@ -29,8 +29,7 @@ class Background:
         """The request under way, the tokens that were exact before it, and whose they are."""
         self._known: tuple[Opening[Any], list[Any]] | None = None
         """The hashes of the opening at hand."""
-        # Replicas step together, and one that works by itself would make the others step too.
-        self._may_work = scheduler.vllm_config.parallel_config.data_parallel_size == 1
+        self._may_work = not compat.has_replicas(scheduler)
 
     @property
     def is_busy(self) -> bool:

@@ -16,13 +16,14 @@ from typing import Any
 
 from semblend_core.serving import Comparison, Wish, contained
 from semblend_vllm.compat import scheduling as compat
+from semblend_vllm.scheduler.background import PIECE_TOKENS
 from semblend_vllm.scheduler.requests import Served, VllmRequest
 from semblend_vllm.scheduler.side import SchedulerSide
 
 logger = logging.getLogger(__name__)
 
-PIECE_TOKENS, PIECE_TOKENS_BESIDE_OTHERS = 1024, 256
-"""Of the cold prompt, computed at a time: whoever comes meanwhile, or decodes beside it, waits for no more."""
+PIECE_TOKENS_BESIDE_OTHERS = 256
+"""Of the cold prompt, computed at a time: whoever decodes beside it waits for no more."""
 MOST_INTERRUPTIONS = 32
 """After which a comparison is given up: the engine has no room."""
 

@@ -147,6 +147,13 @@ def shadows(hashes: Sequence[bytes], name: bytes) -> list[bytes]:
     return [named[at : at + size] for at in range(0, len(named), size)]
 
 
+def identity_of_weights_in(vllm_config: Any) -> str:
+    """Of the weights that vLLM loads."""
+    model = vllm_config.model_config
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    return identity_of_weights(model.model, commit, vllm_config.load_config.load_format)
+
+
 class Follower:
     """Makes the record of a request from vLLM's, by one function for capture and lookup."""
 
@@ -169,7 +176,7 @@ class Follower:
                 ("quantization", str(model.quantization)),
                 ("overrides", str(model.hf_overrides)),
                 ("load_format", str(vllm_config.load_config.load_format)),
-                ("weights", identity_of_weights(model.model, commit, vllm_config.load_config.load_format)),
+                ("weights", identity_of_weights_in(vllm_config)),
             ),
         )
 

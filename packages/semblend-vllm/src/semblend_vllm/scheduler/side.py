@@ -425,7 +425,7 @@ class SchedulerSide:
 
     def _probe_ended(self, end: ProbeEnd) -> None:
         self.provider.note_probe(end)
-        self.admission.probe_ended(end)
+        self.admission.probes.ended(end)
 
     def _add_long_claims(self, work: StepWork, scheduled: dict[str, int]) -> None:
         """Their next rows take what this step has left. While vLLM pauses it has nothing."""

@@ -11,6 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from semblend_core.serving import ProbeTrust
+
 Prompt = list[int]
 MODES: dict[str, dict[str, bool]] = {
     "overlapping": {},
@@ -33,7 +35,8 @@ class Churn:
         self.aborted: set[str] = set()
         engine.worker.fails = lambda order: source.random() < 0.3
         engine.worker.says_nothing = lambda probe: source.random() < 0.1
-        engine.side.admission._failed_probes = 0  # Here they fail far more often than where they are given up.
+        # Here they fail far more often than where they are given up.
+        engine.side.admission.probes = ProbeTrust(engine.side.admission._settings)
 
     def run(self) -> None:
         actions = {
