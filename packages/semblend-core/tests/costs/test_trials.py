@@ -8,11 +8,11 @@ import pytest
 
 from semblend_core.costs import Lookups, Trials
 from semblend_core.costs.trials import (
+    FEWEST_IN_VAIN,
     FIRST_DEAR_TRIAL_AFTER,
     FIRST_LOSING_TRIAL_AFTER,
     FIRST_TRIAL_AFTER,
     LOOK_ONE_IN,
-    MOST_IN_VAIN,
 )
 
 KIND = (1, 2, 3)
@@ -66,16 +66,30 @@ def test_after_one_that_went_well_the_next_is_a_trial_too() -> None:
 
 def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:
     lookups = Lookups()
-    for _ in range(MOST_IN_VAIN):
+    for _ in range(FEWEST_IN_VAIN):
         assert lookups.are_worth_it(2048)
-        lookups.note(2048, paid=False)
+        lookups.note(2048, -3_000)
     assert sum(lookups.are_worth_it(2048) for _ in range(10 * LOOK_ONE_IN)) == 10
     assert lookups.are_worth_it(6144), "another length is another matter"
 
 
 def test_one_that_pays_ends_that() -> None:
     lookups = Lookups()
-    for _ in range(MOST_IN_VAIN):
-        lookups.note(2048, paid=False)
-    lookups.note(2100, paid=True)
+    for _ in range(FEWEST_IN_VAIN):
+        lookups.note(2048, -3_000)
+    lookups.note(2100, 8_000)
     assert all(lookups.are_worth_it(2048) for _ in range(5))
+
+
+@pytest.mark.parametrize(("gain", "are_worth_it"), [(100_000, True), (8_000, False)])
+def test_rare_plans_must_gain_what_the_others_cost(gain: float, are_worth_it: bool) -> None:
+    """One of sixteen pays."""
+    lookups = Lookups()
+    for _ in range(20):
+        lookups.note(2048, gain)
+        for _ in range(15):
+            lookups.note(2048, -3_000)
+    lookups.note(2048, gain)
+    for _ in range(FEWEST_IN_VAIN + 3):
+        lookups.note(2048, -3_000)
+    assert all(lookups.are_worth_it(2048) for _ in range(LOOK_ONE_IN - 1)) is are_worth_it

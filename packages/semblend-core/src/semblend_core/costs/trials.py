@@ -59,15 +59,19 @@ class Trials:
         self._kinds.pop(kind, None)
 
 
-MOST_IN_VAIN = 8
+FEWEST_IN_VAIN = 3
 """Lookups in a row, for prompts of about one length, whose plans did not pay."""
 LOOK_ONE_IN = 8
+NEWEST_COUNTS = 0.25
+"""Of what a lookup of that length is worth: the share of the last one."""
 
 
 class Lookups:
-    """A lookup takes time too. Where plans have not paid lately, few prompts of that length are looked up."""
+    """A lookup takes time too. Where plans have gained less lately, few prompts of that length are looked up."""
 
     def __init__(self) -> None:
+        self._worth: dict[int, float] = {}
+        """By length: what a lookup gains or costs on average, in microseconds."""
         self._in_vain: dict[int, int] = {}
         """By length: plans in a row that did not pay."""
         self._skipped: dict[int, int] = {}
@@ -75,15 +79,17 @@ class Lookups:
     def are_worth_it(self, tokens: int) -> bool:
         """``tokens``: what would be computed without reuse."""
         length = _length(tokens)
-        if self._in_vain.get(length, 0) < MOST_IN_VAIN:
+        if self._in_vain.get(length, 0) < FEWEST_IN_VAIN or self._worth[length] >= 0:
             return True
         self._skipped[length] = (self._skipped.get(length, 0) + 1) % LOOK_ONE_IN
         return self._skipped[length] == 0
 
-    def note(self, tokens: int, paid: bool) -> None:
-        """A plan for a prompt of this length paid, as far as can be told, or did not."""
+    def note(self, tokens: int, gained: float) -> None:
+        """What a plan for a prompt of this length gains, as far as can be told; negative: what it took to find it."""
         length = _length(tokens)
-        self._in_vain[length] = 0 if paid else self._in_vain.get(length, 0) + 1
+        before = self._worth.get(length, gained)
+        self._worth[length] = before + NEWEST_COUNTS * (gained - before)
+        self._in_vain[length] = 0 if gained > 0 else self._in_vain.get(length, 0) + 1
 
 
 def _length(tokens: int) -> int:

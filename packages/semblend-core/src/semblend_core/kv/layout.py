@@ -110,6 +110,17 @@ class PagedKv:
         """The same memory, read and written as fp8 with these scales."""
         return replace(self, key_scales=key_scales, value_scales=value_scales)
 
+    def empty_donor(self, tokens: int) -> DonorKv:
+        """A dense donor of this pool's shape, not filled yet."""
+        keys, values = (
+            torch.empty((self.layers, tokens, *parts[0].shape[2:]), dtype=self.dtype, device=self.device)
+            if parts
+            else None
+            for parts in (self.keys, self.values)
+        )
+        assert keys is not None
+        return DonorKv(keys, values)
+
     # --- The shapes that engines use -----------------------------------------------------------------------------
 
     @classmethod

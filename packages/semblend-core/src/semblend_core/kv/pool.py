@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from semblend_core.contract import Span
@@ -15,9 +16,12 @@ from semblend_core.kv.learned_shift import KvShape, LearnedShift
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
 from semblend_core.kv.places import DeviceSlots
-from semblend_core.kv.relocation import relocate, relocate_spans
+from semblend_core.kv.relocation import has_kernel, relocate, relocate_spans
 from semblend_core.kv.rotation import Rotation
 from semblend_core.recompute import MeanShift
+
+if TYPE_CHECKING:
+    from semblend_core.kv.triton_relocation import CopyOut
 
 
 class KvPool:
@@ -34,18 +38,14 @@ class KvPool:
 
     def take(self, table: SlotTable, tokens: int) -> DonorKv:
         """A copy of the first ``tokens`` of a sequence."""
-        views = self.views
-        keys, values = (
-            torch.empty((self.layers, tokens, *parts[0].shape[2:]), dtype=views.dtype, device=self.device)
-            if parts
-            else None
-            for parts in (views.keys, views.values)
-        )
-        assert keys is not None
-        donor = DonorKv(keys, values)
+        donor = self.views.empty_donor(tokens)
+        by_block = table.block_size == self.views.block_size and table.first_position == 0
+        if tokens and by_block and has_kernel(self.device, self.views.dtype):
+            self._copy_out(table.blocks, donor)
+            return donor
         whole = [Span(0, "engine", 0, tokens)]
         moves = Moves.build(whole, sources={"engine": table}, target=SlotTable.of_donor(donor))
-        relocate(views, PagedKv.from_donor(donor), moves, self.rotation)
+        relocate(self.views, PagedKv.from_donor(donor), moves, self.rotation)
         return donor
 
     def bring(self, moves: Sequence[tuple[DonorKv, Span]], table: SlotTable) -> None:
@@ -64,6 +64,12 @@ class KvPool:
     ) -> PagedMeanShift:
         """Made after the spans were written, and before the forward computes ``rows``."""
         return PagedMeanShift(shift, spans, rows, self.views, table, self.rotation, self.learned)
+
+    @cached_property
+    def _copy_out(self) -> CopyOut:
+        from semblend_core.kv.triton_relocation import CopyOut
+
+        return CopyOut(self.views, self.rotation)
 
     @property
     def shape(self) -> KvShape:

@@ -236,6 +236,47 @@ def launch_arguments(
     return (tile_spans.size, target.layers), arguments
 
 
+class CopyOut:
+    """Copies sequences out of a pool, as they are. What all copies have in common goes to the device once.
+
+    A prompt is kept while its first token is on the way: where the GPU is faster than its host, the host's time counts.
+    """
+
+    def __init__(self, pool: PagedKv, rotation: Rotation) -> None:
+        self._blocks, self._block_size, self._device = pool.keys[0].shape[0], pool.block_size, pool.device
+        one, none = np.ones(1, np.int32), np.zeros(1, np.int32)
+        target = PagedKv.from_donor(pool.empty_donor(1))
+        whole = SpanMoves(none, one, none, none, np.zeros(1, np.int64), none, 0, none, pool.block_size)
+        _, self._arguments = launch_arguments(pool, target, whole, rotation)
+        self._starts_of_one = target.layer_starts
+        if pool.device.type == "cuda":
+            torch.cuda.current_stream(pool.device).synchronize()  # From now on other streams may read what was sent.
+
+    def __call__(self, blocks: npt.NDArray[np.integer], donor: DonorKv) -> None:
+        """Fill ``donor``, which is dense, with the first tokens of the sequence that lies in these blocks."""
+        used = blocks[: -(-donor.tokens // self._block_size)]
+        if used.size * self._block_size < donor.tokens or used.min() < 0 or used.max() >= self._blocks:
+            raise InvalidKvError(
+                f"{donor.tokens} tokens do not lie in {blocks.size} blocks of the pool's {self._blocks}"
+            )
+        arguments = self._arguments
+        rows = donor.tokens * arguments["HEADS"]
+        if rows >= 2**31:
+            raise InvalidKvError(f"{donor.tokens} tokens are too many for one launch")
+        tiles_needed = -(-rows // arguments["ROWS"])
+        changing: dict[str, npt.NDArray[Any]] = {
+            "target_starts": self._starts_of_one * donor.tokens,
+            "spans": np.array([[0, donor.tokens, 0, 0, 0, 0]], np.int32),
+            "tile_spans": np.zeros(tiles_needed, np.int32),
+            "source_blocks": used.astype(np.int32),
+        }
+        sent = dict(zip(changing, upload(tuple(changing.values()), self._device), strict=True))
+        pointers = {"target_keys": donor.keys[0], "target_values": donor.keys[0]}
+        if donor.values is not None:
+            pointers["target_values"] = donor.values[0]
+        launch((tiles_needed, arguments["LAYERS"]), arguments | sent | pointers, self._device)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sources:
     """Where KV is read: dense donors, or a pool."""

@@ -39,6 +39,8 @@ LEAST_GAIN = 0.03
 """Of the cold prefill's time."""
 SMALL_LOSS = 0.1
 """Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
+LEAST_SPENT_US = 100.0
+"""On a lookup and its judgement, however fast the clock says that they were."""
 MOST_CLAIMS = 2
 """That are made for one request."""
 NEARLY_AS_GOOD = 1.1
@@ -115,6 +117,8 @@ class CostGate:
         self._judgements = Judgements(audit or NoAudit(), self._measured)
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
         self._learned, self._now, self._saved_at = 0, now, now()
+        self._asked_at = self._saved_at
+        """When the lookup began whose plan is judged."""
         self._saving: threading.Thread | None = None
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
@@ -156,6 +160,7 @@ class CostGate:
 
     def may_pay(self, tokens: int) -> bool:
         """Whether a lookup is worth its time, where ``tokens`` would be computed without reuse."""
+        self._asked_at = self._now()
         return not self.is_on or self._lookups.are_worth_it(tokens)
 
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
@@ -187,7 +192,9 @@ class CostGate:
             # Where all is reused, nobody sees any more what a prefill takes.
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
         if not trial:
-            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, paid=weighed.pays)
+            spent = LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
+            gained = weighed.cold - weighed.reuse if weighed.pays else 0.0
+            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, gained or -spent)
         self._judgements.add(
             Judgement(
                 request_id,
@@ -286,7 +293,8 @@ class CostGate:
             return
         if judgement.reused:
             self._trials.went_well(judgement.trial_of)
-            self._lookups.note(judgement.prompt_tokens - judgement.exact_prefix_tokens, paid=True)
+            computed = judgement.prompt_tokens - judgement.exact_prefix_tokens
+            self._lookups.note(computed, judgement.cold - judgement.measured)
         elif judgement.reason is not None and judgement.measured < (1 - SMALL_LOSS) * judgement.cold:
             self._cold_trials.went_well(judgement.trial_of)
 
