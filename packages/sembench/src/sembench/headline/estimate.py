@@ -84,7 +84,9 @@ class TimeLeft:
         self, bars: ProgressBars, items: Sequence[ManifestItem], config: LiveConfig, costs: ServingCosts
     ) -> None:
         self._bars = bars
-        self._expected = {(item.item_id, arm): costs.arm(item, arm, config) for item in items for arm in config.arms}
+        self._expected: dict[tuple[str, str], float] = {
+            (item.item_id, arm): costs.arm(item, arm, config) for item in items for arm in config.arms
+        }
         self._left = sum(self._expected.values())
         self._done = self._failed = 0
         self._served_s = self._served_expected_s = 0.0

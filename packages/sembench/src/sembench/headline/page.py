@@ -194,7 +194,7 @@ def _quality(datasets: Sequence[Part], result: Result, floor: NoiseFloor | None)
         )
     yield (
         "Passed and ROUGE-L are against the accepted answers; the last ROUGE-L is of answers with reuse against the "
-        "cold ones. Perplexity needs the model's own logits, which `sembench run-embedded` has and a live server has not."
+        "cold ones. Perplexity needs the model's own logits: `sembench run-embedded` measures it."
     )
 
 
