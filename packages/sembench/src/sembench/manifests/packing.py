@@ -40,16 +40,20 @@ def pack(corpus: Corpus, packing: Packing) -> Iterator[SourceDocument]:
     used: dict[str, int] = defaultdict(int)
     for row in corpus.rows():
         waiting[row.domain].append(row)
-        used[row.domain] += packing.count(row.document)
+        used[row.domain] += _size(row, packing)
         if used[row.domain] >= packing.room:
             yield _joined(waiting.pop(row.domain), packing)
             del used[row.domain]
 
 
+def _size(row: SourceDocument, packing: Packing) -> int:
+    """With the line above it: beside a short dialogue that is not little."""
+    return packing.count(f"[{_title(row)} 10]\n{row.document}\n\n")
+
+
 def _joined(rows: list[SourceDocument], packing: Packing) -> SourceDocument:
     """The last of the rows is cut to what room is left, and nothing is asked of it unless it is the only one."""
-    before = sum(packing.count(row.document) for row in rows[:-1])
-    rest = packing.room - before
+    rest = packing.room - sum(_size(row, packing) for row in rows[:-1])
     last = replace(rows[-1], document=cut(rows[-1].document, rest, packing.count, rows[-1].facts[0].answers))
     whole = rows[:-1] or [last]
     shown = [*rows[:-1], last] if rest > packing.room * _SMALL_REST or not rows[:-1] else rows[:-1]
