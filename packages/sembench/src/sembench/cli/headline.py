@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -104,8 +103,7 @@ def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
     How long it will take is said before it starts. A run that was stopped, even by SIGKILL, goes on with --resume.
     Exit codes: 1 no clean pair or no answer at all, 2 wrong input, 3 the server or the judge was refused.
     """
-    from sembench.headline.estimate import duration, measure_costs
-    from sembench.headline.run import FLOOR_REPEATS, HeadlineRun, floor_items
+    from sembench.headline.run import HeadlineRun
     from sembench.live.output import refuse_empty
     from sembench.terminal import ProgressBars
 
@@ -115,18 +113,13 @@ def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
     files, items, skipped = _build(options, output_dir)
     config = make_config({**options, "paired": True, "exact": True}, engine, clean_url("--url", url))
     run = HeadlineRun(config, files, items, skipped, api_key(), judge)
-    longest = max(int(item.metadata["estimated_tokens"]) for item in items)
-    costs = asyncio.run(measure_costs(config, longest, api_key()))
-    seconds = costs.all_of(items, config)
-    if noise_floor:
-        seconds += FLOOR_REPEATS * sum(costs.arm(item, "cold", config) for item in floor_items(items))
-    judged = ", and the judge's time" if judge else ""
-    click.echo(f"{len(items)} items, {len(items) * len(config.arms)} measured requests: {files.manifest}")
-    click.echo(f"estimate: {duration(seconds)} at most, as if nothing were reused{judged}")
-    if estimate_only:
-        return
+    result = run.finished() if resume else None
     with ProgressBars() as bars:
-        result = run.serve(costs, bars, resume=resume, overwrite=overwrite)
+        if result is None:
+            costs = run.estimate(noise_floor=noise_floor)
+            if estimate_only:
+                return
+            result = run.serve(costs, bars, resume=resume, overwrite=overwrite)
         floor = run.calibrate(bars) if noise_floor else None
         result = run.ask_judge(result, bars)
     run.write(result, floor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from sembench.results.roi import Roi
 from sembench.schema import ManifestItem, NoiseFloor, Rate, Result
 
 _SHOWN_FAILURES = 20
+_WIDTH = 120
 _ANSWERS = ("Dataset", "Passed, cold", "Passed, reuse", "ROUGE-L, cold", "ROUGE-L, reuse", "ROUGE-L, reuse to cold")
 
 
@@ -39,7 +41,23 @@ def write_page(
         *_controls(whole, result),
         *_left_out(result, skipped),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(map(_wrapped, parts)) + "\n"
+
+
+def _wrapped(part: str) -> str:
+    """Prose and lists to the width of a page. Tables and commands stay as they are."""
+    if part.startswith(("|", "```", "#")):
+        return part
+    return "\n".join(
+        textwrap.fill(
+            line,
+            _WIDTH,
+            subsequent_indent="  " if line.startswith("- ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in part.splitlines()
+    )
 
 
 def _length(tokens: int) -> str:
@@ -56,13 +74,13 @@ def _identity(result: Result) -> Iterator[str]:
             f"taken up again {result.config.get('resumed', 0)} times.",
             f"- Client's host: {host}. The server: {run.engine.get('url')}, arms kept apart by "
             f"{run.engine.get('isolation')}.",
-            f"- Server command: `{run.serve_command or 'not told (--serve-command)'}`",
-            f"- Command: `{shlex.join(run.command)}`",
             f"- Manifest: {run.manifest_items} items, sha256 `{run.manifest_sha256}`.",
             "- Settings: " + ", ".join(f"{name} {value}" for name, value in asked.items()) + ".",
             f"- Reuse: {_confirmed_by(result)}",
         ]
     )
+    yield "The server's command, as it was told, and the run's:"
+    yield f"```\n{run.serve_command or '(not told: --serve-command)'}\n{shlex.join(run.command)}\n```"
     yield (
         "Times are medians of time to first token; in brackets the 95% bootstrap interval and n, the clean pairs it is "
         "of. A pair is clean if both arms succeeded and the engine itself shows the cold one to be cold. A hit is a "
@@ -217,7 +235,7 @@ def _floor_words(floor: NoiseFloor | None) -> str:
         return "Noise floor: not measured, so a small difference between cold and reuse says nothing."
     same, spread = floor.exact_match, floor.rouge_l
     return (
-        f"Noise floor, cold against cold: ROUGE-L {spread.mean:.2f} on average over {spread.n} pairs, the same text in "
+        f"Noise floor, cold against cold: ROUGE-L {spread.mean:.2f} on average (n={spread.n}), the same text in "
         f"{cells.rate(same)}; TTFT ratios from {floor.ttft_ratio.p5:.2f} to {floor.ttft_ratio.p95:.2f} (5th to 95th "
         "percentile). Differences within it are no effect of reuse."
     )

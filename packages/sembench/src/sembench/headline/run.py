@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sembench.headline.estimate import ServingCosts, TimeLeft
+import click
+
+from sembench.headline.estimate import ServingCosts, TimeLeft, duration, measure_costs
 from sembench.headline.figures import band_of
 from sembench.headline.page import write_page
 from sembench.identity import sha256_of
@@ -59,21 +61,36 @@ class HeadlineRun:
     api_key: str | None
     judge: JudgeClient | None
 
+    def finished(self) -> Result | None:
+        """What an earlier run of the same grid has written; its page can be made without the server."""
+        if not self.files.result.exists():
+            return None
+        result = read_json(self.files.result, Result)
+        if result.run.manifest_sha256 != sha256_of(self.files.manifest):
+            raise InputError(f"--resume: {self.files.result} was run on another grid; give --overwrite to run it again")
+        return result
+
+    def estimate(self, *, noise_floor: bool) -> ServingCosts:
+        """Measured on the server, and told before anything else is sent."""
+        longest = max(int(item.metadata["estimated_tokens"]) for item in self.items)
+        costs = asyncio.run(measure_costs(self.config, longest, self.api_key))
+        seconds = costs.all_of(self.items, self.config)
+        if noise_floor:
+            cold = (costs.arm(item, "cold", self.config) for item in floor_items(self.items))
+            seconds += FLOOR_REPEATS * sum(cold)
+        judged = ", and the judge's time" if self.judge else ""
+        requests = len(self.items) * len(self.config.arms)
+        click.echo(f"{len(self.items)} items, {requests} measured requests: {self.files.manifest}")
+        click.echo(f"estimate: {duration(seconds)} at most, as if nothing were reused{judged}")
+        return costs
+
     def serve(self, costs: ServingCosts, bars: ProgressBars, *, resume: bool, overwrite: bool) -> Result:
-        if resume and self.files.result.exists():
-            return self._finished()
         resume = find_leftovers(self.files.result, resume=resume, overwrite=overwrite)
         self.files.floor.unlink(missing_ok=True)  # Of another run, if it is there at all.
         progress = TimeLeft(bars, self.items, self.config, costs)
         return replay_to_file(
             self.config, self.files.manifest, self.items, self.files.result, progress, self.api_key, resume=resume
         )
-
-    def _finished(self) -> Result:
-        result = read_json(self.files.result, Result)
-        if result.run.manifest_sha256 != sha256_of(self.files.manifest):
-            raise InputError(f"--resume: {self.files.result} was run on another grid; give --overwrite to run it again")
-        return result
 
     def calibrate(self, bars: ProgressBars) -> NoiseFloor:
         if self.files.floor.exists():
