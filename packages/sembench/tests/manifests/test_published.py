@@ -121,6 +121,18 @@ def test_lengths_are_counted_with_a_tokenizer_where_one_is_named(sembench: Comma
     assert len(counted[0].recipient_prompt) > len(estimated[0].recipient_prompt), "a word may be several pieces"
 
 
+def test_parquet_is_read_through_the_package(
+    sembench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "rows").mkdir()
+    rows = package.Dataset.from_list([PUBLISHED_ROWS["wildchat"](number) for number in range(6)])
+    rows.to_parquet(tmp_path / "rows" / "wildchat.parquet")
+    words = ("--length-bands", "400", "--transforms", "instruction_variant")
+    assert [item.dataset for item in build(sembench, tmp_path / "rows", *words)] == ["wildchat"]
+
+
 def test_several_rows_in_one_prompt_are_numbered_and_one_of_them_is_asked_about(
     sembench: Command, folder: Path
 ) -> None:
