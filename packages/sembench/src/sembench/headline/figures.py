@@ -31,12 +31,25 @@ class Part:
 
     @property
     def hits(self) -> list[CleanPair]:
-        return [pair for pair in self.pairs if (confirmed_tokens(pair.warm) or 0) > 0]
+        return [pair for pair in self.pairs if pair.is_hit]
 
     @property
     def misses(self) -> list[CleanPair]:
-        """Where the backend confirmed that nothing was reused. Controls are misses too."""
-        return [pair for pair in find_clean_pairs(self.served)[0] if confirmed_tokens(pair.warm) == 0]
+        """Negative controls among them."""
+        return [pair for pair in find_clean_pairs(self.served)[0] if pair.is_miss]
+
+    @property
+    def exact_prefix(self) -> Rate | None:
+        """Pairs whose donors helped through the engine's own prefix cache alone: no hits, and no misses."""
+        if all(confirmed_tokens(pair.warm) is None for pair in self.pairs):
+            return None
+        return Rate.of(sum(pair.is_exact for pair in self.pairs), len(self.pairs))
+
+    @property
+    def speedup_beyond_exact(self) -> Interval | None:
+        """Over hits and misses."""
+        speedups = [pair.speedup for pair in self.pairs if pair.is_hit or pair.is_miss]
+        return bootstrap_median(speedups) if speedups else None
 
     @property
     def paired(self) -> Paired:
