@@ -17,7 +17,7 @@ def test_a_plain_engine_gets_a_page_that_claims_no_reuse(vllm_server, tmp_path: 
     lines = [SENTENCE.format(n * 17 + 3, n * 9137 + 11, n * 613) for n in range(24)]
     (texts / "ships.txt").write_text("\n\n".join(lines))
     server = ["--url", vllm_server.base_url, "--model", vllm_server.model, "--max-output-tokens", "4"]
-    grid = ["--source", texts, "--lengths", "400", "--documents", "1", "--no-noise-floor"]
+    grid = ["--source", texts, "--lengths", "400", "--documents", "1", "--no-noise-floor", "--post-donor-delay-ms", "0"]
     transforms = ["--transforms", "instruction_variant", "negative_control"]
     words = ["headline", *server, *grid, *transforms, "--output-dir", tmp_path / "out"]
     done = subprocess.run([sys.executable, "-m", "sembench", *map(str, words)], capture_output=True, text=True)

@@ -34,10 +34,12 @@ class ServingCosts:
         """With nothing reused: how much is reused is what the run is to find out. Exact repeats are."""
         tokens = int(item.metadata.get("estimated_tokens", 0))
         answer = self.per_output_token * config.max_output_tokens
+        if arm in ("exact", "probe"):
+            return answer
+        if arm == "cold":
+            return self.prefill(tokens) + answer
         donors = sum(self.prefill(int(donor.metadata.get("estimated_tokens", 0))) for donor in item.donor_prompts)
-        return {"exact": 0.0, "probe": 0.0, "cold": self.prefill(tokens), "warm": self.prefill(tokens) + donors}[
-            arm
-        ] + answer
+        return donors + config.post_donor_delay_ms / 1000 + self.prefill(tokens) + answer
 
     def all_of(self, items: Sequence[ManifestItem], config: LiveConfig) -> float:
         return sum(self.arm(item, arm, config) for item in items for arm in config.arms)

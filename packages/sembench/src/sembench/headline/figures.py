@@ -46,6 +46,16 @@ class Part:
         return Rate.of(sum(pair.is_exact for pair in self.pairs), len(self.pairs))
 
     @property
+    def controls_reused(self) -> Rate | None:
+        """Negative controls for which donor KV landed. One that was not measured leaves the rate without a value."""
+        all_of = [item.item_id for item in self.served.items if item.negative_control]
+        told = [confirmed_tokens(self.served.find("warm", item_id)) for item_id in all_of]
+        if all(tokens is None for tokens in told):
+            return None
+        landed = sum(1 for tokens in told if tokens)
+        return Rate(value=None, numerator=landed, denominator=len(told)) if None in told else Rate.of(landed, len(told))
+
+    @property
     def speedup_beyond_exact(self) -> Interval | None:
         """Over hits and misses."""
         speedups = [pair.speedup for pair in self.pairs if pair.is_hit or pair.is_miss]

@@ -248,10 +248,9 @@ def _floor_words(floor: NoiseFloor | None) -> str:
 
 def _controls(whole: Part, result: Result) -> Iterator[str]:
     yield "## Negative controls"
-    aggregate = result.aggregate
     rows = (
-        ("Controls for which any donor KV landed", cells.rate(aggregate.negative_control_semantic_placement_rate)),
-        ("Their blocks confirmed", cells.rate(aggregate.negative_control_backend_confirmed_rate)),
+        ("Controls for which any donor KV landed", cells.rate(whole.controls_reused)),
+        ("Their blocks confirmed", cells.rate(result.aggregate.negative_control_backend_confirmed_rate)),
         ("TTFT cold / with donors, should be about 1", cells.times(whole.paired.negative_control_ttft_speedup_median)),
     )
     yield cells.table(("The donor is of another domain", "Found"), rows)
