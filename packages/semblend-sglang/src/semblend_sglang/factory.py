@@ -10,7 +10,6 @@ from typing import Any
 from semblend_core import (
     AuditSink,
     ProviderError,
-    QualityNews,
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SettingError,
@@ -82,7 +81,8 @@ def _switch_on(ctx: Any, cache: Any, settings: Settings) -> None:
 
 def _aliases(cache: Any, provider: SemanticPrefixProvider, settings: Settings, namespaces: Namespaces) -> AliasPath:
     ledger = AliasLedger(open_audit(settings, "sglang"))
-    metrics = EngineMetrics(ledger.stats, QualityNews())
+    no_answers: QualityGuard[Served] = QualityGuard(settings)  # None is compared.
+    metrics = EngineMetrics(ledger.stats, no_answers.news)
     aliases = AliasPath(ledger, settings, namespaces, cache.page_size, metrics.update)
     aliases.set_provider(provider)
     atexit.register(ledger.close)

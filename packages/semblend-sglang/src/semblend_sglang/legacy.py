@@ -27,19 +27,22 @@ def patch_radix_cache() -> bool:
         return False
     from sglang.srt.server_args import ServerArgs
 
-    if not getattr(ServerArgs.__post_init__, _MARK, False):
-        _choose_backend(ServerArgs)
+    _choose_backend(ServerArgs)
     logger.info("patch_radix_cache(): SGLang starts with %s %s from now on", FLAG, BACKEND)
     return True
 
 
 def _choose_backend(server_args: Any) -> None:
-    made = server_args.__post_init__
+    # Where SGLang completes its arguments: 0.5.17 when they are made, later releases in a call of its own.
+    step = "resolve_once" if hasattr(server_args, "resolve_once") else "__post_init__"
+    complete = getattr(server_args, step)
+    if getattr(complete, _MARK, False):
+        return
 
-    def made_with_backend(self: Any) -> None:
+    def complete_with_backend(self: Any) -> None:
         if self.radix_cache_backend is None and not self.disable_radix_cache:
             self.radix_cache_backend = BACKEND
-        made(self)
+        complete(self)
 
-    setattr(made_with_backend, _MARK, True)
-    server_args.__post_init__ = made_with_backend
+    setattr(complete_with_backend, _MARK, True)
+    setattr(server_args, step, complete_with_backend)
