@@ -37,6 +37,7 @@ from semblend_core.contract import (
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
 from semblend_core.provider import ProviderError, SemBlend, create_provider, named_provider, what_is_on
+from semblend_core.public_package import refuse_public_package
 from semblend_core.settings import SettingError, Settings
 from semblend_core.telemetry import (
     ENGINE_COUNTERS,
@@ -104,3 +105,5 @@ __all__ = [
     "tenant_of_salt",
     "what_is_on",
 ]
+
+refuse_public_package()

@@ -88,7 +88,7 @@ def _aliases(cache: Any, provider: SemanticPrefixProvider, settings: Settings, n
     atexit.register(ledger.close)
     atexit.register(aliases.close)
     logger.info(
-        "SemBlend's search is off in SGLang %s: %s proposes KV of other tokens, which counts as `alias` and not as reuse",
+        "SemBlend's search is off in SGLang %s: %s proposes KV of other tokens, which counts as `alias`, not as reuse",
         installed_version(),
         type(provider).__name__,
     )

@@ -12,7 +12,8 @@ from sembench.schema import InputError
 
 AUDIT_SCHEMA = "semblend.audit.v1"
 AUDIT_FAMILY = "semblend.audit."
-AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes", "alias_events", "alias_tokens"}
+AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes"}
+AUDIT_TELLS |= {"alias_events", "alias_tokens"}
 _DONOR_STAGES = ("offer", "capture")
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
 

@@ -54,7 +54,7 @@ class SemBlendCache:
     def free(self, slots: torch.Tensor) -> None:
         self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)  # Whole pages, as in a row.
 
-    # --- As it was proposed for SGLang (sgl-project/sglang#20806) --------------------------------------------------------
+    # --- As it was proposed for SGLang (sgl-project/sglang#20806) ----------------------------------------------------
 
     def set_semantic_provider(self, provider: SemanticPrefixProvider | None) -> None:
         """Register a provider, replace the one there is, or with None clear it. Call it on the scheduler's thread.

@@ -18,7 +18,6 @@ from semblend_core import read_audit
 from semblend_core.testing import divergence as by_top_tokens
 from semblend_core.testing import wait_until
 
-
 COMPLETE = "resolve_once" if hasattr(ServerArgs, "resolve_once") else "__post_init__"
 """Where SGLang completes its arguments, which ``patch_radix_cache`` wraps."""
 
