@@ -9,6 +9,9 @@ import functools
 import logging
 from typing import Any
 
+from semblend_vllm.compat.versions import TESTED_VERSIONS, installed_version
+from semblend_vllm.settings import VllmSettings
+
 logger = logging.getLogger(__name__)
 
 CONNECTOR = "SemBlendConnectorV1"
@@ -20,7 +23,14 @@ _MARK = "_semblend_completes"
 
 
 def register() -> None:
-    """Safe to be called several times in a process."""
+    """Safe to be called several times in a process. What fails here costs nobody else their start."""
+    try:
+        _register()
+    except Exception:
+        logger.exception("vLLM does not know %s by its name alone: add kv_connector_module_path %s", CONNECTOR, HOME)
+
+
+def _register() -> None:
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
@@ -49,8 +59,10 @@ def _leave_earlier_home(transfer: Any) -> None:
 
 
 def _bring_scheduler(config: Any) -> None:
-    """Where nobody has chosen another one."""
-    if _is_ours(config.kv_transfer_config) and config.scheduler_config.scheduler_cls is None:
+    """Where nobody has chosen another one. It is made for certain releases: in others the connector says what to do."""
+    if not _is_ours(config.kv_transfer_config) or config.scheduler_config.scheduler_cls is not None:
+        return
+    if installed_version() in TESTED_VERSIONS or VllmSettings.from_env().force_version:
         config.scheduler_config.scheduler_cls = SCHEDULER
 
 

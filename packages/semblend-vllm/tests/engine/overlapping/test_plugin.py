@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semblend_vllm import SemBlendConnectorV1, SemBlendScheduler
+from semblend_vllm import SemBlendConnectorV1, SemBlendScheduler, plugin
 from semblend_vllm.plugin import SCHEDULER, register
 
 OWN_SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
@@ -39,8 +39,8 @@ def connector_of(config: Any) -> Any:
 
 
 def test_the_entry_point_has_one_name_with_the_routes_so_that_one_allowlist_holds_for_both() -> None:
-    (plugin,) = [entry for entry in entry_points(group="vllm.general_plugins") if entry.name == "semblend"]
-    assert plugin.load() is register
+    (ours,) = [entry for entry in entry_points(group="vllm.general_plugins") if entry.name == "semblend"]
+    assert ours.load() is register
     assert "semblend" in {entry.name for entry in entry_points(group="vllm.endpoint_plugins")}
 
 
@@ -54,6 +54,23 @@ def test_the_connectors_name_is_enough(folder: Path) -> None:
 def test_a_scheduler_that_was_chosen_stays(folder: Path) -> None:
     config = configured(folder, {"kv_connector": "SemBlendConnectorV1"}, scheduler_cls=OWN_SCHEDULER)
     assert config.scheduler_config.scheduler_cls == OWN_SCHEDULER
+
+
+def test_a_release_that_was_never_tested_keeps_its_scheduler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "installed_version", lambda: "0.99.0")
+    config = configured(folder, {"kv_connector": "SemBlendConnectorV1"})
+    assert config.scheduler_config.scheduler_cls is None
+
+
+def test_what_fails_in_it_costs_nobody_their_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise AttributeError("another vLLM")
+
+    monkeypatch.setattr(plugin, "_register", fails)
+    register()
+    assert "add kv_connector_module_path semblend_vllm" in caplog.text
 
 
 @pytest.mark.parametrize("transfer", [None, {"kv_connector": "ExampleConnector"}], ids=["none", "another"])
