@@ -26,6 +26,7 @@ from semblend_vllm.compat.log import join_engines_log
 from semblend_vllm.compat.looking import show_queries
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.new_weights import tell_of_new_weights
+from semblend_vllm.compat.request_ids import client_id
 from semblend_vllm.compat.resets import on_reset
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
@@ -79,7 +80,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self._control = open_control(self.settings, "scheduler", commands)
 
     def _new_scheduler_side(self, layers: int) -> SchedulerSide:
-        audit, scheduler = open_audit(self.settings, "vllm"), self._config.scheduler_config
+        audit, scheduler = open_audit(self.settings, "vllm", client_id), self._config.scheduler_config
         provider = create_provider(self.settings, engine="vllm", audit=audit)
         provider.on_init()
         logger.info("%s", what_is_on(self.settings, f"vLLM {installed_version()}"))
