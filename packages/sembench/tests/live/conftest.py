@@ -318,6 +318,7 @@ def gateway_run(
     def run(*words: object, items: int = 3, **fields: Any) -> Result:
         manifest = write_manifest(items, **fields)
         common = ("--manifest", manifest, "--output", tmp_path / "result.json")
+        common += ("--post-donor-delay-ms", 0)  # the stub keeps what it has served at once
         return sembench("run-live-gateway", *common, "--gateway-url", stub.url, "--model", "tiny", *words)
 
     return run
