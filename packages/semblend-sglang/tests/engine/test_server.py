@@ -16,6 +16,7 @@ from archive import first, recipient
 from running_engine import ended
 from serving import ask, cached, serving
 
+from sembench.testing import PublishedSequence, Served
 from semblend_core import read_audit
 from semblend_core.testing import wait_until
 
@@ -30,7 +31,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(files: Path, shallow_folder: Path) -> Iterator[httpx.Client]:
     settings = {
-        "SEMBLEND_AUDIT_PATH": str(files / "audit.jsonl"),
+        # As in a container: records between the lines of the log.
+        "SEMBLEND_AUDIT_PATH": "/dev/stdout",
+        "SEMBLEND_SHARING": "salted",
         "SEMBLEND_CONTROL_DIR": str(files / "control"),
         "SEMBLEND_SGLANG_KEEP_DONORS": "1",
         "SEMBLEND_STORE_HOST_BYTES": "0",
@@ -47,8 +50,8 @@ def wait_for_kept(files: Path, donors: int) -> None:
 
 def records_of(files: Path) -> Any:
     """The audit stream with the end of the three requests: it is written in the background."""
-    wait_until(lambda: len(ended(read_audit(files / "audit.jsonl").records)) >= 3, "three ends on record")
-    return read_audit(files / "audit.jsonl").records
+    wait_until(lambda: len(ended(read_audit(files / "log").records)) >= 3, "three ends on record")
+    return read_audit(files / "log").records
 
 
 def counter(server: httpx.Client, name: str) -> float:
@@ -124,6 +127,19 @@ def test_an_update_that_others_write_themselves_forgets_the_donors(server: httpx
         assert server.post(f"/{step}", json={}).json()["success"]
     wait_for_kept(files, 0)
     assert cached(ask(server, PROMPT, salt="written")) == 0
+
+
+class TestPublishedSequence(PublishedSequence):
+    @pytest.fixture(scope="class")
+    def served(self, server: httpx.Client, files: Path, shallow_folder: Path) -> Served:
+        return Served(
+            engine="sglang",
+            url=str(server.base_url),
+            model="smollm2",
+            tokenizer=str(shallow_folder),
+            log=files / "log",
+            replay=f"run-live-sglang --base-url {server.base_url}",
+        )
 
 
 def test_nothing_of_ours_failed_and_sglang_saw_no_leak(server: httpx.Client, files: Path) -> None:

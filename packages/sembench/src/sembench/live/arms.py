@@ -93,13 +93,17 @@ class ItemReplay:
 
     async def _warm(self, attempt: int) -> ScopedReply:
         """Donors first; waiting after them is the harness's time, and the clock starts with the recipient."""
-        scope = await self._isolation.open() if self._config.paired else self._isolation.shared
+        scope = await self._isolation.open() if self._config.paired else self._unpaired_scope()
         donors = [await self._donor(number, attempt, scope) for number in range(len(self.item.donor_prompts))]
         self._donor_workers = list(dict.fromkeys(name for each in donors if (name := worker_of(each.route))))
         await asyncio.sleep(self._config.post_donor_delay_ms / 1000)
         served = await self._recipient("warm", attempt, scope, reuse=True)
         self._scopes["warm"] = scope
         return served
+
+    def _unpaired_scope(self) -> Scope:
+        # Another item may have left the very document of a control, whose own donors are to give it nothing.
+        return self._isolation.apart() if self.item.negative_control else self._isolation.shared
 
     async def _probe(self, attempt: int) -> ScopedReply:
         """The warm request again with reuse off: what it finds lies under exact keys."""

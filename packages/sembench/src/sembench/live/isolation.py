@@ -79,6 +79,11 @@ class Isolation:
         salt = secrets.token_hex(16) if self._able.salt else self.shared.salt
         return Scope(salt, "" if apart else f"Session {secrets.token_hex(8)}.\n\n", self.how)
 
+    def apart(self) -> Scope:
+        """The tenant's, and shared with no other: as far as the server takes salts."""
+        shared = self.shared
+        return shared if shared.salt is None else Scope(salt=f"{shared.salt}-{secrets.token_hex(8)}")
+
     def prove_cold(self, scope: Scope, reply: Reply) -> ColdProof:
         """The engine's own count decides; how the scope was made only says why it should be 0."""
         cached = reply.cached_tokens

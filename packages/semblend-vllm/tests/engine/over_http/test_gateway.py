@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sembench.testing import PublishedSequence, Served
 
 BLOCK = 32
 REUSABLE = ("instruction_variant", "rag_reorder", "multi_donor_composite", "sparse_edit")
@@ -24,8 +27,9 @@ def sembench(command: str, *options: object) -> str:
 
 @pytest.fixture(scope="module")
 def server(new_server: Callable[..., Any]) -> Iterator[Any]:
-    with new_server({}) as started:
-        yield started
+    # As in a container: records between the lines of the log.
+    with new_server({"SEMBLEND_AUDIT_PATH": "/dev/stdout", "SEMBLEND_SHARING": "salted"}) as started:
+        yield replace(started, audit=started.log)
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,21 @@ def test_reuse_is_confirmed_for_every_item_but_the_control(result: Any) -> None:
 def test_nothing_approximate_stays_behind(result: Any) -> None:
     contaminated = result["aggregate"]["propagation_contamination_rate"]
     assert (contaminated["numerator"], contaminated["denominator"]) == (0, len(REUSABLE))
+
+
+class TestPublishedSequence(PublishedSequence):
+    @pytest.fixture(scope="class")
+    def served(self, server: Any) -> Served:
+        from semblend_core.testing import shallow_model_folder
+
+        # The same server by another name stands for the worker behind the gateway.
+        worker = server.url.replace("127.0.0.1", "localhost")
+        return Served(
+            engine="vllm",
+            url=server.url,
+            model=server.model,
+            tokenizer=str(shallow_model_folder()),
+            log=server.log,
+            replay=f"run-live-gateway --gateway-url {server.url} --donor-url {worker}",
+            store_ms=2000,
+        )
