@@ -16,9 +16,9 @@ from archive import first, recipient
 from running_engine import ended
 from serving import ask, cached, serving
 
-from sembench.testing import PublishedSequence, Served
 from semblend_core import read_audit
 from semblend_core.testing import wait_until
+from semblend_core.testing.published import LiveServer, PublishedSequence
 
 PROMPT = recipient("new instruction", "What did the brewery pay for?")
 
@@ -131,8 +131,8 @@ def test_an_update_that_others_write_themselves_forgets_the_donors(server: httpx
 
 class TestPublishedSequence(PublishedSequence):
     @pytest.fixture(scope="class")
-    def served(self, server: httpx.Client, files: Path, shallow_folder: Path) -> Served:
-        return Served(
+    def served(self, server: httpx.Client, files: Path, shallow_folder: Path) -> LiveServer:
+        return LiveServer(
             engine="sglang",
             url=str(server.base_url),
             model="smollm2",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sembench.testing import PublishedSequence, Served
+from semblend_core.testing.published import LiveServer, PublishedSequence
 
 BLOCK = 32
 REUSABLE = ("instruction_variant", "rag_reorder", "multi_donor_composite", "sparse_edit")
@@ -89,12 +89,12 @@ def test_nothing_approximate_stays_behind(result: Any) -> None:
 
 class TestPublishedSequence(PublishedSequence):
     @pytest.fixture(scope="class")
-    def served(self, server: Any) -> Served:
+    def served(self, server: Any) -> LiveServer:
         from semblend_core.testing import shallow_model_folder
 
         # The same server by another name stands for the worker behind the gateway.
         worker = server.url.replace("127.0.0.1", "localhost")
-        return Served(
+        return LiveServer(
             engine="vllm",
             url=server.url,
             model=server.model,
