@@ -112,7 +112,7 @@ def _verdict(name: str, bound: float | bool, found: Found, allow_missing: bool) 
         missing = found.missing or "not measured"
         return Verdict(gate, wanted, "missing", None if allow_missing else False, found.source, missing)
     passed = found.value <= limit if at_most else found.value >= limit
-    why = None if passed else f"wanted {wanted}, found {found.shown}{found.remark}"
+    why = None if passed else f"wanted {wanted}, found {found.shown}{'' if at_most else found.remark}"
     return Verdict(gate, wanted, found.shown, passed, found.source, why)
 
 

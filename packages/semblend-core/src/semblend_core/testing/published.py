@@ -96,10 +96,12 @@ class Sequence:
         )
 
     def replay(self, name: str, manifest: str = "manifests/replay.jsonl", more: str = "") -> Any:
+        """As published, and cheaper: answers of a few words, and no warm-up where nothing is timed."""
         served = self.served
+        more = more or f"--post-donor-delay-ms {served.store_ms}"
         self.type(
             f"{served.replay} --manifest {manifest} --output results/{name}.json --model {served.model} --max-items 20 "
-            f"--post-donor-delay-ms {served.store_ms} {more}"
+            f"--max-output-tokens 8 --warmup-requests 0 {more}"
         )
         return self.read(name)
 
@@ -136,7 +138,7 @@ class PublishedSequence:
             f"--tokenizer {served.tokenizer}"
         )
         # Without a tenant there is no salt, and nothing is shared: so a model answers that reuses nothing.
-        cold = typed.replay("off", more="--tenant ''")
+        cold = typed.replay("off", more="--tenant '' --post-donor-delay-ms 0")
         typed.collect("off")
         typed.build(answers=[record["output"] for record in cold["requests"]])
         typed.replay("good")
