@@ -167,6 +167,10 @@ class Engine:
     def self_test(self) -> tuple[str, str]:
         return str(self._self_test.state), self._self_test.says
 
+    def probes(self) -> Counter[str]:
+        """What became of the steps that looked where a question looks."""
+        return Counter() if self.side is None else Counter(self.side.provider.stats().probes)
+
     def most_kv_tokens(self) -> int:
         most, self._most_blocks = self._most_blocks, 0
         return most * self.block_tokens

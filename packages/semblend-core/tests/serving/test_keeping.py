@@ -177,18 +177,6 @@ def test_what_donors_hold_in_other_places_is_captured_when_it_is_asked_for_twice
     assert decided() == donor_id_of(moved)
 
 
-def test_a_prompt_that_was_not_worth_a_lookup_is_captured_when_its_client_asks_for_it(
-    provider: SemanticLookupProvider,
-) -> None:
-    keeper, tokens = keeper_of(provider), prompt(1)
-    for wish, is_kept in ((Wish(), False), (Wish(capture=True), True)):
-        life = RequestLife(None, "r", NAMESPACE, tokens.tolist(), wish)
-        life.finding = Finding(False, DeclineReason.DOES_NOT_PAY, looked=False)
-        kept = keeper.decide(life)
-        assert (kept is not None and kept.donor_id is not None) is is_kept
-    assert unwanted(provider) == {DeclineReason.DOES_NOT_PAY: 1}
-
-
 def test_a_conversation_keeps_itself_about_once(provider: SemanticLookupProvider) -> None:
     keeper, chat, copied = keeper_of(provider), prompt(1, 1000), 0
     for turn in range(10):

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from semblend_core import Namespace, Settings, Span, TokenIds, tenant_of_salt
+from semblend_core import Namespace, Plan, Settings, Span, TokenIds, tenant_of_salt
 from semblend_core.serving import Comparison, Lineage, QualityGuard, Scored
 from semblend_core.serving.quality_guard import ANSWER_TOKENS, LONGEST_WAIT_S, MOST_WAITING
 from semblend_core.telemetry import QualityCompared
@@ -60,10 +60,31 @@ def compare(guard: QualityGuard[str], of: Lineage, *, well: bool) -> None:
     guard.finish(comparison, COLD)
 
 
+REQUESTS = count()
+
+
+def asked(guard: QualityGuard[str], spans: list[Span], request_id: str | None = None) -> float | None:
+    """By a request of its own, unless it is named."""
+    return guard.ask(Plan.over(request_id or f"asks {next(REQUESTS)}", 1000, 0, spans))
+
+
 def fall_short(guard: QualityGuard[str], spans: list[Span]) -> None:
     """Until the kind is declined."""
-    while (spending := guard.ask(spans)) is not None:
+    while (spending := asked(guard, spans)) is not None:
         compare(guard, lineage(len(spans), spending), well=False)
+
+
+def test_several_plans_of_one_request_count_as_one() -> None:
+    declining = {name: guard() for name in ("many requests", "many plans")}
+    for each in declining.values():
+        fall_short(each, THREE)
+    for number in count():
+        answer = asked(declining["many requests"], THREE)
+        plans = [asked(declining["many plans"], THREE, f"request {number}") for _ in range(3)]
+        assert plans == [answer] * 3
+        if answer is not None:
+            break
+    assert number > 0
 
 
 def test_a_share_is_compared() -> None:
@@ -75,7 +96,7 @@ def test_a_share_is_compared() -> None:
 def test_with_a_share_of_0_nothing_is_compared_or_held() -> None:
     off = guard(0.0)
     assert not any(off.wants(lineage()) for _ in range(1000))
-    assert off.ask(THREE) == off.spending(THREE) == 1.0
+    assert asked(off, THREE) == off.spending(THREE) == 1.0
     assert off.trusts(lineage())
 
 
@@ -123,12 +144,12 @@ def test_a_kind_that_falls_short_spends_more_and_is_declined_at_last(caplog: pyt
     held = guard()
     seen = []
     with caplog.at_level(logging.INFO):
-        while (spending := held.ask(THREE)) is not None:
+        while (spending := asked(held, THREE)) is not None:
             seen.append(spending)
             compare(held, lineage(3, spending), well=False)
     assert list(dict.fromkeys(seen)) == [1.0, 2.0, 4.0]
     assert len(seen) < 50
-    assert held.ask(ONE) == 1.0, "other kinds go on"
+    assert asked(held, ONE) == 1.0, "other kinds go on"
     assert "plans of few_places are declined" in caplog.text
     news = held.news.take()
     assert news is not None
@@ -147,7 +168,7 @@ def test_every_trial_of_a_declined_kind_is_compared() -> None:
     held = guard(0.001, chance=lambda: 0.9)
     fall_short(held, THREE)
     assert not held.wants(lineage(3, 4.0))
-    while held.ask(THREE) is None:
+    while asked(held, THREE) is None:
         pass
     assert held.wants(lineage(3, 4.0))
     assert not held.wants(lineage(1))
@@ -157,7 +178,7 @@ def test_without_a_target_it_is_measured_and_nothing_is_done() -> None:
     measuring = guard(target=0.0)
     for _ in range(500):
         compare(measuring, lineage(3), well=False)
-    assert measuring.ask(THREE) == 1.0
+    assert asked(measuring, THREE) == 1.0
 
 
 def test_few_wait_and_none_for_long() -> None:
@@ -203,7 +224,7 @@ def test_new_weights_start_over() -> None:
     added(changed, lineage())
     changed.new_weights()
     assert changed.next() is None
-    assert changed.ask(THREE) == 1.0
+    assert asked(changed, THREE) == 1.0
 
 
 def test_a_chance_is_drawn_for_each_request() -> None:

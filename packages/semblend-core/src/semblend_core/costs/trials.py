@@ -59,7 +59,7 @@ class Trials:
         self._kinds.pop(kind, None)
 
 
-FEWEST_IN_VAIN = 3
+FEWEST_IN_VAIN = 6
 """Lookups in a row, for prompts of about one length, whose plans did not pay."""
 LOOK_ONE_IN = 8
 NEWEST_COUNTS = 0.25

@@ -290,9 +290,6 @@ class CaptureRule:
         most = self._settings.tenant_tokens
         if most is not None and token_ids.size > most:
             return DeclineReason.DONOR_TOO_LARGE
-        if found is not None and not found.looked and not life.wish.capture:
-            # Nobody knows what donors hold of it. Lately they held enough of prompts of its length for plans.
-            return DeclineReason.DOES_NOT_PAY
         if added < self._settings.min_span_tokens:
             return DeclineReason.DONOR_COVERED
         if added >= SMALL_ADDITION * token_ids.size or life.wish.capture:

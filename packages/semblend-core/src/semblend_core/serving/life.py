@@ -60,8 +60,6 @@ class Finding:
     reason: DeclineReason | None = None
     covered_tokens: int = 0
     """Of the prompt, by spans of donors."""
-    looked: bool = True
-    """False: a lookup was not worth its time."""
 
 
 @dataclass(eq=False)

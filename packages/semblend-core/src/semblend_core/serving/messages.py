@@ -95,6 +95,11 @@ class StepWork:
     purge: list[str] = field(default_factory=list)
     """Tenants of whom nothing that was captured before this step is kept."""
 
+    @property
+    def only_captures(self) -> bool:
+        """Whether it ends prompts that are kept, and no request of it depends on us."""
+        return bool(self.captures) and not (self.loads or self.corrections or self.probes)
+
 
 @dataclass
 class Landed:

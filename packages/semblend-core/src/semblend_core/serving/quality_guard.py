@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from semblend_core.contract import Namespace, Span, TenantReport, TokenIds, as_token_ids, tenant_of
+from semblend_core.contract import Namespace, Plan, Span, TenantReport, TokenIds, as_token_ids, tenant_of
 from semblend_core.quality import KINDS, QualityController, Scored, divergence, kind_of
 from semblend_core.recompute.reuse import places_of
 from semblend_core.serving.lineage import Lineage
@@ -73,6 +73,8 @@ class QualityGuard(Generic[Note]):
         self._controller = QualityController(settings.quality_target)
         self._waiting: deque[Comparison[Note]] = deque()
         self._impossible: str | None = None
+        self._asked: tuple[str, dict[str, float | None]] = ("", {})
+        """Who asked last, and what it was told by kind."""
         self.news = QualityNews(settings.quality_tier, self._spendings())
 
     @property
@@ -87,9 +89,18 @@ class QualityGuard(Generic[Note]):
 
     # --- What is served ----------------------------------------------------------------------------------------------
 
-    def ask(self, spans: Sequence[Span]) -> float | None:
-        """What a plan of these spans may spend, by its tier's budget; None: it is declined."""
-        return self._controller.ask(kind_of(places_of(spans))) if self.is_on else 1.0
+    def ask(self, plan: Plan) -> float | None:
+        """What it may spend, by its tier's budget; None: it is declined. Several plans of one request count as one."""
+        if not self.is_on:
+            return 1.0
+        kind = kind_of(places_of(plan.spans))
+        request_id, answers = self._asked
+        if request_id != plan.request_id:
+            answers = {}
+            self._asked = (plan.request_id, answers)
+        if kind not in answers:
+            answers[kind] = self._controller.ask(kind)
+        return answers[kind]
 
     def spending(self, spans: Sequence[Span]) -> float:
         """The same for a forecast: nothing is counted."""

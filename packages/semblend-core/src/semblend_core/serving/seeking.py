@@ -60,7 +60,7 @@ class Seeker(Generic[Life]):
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
         if life.wish.mode == "on" and not self._may_pay(life.token_ids.size - exact_tokens):
-            life.finding = Finding(False, DeclineReason.DOES_NOT_PAY, looked=False)
+            life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
             return None
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):

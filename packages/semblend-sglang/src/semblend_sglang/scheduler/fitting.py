@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from semblend_core import DeclineReason, Plan, Settings, Span
+from semblend_core import DeclineReason, Plan, Settings
 from semblend_core.serving import Claim, CostGate, ProbeTrust, claim_by_tier
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
@@ -35,11 +35,11 @@ class Fitting:
         page_size: int,
         costs: CostGate,
         probe_layers: int | None,
-        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
+        spending: Callable[[Plan], float | None] = lambda plan: 1.0,
     ) -> None:
         """``probe_layers``: the model's layers, where it can be seen in them what a question attends to.
 
-        ``spending``: what may be computed of such spans, by their tier's budget; None: they are declined.
+        ``spending``: what may be computed of a plan, by its tier's budget; None: it is declined.
         """
         self._spending = spending
         self._settings, self._donors, self._limits = settings, donors, limits
@@ -62,7 +62,7 @@ class Fitting:
             join_within=join_within,
             probe_layers=self._probe_layers if self.probes.is_on else None,
             block=PROBED_RUN,
-            spending=self._spending(plan.spans),
+            spending=self._spending(plan),
         )
         if isinstance(claim, DeclineReason):
             return claim

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings, Span
+from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
     Arrival,
@@ -47,9 +47,9 @@ class Admission:
         correcting: bool,
         costs: CostGate,
         layers: int,
-        spending: Callable[[Sequence[Span]], float | None] = lambda spans: 1.0,
+        spending: Callable[[Plan], float | None] = lambda plan: 1.0,
     ) -> None:
-        """``spending``: what may be computed of such spans, by their tier's budget; None: they are declined."""
+        """``spending``: what may be computed of a plan, by its tier's budget; None: it is declined."""
         self._lineages, self._layers, self._spending = lineages, layers, spending
         self.probes = ProbeTrust(settings)
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
@@ -136,7 +136,7 @@ class Admission:
             join_within=join_within,
             probe_layers=self._layers if self._may_probe(life, plan) else None,
             block=PROBED_RUN,
-            spending=self._spending(plan.spans),
+            spending=self._spending(plan),
         )
         if not isinstance(claim, Claim):
             return claim

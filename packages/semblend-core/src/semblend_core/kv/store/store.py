@@ -27,7 +27,7 @@ from semblend_core.kv.store.memory_tiers import DeviceTier, HostTier
 from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
 from semblend_core.kv.store.placement import Placement
 from semblend_core.kv.store.recovery import Recovery
-from semblend_core.kv.store.side_stream import mark_caller
+from semblend_core.kv.store.side_stream import Mark, mark_caller
 from semblend_core.kv.store.stats import StoreStats
 from semblend_core.kv.store.tier import Source, StorageTier, fill_from
 from semblend_core.kv.store.vocabulary import (
@@ -128,7 +128,7 @@ class DonorStore:
             self._holdings.decline(reason)
             return PutResult(reason)
         job = Job(
-            partial(self._capture, entry, _source(entry, kv, give), tiers, on_durable, on_declined),
+            partial(self._capture, entry, kv, mark_caller(kv.keys), give, tiers, on_durable, on_declined),
             partial(self._holdings.withdraw, entry, StoreDecline.CLOSED),
             entry.spec.nbytes,
         )
@@ -307,13 +307,16 @@ class DonorStore:
     def _capture(
         self,
         entry: Entry,
-        source: Source,
+        kv: DonorKv,
+        after: Mark,
+        give: bool,
         tiers: list[Tier],
         on_durable: Callable[[str], None] | None,
         on_declined: Callable[[str, StoreDecline], None] | None,
     ) -> None:
         """On the lane of the first tier: the first tier that takes the donor has it."""
         reason: StoreDecline | None = StoreDecline.COPY_FAILED
+        source = _source(entry, kv, after, give)
         if not self._holdings.is_coming(entry):
             tiers, reason = [], StoreDecline.FORGOTTEN
         for tier in tiers:
@@ -375,11 +378,9 @@ class DonorStore:
         return self._readers[-1]
 
 
-def _source(entry: Entry, kv: DonorKv, give: bool) -> Source:
+def _source(entry: Entry, kv: DonorKv, after: Mark, give: bool) -> Source:
     layers, given = layers_of(kv), kv if give else None
-    return Source(
-        entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, mark_caller(kv.keys), entry.born, given
-    )
+    return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, after, entry.born, given)
 
 
 def _device(device: torch.device | str | None) -> torch.device:

@@ -87,7 +87,7 @@ def run(arms: Mapping[str, Arm], prompts: Prompts, options: argparse.Namespace) 
             for name, values in times.items():
                 interval = bootstrapped(values, p95)
                 rows.append({"run": number + 1, "hostile": hostile > 0, "arm": name, **vars(interval)})
-                print(f"run {number + 1}, {hostile} hostile, {name}: p95 of {len(values)}: {interval} ms", flush=True)
+                print(f"run {number + 1}, {hostile} hostile, {name}: p95 {interval} ms", flush=True)
     for _ in range(options.flood // 10):
         flood = [(prompts.fresh(100), crowd.one_off_salt()[1]) for _ in range(10)]
         for arm in arms.values():
@@ -104,12 +104,13 @@ def _warm_up(arms: Mapping[str, Arm], crowd: Crowd, options: argparse.Namespace)
 
 def _one_run(
     arms: Mapping[str, Arm], crowd: Crowd, options: argparse.Namespace, hostile: int
-) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in arms}
+) -> dict[str, list[list[float]]]:
+    """By arm and round. Those of one round share a batch, so their times are no chances of their own."""
+    times: dict[str, list[list[float]]] = {name: [] for name in arms}
     for order in _orders(list(arms), options.rounds):
         asked = [*crowd.hostile(hostile), *crowd.polite(options.polite)]
         for name in order:
-            times[name] += arms[name](asked)[hostile:]
+            times[name].append(arms[name](asked)[hostile:])
     return times
 
 

@@ -23,11 +23,15 @@ class Interval:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-def bootstrapped(values: Sequence[float], estimate: Callable[..., np.ndarray] = np.median, seed: int = 1) -> Interval:
-    """``estimate`` of ``values``, and of resamples of them."""
+def bootstrapped(
+    values: Sequence[float] | Sequence[Sequence[float]],
+    estimate: Callable[..., np.ndarray] = np.median,
+    seed: int = 1,
+) -> Interval:
+    """``estimate`` of ``values``, and of resamples of them. Values that were measured together are drawn together."""
     measured = np.asarray(values, float)
-    drawn = np.random.default_rng(seed).integers(0, measured.size, (RESAMPLES, measured.size))
-    low, high = np.percentile(estimate(measured[drawn], axis=1), [2.5, 97.5])
+    drawn = np.random.default_rng(seed).integers(0, len(measured), (RESAMPLES, len(measured)))
+    low, high = np.percentile(estimate(measured[drawn].reshape(RESAMPLES, -1), axis=1), [2.5, 97.5])
     return Interval(float(estimate(measured)), float(low), float(high))
 
 
