@@ -1,6 +1,6 @@
 """SemBench's published commands in their order, against a server with SemBlend in it: what adapters' tests inherit.
 
-A test class that inherits ``PublishedSequence`` needs a class-scoped fixture ``served``, and SemBench installed. The
+A test class that inherits ``PublishedSequence`` needs a fixture ``served`` of its module, and SemBench installed. The
 server must write its audit stream to its own log (``SEMBLEND_AUDIT_PATH=/dev/stdout``) and share by salt
 (``SEMBLEND_SHARING=salted``).
 """
@@ -129,7 +129,8 @@ class PublishedSequence:
     """Every command that the published README names, with its flags, and what must make the last of them refuse."""
 
     @pytest.fixture(scope="class")
-    def sequence(self, served: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Sequence:
+    @classmethod
+    def sequence(cls, served: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> Sequence:
         """All runs against the server; the tests read what they left."""
         typed = Sequence(served, tmp_path_factory.mktemp("published"))
         typed.build(answers=["not known yet"])

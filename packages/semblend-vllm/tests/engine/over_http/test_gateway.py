@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import shallow_model_folder
 from semblend_core.testing.published import LiveServer, PublishedSequence
 
 BLOCK = 32
@@ -87,19 +88,20 @@ def test_nothing_approximate_stays_behind(result: Any) -> None:
     assert (contaminated["numerator"], contaminated["denominator"]) == (0, len(REUSABLE))
 
 
-class TestPublishedSequence(PublishedSequence):
-    @pytest.fixture(scope="class")
-    def served(self, server: Any) -> LiveServer:
-        from semblend_core.testing import shallow_model_folder
+@pytest.fixture(scope="module")
+def served(server: Any) -> LiveServer:
+    # The same server by another name stands for the worker behind the gateway.
+    worker = server.url.replace("127.0.0.1", "localhost")
+    return LiveServer(
+        engine="vllm",
+        url=server.url,
+        model=server.model,
+        tokenizer=str(shallow_model_folder()),
+        log=server.log,
+        replay=f"run-live-gateway --gateway-url {server.url} --donor-url {worker}",
+        store_ms=2000,
+    )
 
-        # The same server by another name stands for the worker behind the gateway.
-        worker = server.url.replace("127.0.0.1", "localhost")
-        return LiveServer(
-            engine="vllm",
-            url=server.url,
-            model=server.model,
-            tokenizer=str(shallow_model_folder()),
-            log=server.log,
-            replay=f"run-live-gateway --gateway-url {server.url} --donor-url {worker}",
-            store_ms=2000,
-        )
+
+class TestPublishedSequence(PublishedSequence):
+    pass
