@@ -106,6 +106,22 @@ def test_an_operator_purges_a_tenant_of_an_engine_that_has_nothing_to_do(server:
     assert cached(ask(server, PROMPT, salt="purged", wish={"capture": False})) == 0
 
 
+@pytest.fixture(scope="module")
+def served(server: httpx.Client, files: Path, shallow_folder: Path) -> LiveServer:
+    return LiveServer(
+        engine="sglang",
+        url=str(server.base_url),
+        model="smollm2",
+        tokenizer=str(shallow_folder),
+        log=files / "log",
+        replay=f"run-live-sglang --base-url {server.base_url}",
+    )
+
+
+class TestPublishedSequence(PublishedSequence):
+    pass
+
+
 def test_new_weights_are_given_no_donors_of_the_old_ones(
     server: httpx.Client, files: Path, shallow_folder: Path
 ) -> None:
@@ -127,23 +143,6 @@ def test_an_update_that_others_write_themselves_forgets_the_donors(server: httpx
         assert server.post(f"/{step}", json={}).json()["success"]
     wait_for_kept(files, 0)
     assert cached(ask(server, PROMPT, salt="written")) == 0
-
-
-@pytest.fixture(scope="module")
-def served(server: httpx.Client, files: Path, shallow_folder: Path) -> LiveServer:
-    """New weights have brought a new name with them."""
-    return LiveServer(
-        engine="sglang",
-        url=str(server.base_url),
-        model=server.get("/v1/models").json()["data"][0]["id"],
-        tokenizer=str(shallow_folder),
-        log=files / "log",
-        replay=f"run-live-sglang --base-url {server.base_url}",
-    )
-
-
-class TestPublishedSequence(PublishedSequence):
-    pass
 
 
 def test_nothing_of_ours_failed_and_sglang_saw_no_leak(server: httpx.Client, files: Path) -> None:
