@@ -60,4 +60,6 @@ class EngineSummary(BaseModel):
     first_time: float | None = None
     last_time: float | None = None
     requests: dict[str, EngineRequest] = {}
+    donor_requests: list[str] = []
+    """Requests that left a donor, where the format names them."""
     extra: dict[str, Any] = {}

@@ -285,7 +285,7 @@ class Settings(DeclaredSettings):
         "audit",
         "",
         Text("file path, in which `{pid}` stands for the process id"),
-        "Where the audit stream is written; empty: nowhere.",
+        "Where the audit stream is written, such as `/dev/stdout` for the engine's own log; empty: nowhere.",
     )
     audit_max_bytes: int = setting("audit", 64 * 1024**2, ByteSize(4096), "Size at which the audit file is rotated.")
     audit_backups: int = setting(

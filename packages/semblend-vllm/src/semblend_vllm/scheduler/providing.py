@@ -12,6 +12,7 @@ from semblend_core import (
     named_provider,
     open_audit,
 )
+from semblend_vllm.compat.request_ids import client_id
 from semblend_vllm.settings import VllmSettings
 
 PROVIDER_SETTING = VllmSettings.variable("provider")
@@ -19,7 +20,7 @@ PROVIDER_SETTING = VllmSettings.variable("provider")
 
 def provider_of(settings: Settings, own: VllmSettings) -> tuple[SemanticLookupProvider, AuditSink | None]:
     """And the audit stream that it shares with the cost gate: a provider of somebody else's may have its own."""
-    audit = None if own.provider else open_audit(settings, "vllm")
+    audit = None if own.provider else open_audit(settings, "vllm", client_id)
     provider = _named(own.provider) if own.provider else create_provider(settings, engine="vllm", audit=audit)
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()

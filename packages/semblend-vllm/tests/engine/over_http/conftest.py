@@ -155,8 +155,8 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
         command = [*_server_command(port, whole), *flags]
         command += [] if scheduler else ["--scheduler-cls", "vllm.v1.core.sched.async_scheduler.AsyncScheduler"]
         # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
-        variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **settings}
-        variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl"), **_for_operators(folder)}
+        variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **_for_operators(folder)}
+        variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl"), **settings}
         with (folder / "log").open("wb") as output:
             # A session of its own, so that the engine's processes end with the server.
             process = subprocess.Popen(
