@@ -30,6 +30,7 @@ PUBLIC_CORE_MODULES = (
     "semblend_core.testing.benchmarks",
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
     "semblend_core.testing.fuzzing",  # and this one hypothesis
+    "semblend_core.testing.published",
     "semblend_core.recompute",
     "semblend_core.serving",
     "semblend_core.serving.tree",  # needs torch

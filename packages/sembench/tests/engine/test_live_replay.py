@@ -72,6 +72,7 @@ def sembench(vllm_server, manifest):
     def start(name, output, *words):
         common = ["--manifest", manifest, "--output", output, "--gateway-url", vllm_server.base_url]
         common += ["--model", vllm_server.model, "--max-output-tokens", OUTPUT_TOKENS]
+        common += ["--post-donor-delay-ms", 0] if name == "run-live-gateway" else []
         command = [sys.executable, "-m", "sembench", name, *(str(word) for word in [*common, *words])]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -161,7 +162,7 @@ def test_the_fixture_is_replayed_with_donors_at_another_address(vllm_server, tmp
     worker = vllm_server.base_url.replace("127.0.0.1", "localhost")
     replay = ["run-live-gateway", "--manifest", str(manifest), "--output", str(output), "--max-items", "2"]
     servers = ["--gateway-url", vllm_server.base_url, "--donor-url", worker, "--model", vllm_server.model]
-    for words in (build, [*replay, *servers, "--warmup-requests", "0"]):
+    for words in (build, [*replay, *servers, "--warmup-requests", "0", "--post-donor-delay-ms", "0"]):
         done = subprocess.run([sys.executable, "-m", "sembench", *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     records = read_json(output, Result).requests

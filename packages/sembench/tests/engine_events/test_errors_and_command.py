@@ -165,3 +165,25 @@ def test_a_time_without_a_zone_is_wrong_usage(time: str, sembench: Run, tmp_path
     )
     assert result.exit_code == 2
     assert "--since-time" in result.stderr
+
+
+def test_a_traceback_in_a_pods_log_is_one_error_as_in_the_plain_log(log: Callable[..., Path], tmp_path: Path) -> None:
+    """Kubernetes puts the time in front of each of its lines."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 1, in f',
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "b.py", line 2, in g',
+        "RuntimeError: no store",
+        "INFO goes on",
+    ]
+    plain = summarize("sglang", [log(*lines)])
+    stamped = tmp_path / "pod.log"
+    stamped.write_text("".join(f"2026-06-22T18:00:01.123456789Z {line}\n" for line in lines))
+    assert (plain.errors, plain.error_samples) == (1, ["RuntimeError: no store"])
+    pods = summarize("sglang", [stamped])
+    assert (pods.errors, pods.error_samples) == (plain.errors, plain.error_samples)

@@ -145,6 +145,14 @@ def test_requests_are_0_only_where_their_story_has_ended(log: Log) -> None:
     assert (summary.errors, summary.error_samples) == (1, ["lookup: ValueError at a.py:3"])
 
 
+def test_kv_of_other_tokens_is_counted_apart_and_is_no_reuse(log: Log) -> None:
+    asked = record("lookup", "r2", reason=None, spans=0, microseconds=1.0)
+    summary = summarize("semblend", [log(MATERIALIZED, asked, record("alias", "r2", tokens=96))])
+    assert (summary.alias_events, summary.alias_tokens) == (1, 96)
+    assert (summary.materialization_events, summary.materialized_tokens) == (1, 3072)
+    assert (summary.requests["r2"].alias_tokens, summary.requests["r2"].confirmed_tokens) == (96, 0)
+
+
 def test_a_comparison_of_answers_is_read_and_is_no_reuse(log: Log) -> None:
     found = {"tier": "balanced", "kind": "few_places", "spending": 1.0, "agreement": 0.97, "kl": 0.01, "positions": 64}
     summary = summarize("semblend", [log(MATERIALIZED, record("quality", "r1", spending_now=1.0, **found))])
@@ -252,3 +260,27 @@ def test_trtllm_event_without_a_count_leaves_the_tokens_unknown(log: Log) -> Non
     summary = summarize("trtllm", [log(json.dumps({"event": "materialized", "request_id": 2}))])
     assert summary.materialization_events == 1
     assert summary.materialized_tokens is None
+
+
+@pytest.mark.parametrize("engine", ["semblend", "vllm", "sglang"])
+def test_records_are_found_whatever_else_is_in_a_pods_log(engine: str, log: Log) -> None:
+    """Other processes write to the same stream, and may leave half a line in front of a record or go on behind it."""
+    stamp = "2026-06-22T18:00:01.123456789Z"
+    path = log(
+        f"{stamp} INFO config {{'model': 'm', 'schema': \"semblend.audit.v1\"}}",
+        f"{stamp} (EngineCore pid=7) {MATERIALIZED}",
+        f"{stamp} INFO plan {{'a': 1}} {MATERIALIZED}",
+        f"{stamp} {MATERIALIZED}{MATERIALIZED}INFO 06-22 a line that lost its start",
+        f"{stamp} \x1b[36mINFO\x1b[0m {MATERIALIZED} \x1b[0m",
+        f'{stamp} {{"event": "other system\'s"}}',
+        f"{stamp} WARNING half a record of a killed process {MATERIALIZED[:70]}",
+    )
+    summary = summarize(engine, [path])
+    assert (summary.materialization_events, summary.materialized_tokens) == (5, 5 * 3072)
+    assert summary.unparsed_lines == 1
+    assert "not a whole audit record" in summary.torn_lines[0]
+
+
+def test_a_request_goes_by_the_id_that_its_client_sent(log: Log) -> None:
+    named = record("materialized", "cmpl-mine-0-1a2b3c4d", client_request_id="mine", tokens=64)
+    assert list(summarize("semblend", [log(named)]).requests) == ["mine"]

@@ -27,6 +27,7 @@ def test_vllm_counts_only_what_materialized(log: Log) -> None:
     request = summary.requests["r1"]
     assert (request.advertised_tokens, request.confirmed_tokens, request.lookup_us) == (880, 880, 30_000)
     assert list(summary.requests) == ["r1"], "a donor is no request"
+    assert summary.donor_requests == ["d1"]
 
 
 def test_vllm_promise_without_landing_is_no_reuse(log: Log) -> None:

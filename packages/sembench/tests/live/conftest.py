@@ -46,6 +46,13 @@ class Stub:
     """Given a request and how many there were before it, the name of a fault or None."""
     answer: Callable[[Seen], str] | None = None
     answer_headers: dict[str, str] = field(default_factory=dict)
+    route: Callable[[Seen], dict[str, str]] = lambda seen: {}
+    """Headers that tell of a router's decision."""
+    worker: Callable[[Seen], Any] = lambda seen: None
+    """What Dynamo's ``worker_id`` says to who asks for it."""
+    owner: str = "stub"
+    """Who ``/v1/models`` says it is."""
+    refuses_salts: bool = False
     usage: bool = True
     cached: str = "reported"
     """``reported``, ``zero omitted`` or ``absent``."""
@@ -105,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         stub = self.stub
         answers = {
-            "/v1/models": {"data": [{"id": name, "owned_by": "stub"} for name in stub.models]},
+            "/v1/models": {"data": [{"id": name, "owned_by": stub.owner} for name in stub.models]},
             "/version": {"version": "1.2.3"},
             "/get_server_info": {"version": "4.5.6", "stream_output": stub.incremental},
         }
@@ -145,7 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
             cached = stub.cached_words(seen) if fault not in ("400", "429", "500") else 0
         stub.on_request(seen, cached)
         time.sleep(stub.delay_s)
-        if fault in ("400", "429", "500"):
+        if stub.refuses_salts and "cache_salt" in body:
+            self._json({"error": {"message": "cache_salt: unknown field"}}, 400)
+        elif fault in ("400", "429", "500"):
             self._json({"error": {"message": f"the stub says {fault}"}}, int(fault))
         elif fault == "hang":
             stub.closing.wait(60)
@@ -159,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
-        for name, value in self.stub.answer_headers.items():
+        for name, value in {**self.stub.answer_headers, **self.stub.route(seen)}.items():
             self.send_header(name, value)
         self.end_headers()
         text = self.stub.answer(seen) if self.stub.answer else _answer(seen.prompt)
@@ -192,7 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
             usage: dict[str, Any] = {"prompt_tokens": len(seen.prompt.split()), "completion_tokens": len(words)}
             if self.stub.cached == "reported" or (self.stub.cached == "zero omitted" and cached):
                 usage["prompt_tokens_details"] = {"cached_tokens": cached}
-            yield json.dumps({"choices": [], "usage": usage})
+            asked = "worker_id" in seen.body.get("nvext", {}).get("extra_fields", [])
+            told = {"nvext": {"worker_id": self.stub.worker(seen)}} if asked else {}
+            yield json.dumps({"choices": [], "usage": usage, **told})
         yield "[DONE]"
 
     def _generate_events(self, seen: Seen, text: str, cached: int) -> Iterator[str]:
@@ -318,6 +329,7 @@ def gateway_run(
     def run(*words: object, items: int = 3, **fields: Any) -> Result:
         manifest = write_manifest(items, **fields)
         common = ("--manifest", manifest, "--output", tmp_path / "result.json")
+        common += ("--post-donor-delay-ms", 0)  # the stub keeps what it has served at once
         return sembench("run-live-gateway", *common, "--gateway-url", stub.url, "--model", "tiny", *words)
 
     return run

@@ -166,4 +166,6 @@ def test_records_are_on_disk_as_soon_as_they_are_made(stub, gateway_run, tmp_pat
         sum("record" in json.loads(line) for line in partial.read_text().splitlines()) if partial.exists() else None
     )
     gateway_run(items=3)
-    assert counts == [None, 0, 0, 0, 1, 1, 2, 2], "preflight, warm-up, then donor and recipient of each item"
+    assert counts == [None, None, 0, 0, 0, 1, 1, 2, 2], (
+        "preflight twice, warm-up, then donor and recipient of each item"
+    )

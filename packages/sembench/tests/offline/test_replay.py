@@ -79,9 +79,9 @@ def test_the_aggregate_is_made_of_the_records(letters: Tokenizer, make_item: Mak
     assert _parts(total.semantic_candidate_block_rate) == (50, 62)
     assert _parts(total.semantic_eligible_block_rate) == (50, 62)
     assert total.semantic_eligible_lift == pytest.approx(16 / 62)
-    assert _parts(total.semantic_placement_rate_by_request) == (1, 4)
+    assert _parts(total.semantic_eligible_rate_by_request) == (1, 4)
     assert _parts(total.negative_control_semantic_eligible_rate) == (0, 10)
-    assert _parts(total.negative_control_semantic_placement_rate) == (0, 1)
+    assert _parts(total.negative_control_semantic_eligible_rate_by_request) == (0, 1)
     assert total.decline_reasons == {"no_spans": 1}
     assert total.outcomes == {"planned": 3, "declined": 1}
     moved = result.by_transform["instruction_variant"].aggregate
@@ -119,7 +119,7 @@ def test_among_all_donors_controls_get_no_figures(letters: Tokenizer, make_item:
     items = four_items(make_item, distinct)
     result = result_of(items, replay_offline(items, letters, core(), shared_pool=True), shared_pool=True)
     assert result.aggregate.negative_control_semantic_eligible_rate is None
-    assert result.by_transform["negative_control"].aggregate.negative_control_semantic_placement_rate is None
+    assert result.by_transform["negative_control"].aggregate.negative_control_semantic_eligible_rate_by_request is None
     assert result.aggregate.semantic_eligible_block_rate is not None
 
 

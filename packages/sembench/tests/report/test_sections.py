@@ -32,7 +32,7 @@ def test_nothing_measured_means_no_figure_at_all(nothing_measured: Result) -> No
 def test_the_summary_says_when_controls_did_not_stay_cold(replay: Replay) -> None:
     result = replay()
     assert "Negative controls stayed cold (0 of 6)." in summarize_result(result)
-    result.aggregate.negative_control_semantic_placement_rate = Rate.of(2, 6)
+    result.aggregate.negative_control_backend_confirmed_rate_by_request = Rate.of(2, 6)
     assert "Negative controls did not stay cold: 2 of 6 reused." in summarize_result(result)
 
 
@@ -50,7 +50,9 @@ def test_the_speed_of_hits_stands_beside_the_hit_rate(replay: Replay) -> None:
 
 
 def test_an_offline_result_speaks_of_what_could_be_reused_only(replay: Replay) -> None:
-    page = render_report([replay(kind="offline")])
+    offline = replay(kind="offline")
+    offline.aggregate.negative_control_semantic_eligible_rate_by_request = Rate.of(0, 6)
+    page = render_report([offline])
     assert "No engine took part" not in page  # without both rates there is no such sentence
     assert "Of the negative controls 0 of 6 would have been given something to reuse." in page
     assert "TTFT by context length" not in page

@@ -43,10 +43,10 @@ def test_block_rates_worked_out_by_hand(identity: RunIdentity, make_item: MakeIt
     assert figures.semantic_eligible_lift == pytest.approx(0.45)
     assert figures.backend_confirmed_lift == pytest.approx(0.2)
     assert figures.semantic_candidate_block_rate is None
-    assert parts(figures.semantic_placement_rate_by_request) == (1 / 3, 1, 3)
+    assert parts(figures.backend_confirmed_rate_by_request) == (1 / 3, 1, 3)
     assert parts(figures.negative_control_semantic_eligible_rate) == (0, 0, 5)
     assert parts(figures.negative_control_backend_confirmed_rate) == (0, 0, 5)
-    assert parts(figures.negative_control_semantic_placement_rate) == (0, 0, 1)
+    assert parts(figures.negative_control_backend_confirmed_rate_by_request) == (0, 0, 1)
     assert parts(figures.materialized_reuse_rate) == (100 / 192, 100, 192)
     assert (figures.materialization_events, figures.materialized_tokens) == (1, 100)
     assert (figures.items, figures.requests_ok, figures.requests_failed, figures.arm) == (3, 3, 0, "warm")
@@ -66,7 +66,7 @@ def test_failed_and_missing_requests_stay_in_the_denominators(
         make_record(unknown, "warm", status="error", error="refused"),
     ]
     figures = aggregate(identity, [served, failed, missing, unknown], records)
-    assert parts(figures.semantic_placement_rate_by_request) == (0.25, 1, 4)
+    assert parts(figures.backend_confirmed_rate_by_request) == (0.25, 1, 4)
     assert parts(figures.quality_pass_rate) == (0.25, 1, 4)
     # The cold arm tells the length of what failed warm; nobody knows that of the fourth.
     assert parts(figures.backend_confirmed_block_rate) == (10 / 30, 10, 30)
@@ -121,7 +121,7 @@ def test_a_control_that_was_not_measured_does_not_count_as_clean(
     total = aggregate(identity, [one, two], records)
     assert parts(total.negative_control_semantic_eligible_rate) == (None, 0, 20)
     assert parts(total.negative_control_backend_confirmed_rate) == (None, 0, 20)
-    assert parts(total.negative_control_semantic_placement_rate) == (None, 0, 2)
+    assert parts(total.negative_control_backend_confirmed_rate_by_request) == (None, 0, 2)
 
 
 def test_a_swapped_entity_is_no_negative_control(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -245,3 +249,47 @@ def test_a_reader_reports_torn_lines_by_file_and_line(tmp_path: Path) -> None:
 def test_a_reader_says_when_there_is_no_stream(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="neither the file nor a backup"):
         read_audit(tmp_path / "none.jsonl")
+
+
+WRITES_BOTH = """
+import sys
+from semblend_core.telemetry import AuditLog, LoadAdvertised
+
+log = AuditLog("/dev/STREAM", "vllm", max_bytes=4096, backups=1)
+for number in range(200):
+    print("INFO a line of the engine's own", number, file=sys.STREAM, flush=True)
+    log.emit(LoadAdvertised(request_id=f"r{number}", tokens=number))
+    log.flush()
+assert log.counters().written == 200, log.counters()
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("into", ["a file", "a pipe", "a socket"])
+def test_records_are_written_between_the_lines_of_the_processs_own_stream(
+    tmp_path: Path, stream: Literal["stdout", "stderr"], into: str
+) -> None:
+    """Nothing is overwritten, torn or rotated away, whatever the stream leads to."""
+    words = [sys.executable, "-c", WRITES_BOTH.replace("STREAM", stream)]
+    path = tmp_path / "engine.log"
+    if into == "a file":
+        with path.open("wb") as output:
+            subprocess.run(words, check=True, **{stream: output})
+    elif into == "a pipe":
+        path.write_bytes(getattr(subprocess.run(words, check=True, **{stream: subprocess.PIPE}), stream))
+    else:
+        path.write_bytes(_through_a_socket(words, stream))
+    lines = path.read_text().splitlines()
+    told = [json.loads(line)["tokens"] for line in lines if line.startswith("{")]
+    assert told == list(range(200))
+    assert len(lines) == 400
+    assert os.listdir(tmp_path) == ["engine.log"]
+
+
+def _through_a_socket(words: list[str], stream: str) -> bytes:
+    here, there = socket.socketpair()
+    with here, there, subprocess.Popen(words, **{stream: there}) as process:
+        there.close()
+        received = b"".join(iter(lambda: here.recv(65536), b""))
+        assert process.wait() == 0
+    return received

@@ -46,6 +46,7 @@ def test_the_events_have_the_names_that_readers_know() -> None:
         "plan",
         "load_advertised",
         "materialized",
+        "alias",
         "declined",
         "costs",
         "quality",
@@ -63,9 +64,20 @@ def test_a_record_starts_with_the_envelope() -> None:
         "time": 12.5,
         "engine": "vllm",
         "request_id": "r1",
+        "client_request_id": "r1",
     }
-    assert list(record.items())[:5] == list(envelope.items())
+    assert list(record.items())[:6] == list(envelope.items())
     assert record["tokens"] == 512
+
+
+def test_a_record_has_the_id_that_the_client_sent_where_the_engine_adds_to_it() -> None:
+    def client_id(engines_id: str) -> str:
+        return engines_id.removeprefix("cmpl-")
+
+    record = as_record(LookupDone(request_id="cmpl-mine"), engine="vllm", time=1.0, client_id=client_id)
+    assert (record["request_id"], record["client_request_id"]) == ("cmpl-mine", "mine")
+    unnamed = as_record(Evicted(donor_id="d1"), engine="vllm", time=1.0, client_id=client_id)
+    assert unnamed["client_request_id"] is None
 
 
 def test_what_is_not_known_is_null_and_present() -> None:
@@ -201,5 +213,5 @@ def test_the_telemetry_page_describes_every_event_and_field() -> None:
     for name, kind in EVENTS.items():
         (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         for position, each in enumerate(example(kind)):
-            shared = position < 5 or each == "namespace"
+            shared = position < 6 or each == "namespace"
             assert f"`{each}`" in (page if shared else row), (name, each)

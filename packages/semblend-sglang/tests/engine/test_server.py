@@ -18,6 +18,7 @@ from serving import ask, cached, serving
 
 from semblend_core import read_audit
 from semblend_core.testing import wait_until
+from semblend_core.testing.published import LiveServer, PublishedSequence
 
 PROMPT = recipient("new instruction", "What did the brewery pay for?")
 
@@ -30,7 +31,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(files: Path, shallow_folder: Path) -> Iterator[httpx.Client]:
     settings = {
-        "SEMBLEND_AUDIT_PATH": str(files / "audit.jsonl"),
+        # As in a container: records between the lines of the log.
+        "SEMBLEND_AUDIT_PATH": "/dev/stdout",
+        "SEMBLEND_SHARING": "salted",
         "SEMBLEND_CONTROL_DIR": str(files / "control"),
         "SEMBLEND_SGLANG_KEEP_DONORS": "1",
         "SEMBLEND_STORE_HOST_BYTES": "0",
@@ -47,8 +50,8 @@ def wait_for_kept(files: Path, donors: int) -> None:
 
 def records_of(files: Path) -> Any:
     """The audit stream with the end of the three requests: it is written in the background."""
-    wait_until(lambda: len(ended(read_audit(files / "audit.jsonl").records)) >= 3, "three ends on record")
-    return read_audit(files / "audit.jsonl").records
+    wait_until(lambda: len(ended(read_audit(files / "log").records)) >= 3, "three ends on record")
+    return read_audit(files / "log").records
 
 
 def counter(server: httpx.Client, name: str) -> float:
@@ -101,6 +104,22 @@ def test_an_operator_purges_a_tenant_of_an_engine_that_has_nothing_to_do(server:
     assert purged["verified"]
     assert list((files / "kept").glob("donors/*")) == []
     assert cached(ask(server, PROMPT, salt="purged", wish={"capture": False})) == 0
+
+
+@pytest.fixture(scope="module")
+def served(server: httpx.Client, files: Path, shallow_folder: Path) -> LiveServer:
+    return LiveServer(
+        engine="sglang",
+        url=str(server.base_url),
+        model="smollm2",
+        tokenizer=str(shallow_folder),
+        log=files / "log",
+        replay=f"run-live-sglang --base-url {server.base_url}",
+    )
+
+
+class TestPublishedSequence(PublishedSequence):
+    pass
 
 
 def test_new_weights_are_given_no_donors_of_the_old_ones(

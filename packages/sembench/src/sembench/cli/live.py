@@ -78,7 +78,7 @@ RECIPIENT_OPTIONS = (
     click.option(
         "--post-donor-delay-ms",
         type=click.FloatRange(min=0),
-        default=0.0,
+        default=1000.0,
         show_default=True,
         help="Wait between donors and recipient, for caches that store in the background. Never part of a latency.",
     ),

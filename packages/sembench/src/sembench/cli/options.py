@@ -19,7 +19,12 @@ template_option = click.option(
     show_default=True,
     help="completion sends the prompt as it is; chat sends it as a message, and the server adds its template.",
 )
-tenant_option = click.option("--tenant", default="sembench", show_default=True, help="Sent as x-tenant-id.")
+tenant_option = click.option(
+    "--tenant",
+    default="sembench",
+    show_default=True,
+    help="Sent as x-tenant-id, and as the engine's cache salt: SemBlend shares within a salt. '' sends none.",
+)
 serve_command_option = click.option(
     "--serve-command", metavar="TEXT", help="How the server was started; kept in the result for readers."
 )

@@ -56,7 +56,8 @@ def _gate_options(command: Any) -> Any:
     "summary_paths",
     cls=Words,
     type=FILE,
-    help="Summaries of engine logs (summarize-engine-events). With them, events, tokens and errors are theirs, summed.",
+    help="Summaries of engine logs (summarize-engine-events), joined to the result by request id: they tell what the "
+    "result does not know, and must not contradict it.",
 )
 @click.option("--noise-floor-calibration", type=FILE, help="Noise floor (calibrate-noise-floor) of the same protocol.")
 @_gate_options
@@ -87,14 +88,15 @@ def assert_result_gates(
     report = judge_gates(
         wanted,
         read_json(result_path, Result),
-        [read_json(path, EngineSummary) for path in summary_paths],
+        [read_json(path, EngineSummary) for path in summary_paths if path.exists()],
         read_json(noise_floor_calibration, NoiseFloor) if noise_floor_calibration else None,
         allow_missing=allow_missing,
+        missing_summaries=[str(path) for path in summary_paths if not path.exists()],
     )
-    table = Table("gate", "wanted", "found", "verdict", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("gate", "wanted", "found", "verdict", "source", box=SIMPLE_HEAD, pad_edge=False)
     words = {True: "pass", False: "FAIL", None: "not judged"}
     for verdict in report.verdicts:
-        table.add_row(*map(Text, (verdict.gate, verdict.wanted, verdict.found, words[verdict.passed])))
+        table.add_row(*map(Text, (verdict.gate, verdict.wanted, verdict.found, words[verdict.passed], verdict.source)))
     table_console(_WIDTH).print(table)
     for note in report.notes:
         click.echo(f"note: {note}", err=True)

@@ -28,6 +28,7 @@ EventKind = Literal[
     "plan",
     "load_advertised",
     "materialized",
+    "alias",
     "declined",
     "evicted",
     "error",
@@ -44,7 +45,7 @@ class Event:
 
     kind: EventKind
     request_id: str | None = None
-    """The request it tells of; None for donors."""
+    """The request it tells of; of a donor the one that left it, where the format says so."""
     tokens: int | None = None
     bytes: int | None = None
     reason: str | None = None

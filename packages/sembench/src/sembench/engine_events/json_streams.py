@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,23 +14,33 @@ from sembench.schema import InputError
 AUDIT_SCHEMA = "semblend.audit.v1"
 AUDIT_FAMILY = "semblend.audit."
 AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes"}
+AUDIT_TELLS |= {"alias_events", "alias_tokens"}
+_RECORD = re.compile(r'\{\s*"schema"\s*:\s*"semblend\.audit\.')
 _DONOR_STAGES = ("offer", "capture")
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
 
 
-def find_audit_record(text: str, place: str) -> dict[str, Any] | None:
-    """The record in a line of a log, behind whatever prefix; None where there is none."""
-    if AUDIT_FAMILY not in text:
-        return None
-    start = text.find("{")
-    try:
-        record, _ = json.JSONDecoder().raw_decode(text, start) if start >= 0 else (None, 0)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableEventError(f"not a whole audit record: {error}") from None
-    if not isinstance(record, dict) or "schema" not in record:
-        return None
-    check_schema(record["schema"], place)
-    return record
+def cut_out_records(text: str, place: str) -> tuple[list[dict[str, Any]], list[str], str]:
+    """The audit records in a line of a log, what is wrong with others, and the rest of the line.
+
+    Processes that share a stream can put anything in front of a record, behind it, or between two.
+    """
+    records: list[dict[str, Any]] = []
+    problems: list[str] = []
+    rest, after = "", 0
+    for start in (match.start() for match in _RECORD.finditer(text)):
+        if start < after:
+            continue  # inside the last one
+        rest += text[after:start]
+        try:
+            record, after = json.JSONDecoder().raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            problems.append(f"not a whole audit record: {error}")
+            after = start + 1
+            continue
+        check_schema(record["schema"], place)
+        records.append(record)
+    return records, problems, rest + text[after:] if after else text
 
 
 def check_schema(schema: object, place: str) -> None:
@@ -39,7 +50,7 @@ def check_schema(schema: object, place: str) -> None:
 
 def read_audit_event(record: dict[str, Any]) -> Event:
     """One record as an event. Fields that a later version adds are left alone."""
-    kind, request_id = record.get("event"), record.get("request_id")
+    kind, request_id = record.get("event"), record.get("client_request_id") or record.get("request_id")
     common: dict[str, Any] = {
         "request_id": None if request_id is None else str(request_id),
         "time": as_number(record.get("time")),
@@ -67,6 +78,8 @@ def read_audit_event(record: dict[str, Any]) -> Event:
             if not tokens:
                 raise UnreadableEventError(f"materialized states at least 1 token, got {record.get('tokens')!r}")
             return Event(kind="materialized", tokens=tokens, bytes=as_count(record.get("bytes")), **common)
+        case "alias":
+            return Event(kind="alias", tokens=as_count(record.get("tokens")), **common)
         case "declined":
             of_donor = record.get("stage") in _DONOR_STAGES
             common["request_id"] = None if of_donor else common["request_id"]

@@ -26,6 +26,8 @@ _OTHER_LEVEL = re.compile(r"(?<![A-Za-z])(?:DEBUG|INFO|WARNING|WARN)(?![A-Za-z])
 _NAMED = re.compile(r"(?i:semblend|connector)|(?<![A-Za-z])(?:kv|KV)(?![a-z])")
 _PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\)|(?<![A-Za-z0-9])(?:DP\d+ )?(?:PP\d+ )?TP\d+(?![A-Za-z0-9])")
 _EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)|[\w.]+\.[\w.]+)\b:?")
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
+"""What `kubectl logs --timestamps` puts in front of every line, those of a traceback too."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -121,6 +123,7 @@ class ErrorReader:
         self._open: dict[str, _Block] = {}
 
     def feed(self, text: str) -> Iterator[str]:
+        text = _STAMP.sub("", text)
         if not self._open and not any(word in text for word in _WORDS):
             return  # almost every line of a log; no pattern need be tried on it
         named = _PROCESS.search(text[:200])

@@ -12,7 +12,7 @@ from sembench.engine_events.json_streams import (
     AUDIT_TELLS,
     TrtllmStream,
     check_schema,
-    find_audit_record,
+    cut_out_records,
     read_audit_event,
 )
 from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, read_lines
@@ -103,14 +103,15 @@ class _Reading:
             self.own.add_error(sample)
 
     def _read_line(self, line: LogLine) -> None:
+        records, problems, text = cut_out_records(line.text, line.place)
+        for record in records:
+            self._add_record(record, line.place)
+        for problem in problems:
+            self._unreadable(f"{line.place}: {problem}: {line.text[:60]!r}")
         try:
-            record = find_audit_record(line.text, line.place)
-            if record is not None:
-                self._add_record(record, line.place)
-                return
-            if self.parser is None and line.text.lstrip().startswith("{"):
+            if self.parser is None and not problems and text.lstrip().startswith("{"):
                 raise UnreadableEventError("not a whole audit record")
-            events = list(self.parser.events(line.text)) if self.parser else []
+            events = list(self.parser.events(text)) if self.parser and not problems else []
         except UnreadableEventError as error:
             self._unreadable(f"{line.place}: {error}: {line.text[:60]!r}")
             return

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sembench.engine_events.event import Event
-from sembench.schema import EngineSummary
-from sembench.schema.engine import EngineRequest
+from sembench.schema import EngineRequest, EngineSummary
 
 MAX_SAMPLES = 10
 
@@ -19,10 +18,12 @@ _COUNTED = {
     "plan": "plans",
     "load_advertised": "loads_advertised",
     "materialized": "materialization_events",
+    "alias": "alias_events",
 }
 _SUMMED = {
     "load_advertised": "advertised_tokens",
     "materialized": "materialized_tokens",
+    "alias": "alias_tokens",
     "exact_retrieved": "exact_retrieved_tokens",
     "stored": "stored_tokens",
 }
@@ -44,6 +45,7 @@ class EventTally:
         self._error_count = 0
         self._times: list[float] = []
         self._requests: dict[str, EngineRequest] = {}
+        self._donor_requests: list[str] = []
         self._state: dict[str, str] = {}
 
     def add(self, event: Event) -> None:
@@ -67,7 +69,9 @@ class EventTally:
                 self.add_error(event.reason or "error")
             case "other":
                 self._others[event.reason or "unknown"] += 1
-        if event.request_id is not None:
+        if event.request_id is not None and event.kind == "donor_registered":
+            self._donor_requests.append(event.request_id)
+        elif event.request_id is not None:
             self._of_request(event.request_id, event)
 
     def add_error(self, sample: str) -> None:
@@ -106,6 +110,9 @@ class EventTally:
                 self._state[request_id] = _NO_OUTCOME_YET
             case "declined":
                 request.reason = event.reason
+                self._state[request_id] = "ended"
+            case "alias":
+                request.alias_tokens = (request.alias_tokens or 0) + (event.tokens or 0)
                 self._state[request_id] = "ended"
             case "materialized" if event.tokens is not None:
                 request.confirmed_tokens = (request.confirmed_tokens or 0) + event.tokens
@@ -156,6 +163,7 @@ class EventTally:
             first_time=self._times[0] if self._times else None,
             last_time=self._times[-1] if self._times else None,
             requests=self._requests,
+            donor_requests=list(dict.fromkeys(self._donor_requests)),
             extra={**extra, **({"other_events": dict(sorted(self._others.items()))} if self._others else {})},
             **figures,
         )

@@ -88,7 +88,8 @@ class VllmLog(_TextLog):
         found = _pairs(piece)
         request_id = found.get("request_id")
         if piece.startswith("SemBlend donor registered"):
-            yield Event(kind="donor_registered", tokens=_count_of(found, "tokens", "donor registered"))
+            tokens = _count_of(found, "tokens", "donor registered")
+            yield Event(kind="donor_registered", request_id=request_id, tokens=tokens)
         elif piece.startswith("SemBlend semantic lookup"):
             yield self._lookup(piece, found, request_id)
         elif piece.startswith("SemBlend materialized"):
@@ -137,7 +138,8 @@ class SglangLog(_TextLog):
         found = _pairs(piece)
         request_id = found.get("rid") or found.get("request_id")
         if start.startswith("register_donor"):
-            yield Event(kind="donor_registered", tokens=_count_of(found, "tokens", "register_donor"))
+            tokens = _count_of(found, "tokens", "register_donor")
+            yield Event(kind="donor_registered", request_id=request_id, tokens=tokens)
         elif "semantic hit" in start:
             yield from self._hit(request_id)
         elif "match failed" in start:

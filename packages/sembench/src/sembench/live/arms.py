@@ -11,6 +11,7 @@ from sembench.live.config import LiveArm, LiveConfig
 from sembench.live.endpoint import Endpoint, Reply, ServerRequest
 from sembench.live.isolation import Capabilities, Isolation, Scope
 from sembench.live.streaming import RequestFailedError
+from sembench.results.routes import worker_of
 from sembench.schema import ManifestItem, RequestRecord
 from sembench.scoring import judge
 
@@ -53,6 +54,7 @@ class ItemReplay:
         # Random, and new in every process: ids and sessions of a run that was killed must not come back.
         self._nonce = secrets.token_hex(4)
         self._scopes: dict[LiveArm, Scope] = {}
+        self._donor_workers: list[str] = []
 
     async def records(self) -> AsyncIterator[RequestRecord]:
         for arm in self._config.arms:
@@ -91,13 +93,17 @@ class ItemReplay:
 
     async def _warm(self, attempt: int) -> ScopedReply:
         """Donors first; waiting after them is the harness's time, and the clock starts with the recipient."""
-        scope = await self._isolation.open() if self._config.paired else Scope()
-        for number in range(len(self.item.donor_prompts)):
-            await self._donor(number, attempt, scope)
+        scope = await self._isolation.open() if self._config.paired else self._unpaired_scope()
+        donors = [await self._donor(number, attempt, scope) for number in range(len(self.item.donor_prompts))]
+        self._donor_workers = list(dict.fromkeys(name for each in donors if (name := worker_of(each.route))))
         await asyncio.sleep(self._config.post_donor_delay_ms / 1000)
         served = await self._recipient("warm", attempt, scope, reuse=True)
         self._scopes["warm"] = scope
         return served
+
+    def _unpaired_scope(self) -> Scope:
+        # Another item may have left the very document of a control, whose own donors are to give it nothing.
+        return self._isolation.apart() if self.item.negative_control else self._isolation.shared
 
     async def _probe(self, attempt: int) -> ScopedReply:
         """The warm request again with reuse off: what it finds lies under exact keys."""
@@ -105,13 +111,13 @@ class ItemReplay:
             raise RequestFailedError("the warm arm, whose prompt this repeats, was not served", retryable=False)
         return await self._recipient("probe", attempt, self._scopes["warm"], reuse=False)
 
-    async def _donor(self, number: int, attempt: int, scope: Scope) -> None:
+    async def _donor(self, number: int, attempt: int, scope: Scope) -> Reply:
         donor = self.item.donor_prompts[number]
         name = self._name(f"donor{number}", attempt)
         tokens = self._config.donor_output_tokens
         request = ServerRequest(scope.prefix + donor.text, name, self._session(f"donor{number}"), tokens, scope.salt)
         try:
-            await self._servers.donors.ask(request)
+            return await self._servers.donors.ask(request)
         except RequestFailedError as error:
             reason = f"donor {donor.donor_id}: {error}"
             raise RequestFailedError(reason, retryable=error.retryable, status=error.status) from None
@@ -153,6 +159,7 @@ class ItemReplay:
             output_logprobs=reply.logprobs,
             quality=judge(reply.text, self.item, self._config.quality_threshold),
             route=dict(reply.route),
+            donor_workers=self._donor_workers,
         )
         if arm != "cold":
             return record

@@ -37,7 +37,7 @@ class LiveConfig(BaseModel):
     exact: bool = False
     probe: bool = False
     reset_urls: tuple[str, ...] = ()
-    post_donor_delay_ms: float = 0.0
+    post_donor_delay_ms: float = 1000.0
     quality_threshold: float = 0.60
     tenant: str = "sembench"
     template: ServerTemplate = "completion"

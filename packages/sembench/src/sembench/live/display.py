@@ -50,6 +50,8 @@ def _rows(result: Result) -> Iterator[tuple[str, str]]:
     yield "warm requests", f"{figures.requests_ok} ok, {figures.requests_failed} failed, of {figures.items} items"
     yield "answers passed", _rate(figures.quality_pass_rate)
     yield "backend confirmed blocks", _rate(figures.backend_confirmed_block_rate)
+    if figures.semantic_placement_rate_by_request:
+        yield "routed by semantic placement", _rate(figures.semantic_placement_rate_by_request)
     if paired is None:
         yield "speedup", "not measured: add --paired for a cold arm"
         return

@@ -19,16 +19,9 @@ from sembench.live.streaming import (
     open_event_stream,
 )
 from sembench.openai_events import TokenUsage, count_or_none
+from sembench.results.routes import PATH_HEADERS, WORKER_HEADERS
 
-ROUTE_HEADERS = (
-    "x-semblend-routing-path",
-    "x-semblend-routing-worker",
-    "x-semblend-routing-similarity",
-    "x-semblend-worker",
-    "x-semblend-similarity",
-    "x-gateway-route",
-    "x-route",
-)
+ROUTE_HEADERS = (*PATH_HEADERS, *WORKER_HEADERS, "x-semblend-routing-similarity", "x-semblend-similarity")
 """What routers say of their decision."""
 QUICK_TIMEOUT_S = 20.0
 """For questions that no model has to answer."""
@@ -88,7 +81,7 @@ class Endpoint(ABC):
         ) as stream:
             async for arrived, data in stream.events():
                 answer.take(data, stream.ms_since_sent(arrived))
-            return answer.reply(read_route(stream.headers))
+            return answer.reply({**read_route(stream.headers), **answer.route})
 
     @property
     @abstractmethod
@@ -149,6 +142,8 @@ class StreamedAnswer(ABC):
         self._ttft_ms: float | None = None
         self._last_ms = 0.0
         self._ended = False
+        self.route: dict[str, str] = {}
+        """What the answer itself says of the worker that gave it."""
 
     def take(self, data: str, ms: float) -> None:
         self._last_ms = ms

@@ -26,6 +26,8 @@ class Capabilities:
     """``zero omitted``: it states the count for a repeated prompt and says nothing for a new one."""
     salt: bool = False
     """A prompt with another cache salt finds nothing of the same prompt's KV."""
+    accepts_salt: bool = False
+    """A request with a salt is served, whatever comes of the salt."""
     reset_urls: tuple[str, ...] = ()
     """POST here, and a repeated prompt finds nothing of its KV."""
     reuse_off: bool = False
@@ -51,13 +53,18 @@ class ColdProof:
 
 
 class Isolation:
-    """Opens scopes. Salts where the server knows them, resets where it can be reset, else a new first line."""
+    """Opens scopes. Salts where the server knows them, resets where it can be reset, else a new first line.
 
-    def __init__(self, client: httpx.AsyncClient, able: Capabilities, *, concurrency: int) -> None:
+    ``tenant`` is the salt of what needs none of its own: servers that share by salt share nothing without one.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, able: Capabilities, *, concurrency: int, tenant: str = "") -> None:
         self._client = client
         self._able = able
         # A reset would take away what another item in flight has just been given.
         self._resets = able.reset_urls if concurrency == 1 else ()
+        self.shared = Scope(salt=tenant or None if able.accepts_salt else None)
+        """What all traffic of the tenant has in common."""
 
     @property
     def how(self) -> str:
@@ -68,9 +75,14 @@ class Isolation:
     async def open(self) -> Scope:
         if self._resets:
             await reset_all(self._client, self._resets)
-        salt = secrets.token_hex(16) if self._able.salt else None
-        prefix = "" if salt or self._resets else f"Session {secrets.token_hex(8)}.\n\n"
-        return Scope(salt, prefix, self.how)
+        apart = self._able.salt or self._resets
+        salt = secrets.token_hex(16) if self._able.salt else self.shared.salt
+        return Scope(salt, "" if apart else f"Session {secrets.token_hex(8)}.\n\n", self.how)
+
+    def apart(self) -> Scope:
+        """The tenant's, and shared with no other: as far as the server takes salts."""
+        shared = self.shared
+        return shared if shared.salt is None else Scope(salt=f"{shared.salt}-{secrets.token_hex(8)}")
 
     def prove_cold(self, scope: Scope, reply: Reply) -> ColdProof:
         """The engine's own count decides; how the scope was made only says why it should be 0."""

@@ -53,7 +53,7 @@ async def calibrate(
     async with open_client(api_key, 1) as client:
         servers = open_servers(config, client)
         found = await check_servers(config, servers)
-        isolation = Isolation(client, found.able, concurrency=1)
+        isolation = Isolation(client, found.able, concurrency=1, tenant=config.tenant)
         server = {**found.engine, "cached_tokens": found.able.cached_tokens, "isolation": isolation.how}
         run = identify("noise-floor", manifest, len(items), seed=config.seed, engine=server, device="remote")
         await warm_up_servers(config, servers, items)

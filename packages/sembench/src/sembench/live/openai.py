@@ -9,6 +9,7 @@ import httpx
 from sembench.live.endpoint import Endpoint, ServerRequest, StreamedAnswer
 from sembench.live.streaming import malformed
 from sembench.openai_events import TokenUsage, read_usage, text_and_thought
+from sembench.results.routes import read_worker
 
 ServerTemplate = Literal["completion", "chat"]
 _TOP_LOGPROBS = 5
@@ -34,6 +35,8 @@ class OpenAIEndpoint(Endpoint):
         super().__init__(client, base_url, model, tenant=tenant, timeout_s=timeout_s)
         self.template = template
         self.seed = seed
+        self._extra: dict[str, Any] = {}
+        self._takes_rid = False
 
     @property
     def _path(self) -> str:
@@ -47,6 +50,9 @@ class OpenAIEndpoint(Endpoint):
         models = listed.get("data") if listed else None
         first = models[0] if isinstance(models, list) and models else None
         owner = first.get("owned_by") if isinstance(first, dict) else None
+        # SGLang reads no header for the id. Dynamo names the worker only where it is asked to.
+        self._takes_rid = owner == "sglang"
+        self._extra = {"nvext": {"extra_fields": ["worker_id"]}} if owner == "nvidia" else {}
         told = {"name": owner, "version": version.get("version") if version else None}
         return {name: str(value) for name, value in told.items() if value}
 
@@ -69,7 +75,9 @@ class OpenAIEndpoint(Endpoint):
         if request.logprobs:
             chat = {"logprobs": True, "top_logprobs": _TOP_LOGPROBS}
             body |= chat if self.template == "chat" else {"logprobs": _TOP_LOGPROBS}
-        return body | dict(request.extra)
+        if self._takes_rid:
+            body["rid"] = request.request_id
+        return body | self._extra | dict(request.extra)
 
 
 class _OpenAIAnswer(StreamedAnswer):
@@ -83,6 +91,7 @@ class _OpenAIAnswer(StreamedAnswer):
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             self._usage = read_usage(usage)
+        self.route |= read_worker(chunk)
         choices = chunk.get("choices", [])
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
             raise malformed(f"`choices` is no list of objects: {chunk}")

@@ -69,6 +69,8 @@ async def preflight(
         return found
     if prove:
         await _prove(endpoint, found, first, reset_urls, workers or (endpoint.base_url,))
+    if not found.able.accepts_salt and endpoint.tenant:
+        await _offer_tenant(endpoint, found)
     if prove or reuse_off:
         await _small_questions(endpoint, found, reuse_off or {})
     return found
@@ -188,8 +190,21 @@ async def _salt_isolates(endpoint: Endpoint, found: Preflight, probe: _Probe, re
     except RequestFailedError as error:
         found.add(name, False, f"refused: {error}")
         return False
+    found.able = replace(found.able, accepts_salt=True)
     found.add(name, not salted, f"{salted} of {repeated} cached tokens under a new salt" if salted else "isolates")
     return not salted
+
+
+async def _offer_tenant(endpoint: Endpoint, found: Preflight) -> None:
+    """Is the tenant taken as cache salt? Engines that share by salt share nothing with requests that have none."""
+    name = f"sb-preflight-{secrets.token_hex(8)}"
+    try:
+        await endpoint.ask(ServerRequest("x", name, name, max_tokens=1, salt=endpoint.tenant))
+    except RequestFailedError as error:
+        found.add(f"tenant as {endpoint.salt_field}", False, f"refused: {error}")
+        return
+    found.add(f"tenant as {endpoint.salt_field}", True, "accepted")
+    found.able = replace(found.able, accepts_salt=True)
 
 
 async def _resets(

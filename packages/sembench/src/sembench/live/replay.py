@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,11 +17,9 @@ from sembench.live.isolation import Isolation
 from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
 from sembench.partial import PartialHeader, PartialLine, PartialRun
 from sembench.results import build_result
-from sembench.schema import InputError, ManifestItem, RequestRecord, Result
-from sembench.schema.engine import EngineRequest
+from sembench.results.confirmation import find_client_id, join_requests
+from sembench.schema import EngineRequest, InputError, ManifestItem, RequestRecord, Result
 
-_OUR_ID = re.compile(r"sb-[0-9a-f]{8}-[0-9a-f]{16}-[a-z]+[0-9]*-[0-9]{3}")
-"""Engines put their own marks before and behind the id they are given."""
 _SETTLE_S = 1.0
 FAILURES_IN_A_ROW = 10
 """So many, and the server is gone rather than some requests bad."""
@@ -42,7 +39,7 @@ async def replay(
     async with open_client(api_key, config.concurrency) as client:
         servers = open_servers(config, client)
         found = await check_servers(config, servers)
-        isolation = Isolation(client, found.able, concurrency=config.concurrency)
+        isolation = Isolation(client, found.able, concurrency=config.concurrency, tenant=config.tenant)
         recording = Recording(open_partial(_header(config, manifest, items, found, isolation)))
         try:
             await warm_up_servers(config, servers, items)
@@ -216,30 +213,11 @@ def join_audit(records: Sequence[RequestRecord], path: Path) -> list[RequestReco
     if any(record.request_id not in told for record in records if record.arm == "warm" and record.status == "ok"):
         time.sleep(_SETTLE_S)  # the stream is written behind the answers
         told = _by_our_id(path)
-    return [_joined(record, told.get(record.request_id or "")) for record in records]
+    return join_requests(records, told)
 
 
 def _by_our_id(path: Path) -> dict[str, EngineRequest]:
     if not path.is_file():
         raise InputError(f"--connector-audit {path}: no such file")
     requests = summarize("semblend", [path]).requests
-    return {found[0]: request for name, request in requests.items() if (found := _OUR_ID.search(name))}
-
-
-def _joined(record: RequestRecord, told: EngineRequest | None) -> RequestRecord:
-    if told is None:
-        return record
-    settled = told.confirmed_tokens is not None
-    # Events that end without an advertised load say that there was none.
-    advertised = 0 if settled and told.advertised_tokens is None else told.advertised_tokens
-    outcome = "materialized" if told.confirmed_tokens else "declined" if told.reason else record.outcome
-    return record.model_copy(
-        update={
-            "advertised_tokens": advertised,
-            "confirmed_tokens": told.confirmed_tokens,
-            "spans": told.spans,
-            "decline_reason": told.reason,
-            "lookup_us": told.lookup_us,
-            "outcome": outcome,
-        }
-    )
+    return {find_client_id(name): request for name, request in requests.items()}

@@ -31,6 +31,8 @@ class Target:
     tenant: str = "sembench"
     api_key: str | None = None
     seed: int = 0
+    salt: str | None = None
+    """The tenant, where the server takes it as cache salt."""
 
 
 class LoadClient:
@@ -66,6 +68,8 @@ class LoadClient:
             asked["messages"] = [{"role": "user", "content": prompt}]
         else:
             asked["prompt"] = prompt
+        if target.salt is not None:
+            asked["cache_salt"] = target.salt
         body = json.dumps(asked).encode()
         name = f"sb-load-{secrets.token_hex(8)}"
         ours = f"X-Request-Id: {name}\r\nx-session-id: {name}\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -13,7 +13,7 @@ from typing import Any
 from sembench.identity import identify, now
 from sembench.live.config import open_client
 from sembench.live.openai import OpenAIEndpoint
-from sembench.live.preflight import preflight
+from sembench.live.preflight import Preflight, preflight
 from sembench.load.answer import Answer
 from sembench.load.client import LoadClient, Target
 from sembench.load.loops import PromptMix, closed_loop, open_loop
@@ -159,23 +159,24 @@ class LoadRun:
         return asyncio.run(self._measure(output, observe))
 
     async def _measure(self, output: Path, observe: Observer) -> Result:
-        engine = await self._preflight()
+        found = await self._preflight()
+        target = replace(self.target, salt=self.target.tenant or None) if found.able.accepts_salt else self.target
         result = Result(
             run=identify(
                 "load",
                 self.manifest,
                 len(self.items),
                 seed=self.sweep.seed,
-                engine=engine,
+                engine=found.engine,
                 serve_command=self.serve_command,
             ),
-            config=self._config(),
+            config=self._config(target),
             aggregate=Aggregate(items=len(self.items), requests_ok=0, requests_failed=0),
             load=[],
         )
         _write(output, result)
         try:
-            await run_points(self.sweep, self.target, self.items, observe, _collector(output, result))
+            await run_points(self.sweep, target, self.items, observe, _collector(output, result))
         except InputError as error:
             done = len(result.load or ())
             raise InputError(f"{error}\nthe {done} points so far are in {output}", error.exit_code) from None
@@ -183,7 +184,7 @@ class LoadRun:
         _write(output, result)
         return result
 
-    async def _preflight(self) -> dict[str, Any]:
+    async def _preflight(self) -> Preflight:
         """Refuses, with exit code 3, a server that is not there or does not serve the model."""
         target = self.target
         async with open_client(target.api_key, 1) as client:
@@ -191,14 +192,14 @@ class LoadRun:
             options: dict[str, Any] = {"tenant": target.tenant, "timeout_s": target.timeout_s, "template": template}
             found = await preflight(OpenAIEndpoint(client, target.url, target.model, **options), prove=False)
         found.require()
-        return found.engine
+        return found
 
-    def _config(self) -> dict[str, Any]:
-        target = asdict(self.target)
-        del target["api_key"]
+    def _config(self, target: Target) -> dict[str, Any]:
+        told = asdict(target)
+        del told["api_key"]
         return {
             **asdict(self.sweep),
-            **target,
+            **told,
             "prompts": "a new first line each; without reuse, words in random order",
         }
 

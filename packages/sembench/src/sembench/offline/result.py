@@ -59,7 +59,7 @@ def print_summary(result: Result, console: Console | None = None) -> None:
     aggregate, config = result.aggregate, result.config
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("transform", no_wrap=True)
-    for heading in ("items", "blocks", "exact", "candidate", "eligible", "lift", "placed"):
+    for heading in ("items", "blocks", "exact", "candidate", "eligible", "lift", "reusable"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, summary in result.by_transform.items():
         table.add_row(name, *_cells(summary.aggregate))
@@ -72,7 +72,7 @@ def print_summary(result: Result, console: Console | None = None) -> None:
     )
     console.print(
         f"negative controls: eligible {_rate(aggregate.negative_control_semantic_eligible_rate)}, "
-        f"placed {_rate(aggregate.negative_control_semantic_placement_rate)}"
+        f"with something to reuse {_rate(aggregate.negative_control_semantic_eligible_rate_by_request)}"
     )
     if aggregate.lookup_us:
         console.print("lookup: " + ", ".join(f"{name} {us / 1e3:.2f} ms" for name, us in aggregate.lookup_us.items()))
@@ -98,7 +98,7 @@ def _cells(aggregate: Aggregate) -> list[str]:
         _share(aggregate.semantic_candidate_block_rate),
         _share(aggregate.semantic_eligible_block_rate),
         "-" if lift is None else f"{100 * lift:+.1f} pp",
-        _share(aggregate.semantic_placement_rate_by_request),
+        _share(aggregate.semantic_eligible_rate_by_request),
     ]
 
 

@@ -79,12 +79,12 @@ def find_hit_rate(result: Result) -> Rate | None:
     """Of the clean pairs where there are pairs, else of all requests."""
     if result.paired is not None and result.paired.hit_rate is not None:
         return result.paired.hit_rate
-    return result.aggregate.semantic_placement_rate_by_request
+    return result.aggregate.backend_confirmed_rate_by_request
 
 
 def control_rows(aggregate: Aggregate, paired: Paired) -> list[FigureRow]:
     return [
-        _rate("Controls with any reuse", aggregate.negative_control_semantic_placement_rate, "requests"),
+        _rate("Controls with any reuse", aggregate.negative_control_backend_confirmed_rate_by_request, "requests"),
         _rate("Their blocks confirmed by the backend", aggregate.negative_control_backend_confirmed_rate, "blocks"),
         _rate("Their blocks found eligible", aggregate.negative_control_semantic_eligible_rate, "blocks"),
         _interval("TTFT ratio, should be about 1", paired.negative_control_ttft_speedup_median),
@@ -169,7 +169,7 @@ def _offline(aggregate: Aggregate) -> list[FigureRow]:
         _rate("Blocks proposed from donors", aggregate.semantic_candidate_block_rate, "blocks"),
         _rate("Blocks eligible for reuse", aggregate.semantic_eligible_block_rate, "blocks", strong=True),
         FigureRow("Eligible beyond exact", difference(aggregate.semantic_eligible_lift), strong=True),
-        _rate("Requests with a placement", aggregate.semantic_placement_rate_by_request, "requests"),
+        _rate("Requests with something to reuse", aggregate.semantic_eligible_rate_by_request, "requests"),
         _rate("Blocks confirmed by a backend", aggregate.backend_confirmed_block_rate, "blocks"),
     ]
 
@@ -224,7 +224,8 @@ def _quality_sentence(aggregate: Aggregate) -> str | None:
 
 
 def _control_sentence(aggregate: Aggregate) -> str | None:
-    rate = aggregate.negative_control_semantic_placement_rate or aggregate.negative_control_backend_confirmed_rate
+    by_request = aggregate.negative_control_backend_confirmed_rate_by_request
+    rate = by_request or aggregate.negative_control_backend_confirmed_rate
     if rate is None or rate.value is None:
         return None
     if rate.numerator == 0:
@@ -243,7 +244,7 @@ def _offline_sentence(aggregate: Aggregate) -> str | None:
 
 
 def _offline_control_sentence(aggregate: Aggregate) -> str | None:
-    rate = aggregate.negative_control_semantic_placement_rate
+    rate = aggregate.negative_control_semantic_eligible_rate_by_request
     if rate is None or rate.value is None:
         return None
     return f"Of the negative controls {counts_of(rate)} would have been given something to reuse."

@@ -11,7 +11,7 @@ from sembench.report.svg import BOTTOM, TOP, Axis, Tick, plot, spread_widely, ti
 from sembench.schema import Interval, Result, TransformSummary
 
 _HEAD = ("Transform", "Items", "Hit rate", "TTFT speed-up", "Tokens reused", "KL", "PPL ratio", "Top-1", "Pass")
-_OFFLINE_HEAD = ("Transform", "Items", "Exact blocks", "Candidate", "Eligible", "Placement")
+_OFFLINE_HEAD = ("Transform", "Items", "Exact blocks", "Candidate", "Eligible", "Reusable")
 # Numbers must not lie on each other at any width of the plot between these.
 _NARROW, _WIDE = 280.0, 900.0
 _LABEL_WIDTH, _LABEL_HEIGHT = 16.0, 13.0
@@ -46,7 +46,7 @@ def choose_speedup(summary: TransformSummary) -> Interval | None:
 
 def _cells(summary: TransformSummary) -> tuple[Child, ...]:
     aggregate, paired = summary.aggregate, summary.paired
-    hits = paired.hit_rate if paired and paired.hit_rate else aggregate.semantic_placement_rate_by_request
+    hits = paired.hit_rate if paired and paired.hit_rate else aggregate.backend_confirmed_rate_by_request
     return (
         count(aggregate.items),
         rate_cell(hits),
@@ -66,7 +66,7 @@ def _offline_cells(summary: TransformSummary) -> tuple[Child, ...]:
         rate_cell(aggregate.exact_block_hit_rate),
         rate_cell(aggregate.semantic_candidate_block_rate),
         rate_cell(aggregate.semantic_eligible_block_rate),
-        rate_cell(aggregate.semantic_placement_rate_by_request),
+        rate_cell(aggregate.semantic_eligible_rate_by_request),
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from sembench.identity import now
 from sembench.results.paired import pair_up
 from sembench.results.records import Records, confirmed_blocks, confirmed_tokens
+from sembench.results.routes import has_choice, was_placed
 from sembench.schema import Aggregate, ManifestItem, Rate, RequestRecord, Result, RunIdentity, TransformSummary
 from sembench.statistics import mean, percentile
 
@@ -60,7 +61,6 @@ def aggregate_records(served: Records) -> Aggregate:
     """All rates and means of the arm that the run is about."""
     main = served.of(served.main_arm)
     controls = served.only(lambda item: item.negative_control)
-    placed: RecordCount = _placed_offline if served.main_arm == "offline" else _placed_by_backend
     exact = _block_rate(served, lambda record: record.exact_blocks)
     eligible = _block_rate(served, lambda record: record.eligible_blocks)
     confirmed = _block_rate(served, confirmed_blocks)
@@ -77,7 +77,7 @@ def aggregate_records(served: Records) -> Aggregate:
         backend_confirmed_block_rate=confirmed,
         semantic_eligible_lift=_difference(eligible, exact),
         backend_confirmed_lift=_difference(confirmed, exact),
-        semantic_placement_rate_by_request=_request_rate(served, placed),
+        **_by_request(served, controls),
         negative_control_semantic_eligible_rate=_strict(
             controls,
             _block_rate(controls, lambda record: record.eligible_blocks),
@@ -87,7 +87,6 @@ def aggregate_records(served: Records) -> Aggregate:
         negative_control_backend_confirmed_rate=_strict(
             controls, _block_rate(controls, confirmed_blocks), confirmed_tokens, in_blocks=True
         ),
-        negative_control_semantic_placement_rate=_strict(controls, _request_rate(controls, placed), placed),
         materialized_reuse_rate=_materialized(main),
         propagation_contamination_rate=measure_contamination(served),
         materialization_events=sum(tokens > 0 for tokens in landed) if landed else None,
@@ -126,12 +125,39 @@ def _is_contaminated(probe: RequestRecord, cold: RequestRecord | None) -> bool |
     return cold.output != probe.output
 
 
-def _placed_by_backend(record: RequestRecord) -> int | None:
+def _by_request(served: Records, controls: Records) -> dict[str, Any]:
+    """Three questions that must not be mixed: was it routed, was something found, did something land."""
+    routed = _placed if has_choice(served.of(served.main_arm)) else _never_told
+    counted: dict[str, RecordCount] = {
+        "semantic_eligible_rate_by_request": _eligible,
+        "backend_confirmed_rate_by_request": _confirmed,
+    }
+    rates: dict[str, Any] = {name: _request_rate(served, figure) for name, figure in counted.items()}
+    rates |= {
+        f"negative_control_{name}": _strict(controls, _request_rate(controls, figure), figure)
+        for name, figure in counted.items()
+    }
+    return rates | {
+        "semantic_placement_rate_by_request": _request_rate(served, routed),
+        "negative_control_semantic_placement_rate": _strict(controls, _request_rate(controls, routed), routed),
+    }
+
+
+def _placed(record: RequestRecord) -> int | None:
+    placed = was_placed(record) if record.status == "ok" else None
+    return None if placed is None else int(placed)
+
+
+def _never_told(record: RequestRecord) -> int | None:
+    return None
+
+
+def _confirmed(record: RequestRecord) -> int | None:
     tokens = confirmed_tokens(record)
     return None if tokens is None else int(tokens > 0)
 
 
-def _placed_offline(record: RequestRecord) -> int | None:
+def _eligible(record: RequestRecord) -> int | None:
     beyond = record.eligible_beyond_exact_blocks
     return None if beyond is None else int(beyond > 0)
 

@@ -3,96 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sembench.schema import EngineSummary, NoiseFloor, Result
+from sembench.results.confirmation import confirm
+from sembench.results.figure import Found
+from sembench.schema import Aggregate, EngineSummary, NoiseFloor, Result
 from sembench.statistics import mean
 
 _PROTOCOL = ("model", "max_output_tokens", "template", "concurrency")
 """Settings under which a noise floor holds. Batches change what an engine computes, so concurrency is one."""
+_REASONS = 4
 _ENGINE = ("name", "version", "model")
 
 
 @dataclass
 class BackendEvidence:
-    """Materialization as the backend's events tell it: from the summaries where there are any, else from the result."""
+    """What backends tell of a run, by request where they can, and where that comes from."""
 
+    aggregate: Aggregate
     source: str
     events: int | None = None
     tokens: int | None = None
     errors: int | None = None
     error_samples: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    remedy: str = ""
+    """What to do where nothing is told."""
 
     @classmethod
-    def of(cls, result: Result, summaries: Sequence[EngineSummary]) -> BackendEvidence:
-        if not summaries:
-            told = result.aggregate
-            return cls("result", told.materialization_events, told.materialized_tokens)
-        # An empty text log is of no server that ran; an empty event stream tells its counts all the same.
-        silent = all(summary.lines == 0 and summary.materialization_events is None for summary in summaries)
-        evidence = cls(
-            "engine summary" if len(summaries) == 1 else f"{len(summaries)} engine summaries",
-            _sum(summary.materialization_events for summary in summaries),
-            _sum(summary.materialized_tokens for summary in summaries),
-            None if silent else sum(summary.errors for summary in summaries),
-            [sample for summary in summaries for sample in summary.error_samples],
-        )
-        evidence.notes = [*_damages(summaries), *_contradictions(result, summaries, evidence.tokens)]
-        # A log may hold more than this run: nothing counts for it that its own requests were not confirmed.
-        evidence.events = _smaller(evidence.events, result.aggregate.materialization_events)
-        evidence.tokens = _smaller(evidence.tokens, result.aggregate.materialized_tokens)
+    def of(cls, result: Result, summaries: Sequence[EngineSummary], missing: Sequence[str] = ()) -> BackendEvidence:
+        found = confirm(result, summaries)
+        told = found.aggregate
+        evidence = cls(told, found.source, told.materialization_events, told.materialized_tokens)
+        evidence.contradictions, evidence.notes = found.contradictions, found.notes
+        evidence.remedy = _remedy(summaries, missing)
+        if summaries:
+            # An empty text log is of no server that ran; an empty event stream tells its counts all the same.
+            silent = all(each.lines == 0 and each.materialization_events is None for each in summaries)
+            evidence.errors = None if silent else sum(each.errors for each in summaries)
+            evidence.error_samples = [sample for each in summaries for sample in each.error_samples]
+        if evidence.tokens is None and not found.contradictions:
+            # Not told by request: then what the log holds altogether.
+            evidence.events = _sum(each.materialization_events for each in summaries)
+            evidence.tokens = _sum(each.materialized_tokens for each in summaries)
         return evidence
 
+    def of_it(self, found: Found) -> Found:
+        """The figure with its source, and with why requests were declined."""
+        reasons = sorted(self.aggregate.decline_reasons.items(), key=lambda entry: -entry[1])
+        listed = ", ".join(f"{name} {count}" for name, count in reasons[:_REASONS])
+        return replace(found, source=self.source, remark=f"; declined: {listed}" if listed else "")
 
-def _smaller(told: int | None, stated: int | None) -> int | None:
-    return told if told is None or stated is None else min(told, stated)
+
+def _remedy(summaries: Sequence[EngineSummary], missing: Sequence[str]) -> str:
+    if missing:
+        return f": no such file: --engine-summary {' '.join(missing)} (summarize-engine-events writes it)"
+    if not summaries:
+        return ": give --engine-summary, or run with --connector-audit"
+    if all(each.materialization_events is None for each in summaries):
+        return ": no event of reuse is in the log; was reuse on, and did the server write its events?"
+    return ": the log names no request of this run" if not any(each.requests for each in summaries) else ""
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _damages(summaries: Sequence[EngineSummary]) -> list[str]:
-    return [
-        f"{summary.engine} summary of {', '.join(summary.inputs)}: {summary.unparsed_lines} event lines were not "
-        "readable, so its counts are lower bounds"
-        for summary in summaries
-        if summary.unparsed_lines
-    ]
-
-
-def _contradictions(result: Result, summaries: Sequence[EngineSummary], tokens: int | None) -> list[str]:
-    """Where summary and result cannot both be right. More tokens in a log than in a result is no contradiction."""
-    notes = []
-    stated = result.aggregate.materialized_tokens
-    if stated is not None and tokens is not None and tokens < stated:
-        notes.append(f"contradiction: the result states {stated} materialized tokens, the summaries only {tokens}")
-    if stated is not None and tokens is not None and tokens > stated:
-        notes.append(f"the summaries tell of {tokens - stated} materialized tokens beyond the result's {stated}")
-    differing = [
-        (record_id, here, there)
-        for record_id, here, there in _same_requests(result, summaries)
-        if here is not None and there is not None and here != there
-    ]
-    if differing:
-        name, here, there = differing[0]
-        notes.append(
-            f"contradiction: {len(differing)} requests have other confirmed tokens in the summaries than in the "
-            f"result, such as {name}: result {here}, summary {there}"
-        )
-    return notes
-
-
-def _same_requests(result: Result, summaries: Sequence[EngineSummary]) -> Iterable[tuple[str, int | None, int | None]]:
-    """Requests that both name. Engines put marks of their own around the id that they were given."""
-    records = {record.request_id: record for record in result.requests if record.request_id and record.arm == "warm"}
-    for summary in summaries:
-        for name, request in summary.requests.items():
-            own = name if name in records else next((each for each in records if each in name), None)
-            if own is not None:
-                yield own, records[own].confirmed_tokens, request.confirmed_tokens
 
 
 def warm_vs_cold_rouge(result: Result) -> tuple[float | None, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
+from sembench.results.figure import Found
 from sembench.results.gate_evidence import BackendEvidence, protocol_difference, warm_vs_cold_rouge
 from sembench.schema import EngineSummary, Interval, NoiseFloor, Rate, Result
 
@@ -33,23 +34,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A figure, as it is printed with what it is made of; ``missing`` says why there is none."""
-
-    value: float | None
-    shown: str
-    missing: str | None = None
-    at_least: float | None = None
-    """Where the figure is not known: what it cannot be below."""
-
-
-@dataclass(frozen=True)
 class Verdict:
     gate: str
     wanted: str
     found: str
     passed: bool | None
     """None: not judged, because the figure is missing and that was allowed."""
+    source: str
+    """What was judged: the result, engine summaries, or both."""
     reason: str | None = None
 
 
@@ -57,7 +49,7 @@ class Verdict:
 class GateReport:
     verdicts: list[Verdict]
     notes: list[str]
-    """What a reader of the verdicts should know, such as figures that contradict each other."""
+    """What a reader of the verdicts should know."""
 
     @property
     def failures(self) -> list[Verdict]:
@@ -71,24 +63,29 @@ def judge_gates(
     noise_floor: NoiseFloor | None = None,
     *,
     allow_missing: bool = False,
+    missing_summaries: Sequence[str] = (),
 ) -> GateReport:
-    """One verdict for each gate that is asked for, in the order of ``Wanted``."""
-    backend = BackendEvidence.of(result, summaries)
+    """One verdict for each gate that is asked for, in the order of ``Wanted``; before them, sources that disagree."""
+    backend = BackendEvidence.of(result, summaries, missing_summaries)
+    told = backend.aggregate
     figures: dict[str, Callable[[], Found]] = {
         "min_quality_pass_rate": lambda: _rate(result.aggregate.quality_pass_rate, "no answer was scored"),
         "min_semantic_placement_rate": lambda: _rate(
-            result.aggregate.semantic_placement_rate_by_request, "no request tells what was placed"
+            told.semantic_placement_rate_by_request, "no route metadata tells where requests were sent, and why"
         ),
-        "min_backend_confirmed_block_rate": lambda: _rate(
-            result.aggregate.backend_confirmed_block_rate, "no backend event covers a request"
+        "min_backend_confirmed_block_rate": lambda: backend.of_it(
+            _rate(told.backend_confirmed_block_rate, f"no backend event covers a request{backend.remedy}")
         ),
-        "min_materialization_events": lambda: _count(backend.events, backend.source),
-        "min_materialized_tokens": lambda: _count(backend.tokens, backend.source),
+        "min_materialization_events": lambda: _count(backend.events, backend),
+        "min_materialized_tokens": lambda: _count(backend.tokens, backend),
         "min_blended_ttft_speedup": lambda: _interval(
             result.paired.blended_ttft_speedup_median if result.paired else None
         ),
-        "max_negative_control_confirmed_rate": lambda: _rate(
-            result.aggregate.negative_control_backend_confirmed_rate, "no backend event covers the negative controls"
+        "max_negative_control_confirmed_rate": lambda: backend.of_it(
+            _rate(
+                told.negative_control_backend_confirmed_rate,
+                f"no backend event covers the negative controls{backend.remedy}",
+            )
         ),
         "max_negative_control_speedup_deviation": lambda: _deviation(result),
         "max_warm_vs_cold_rouge_drop": lambda: _rouge_drop(result, noise_floor),
@@ -96,7 +93,11 @@ def judge_gates(
         "require_materialized_reuse": lambda: _reuse(backend),
         "require_no_engine_errors": lambda: _errors(backend),
     }
-    verdicts = [_verdict(name, getattr(wanted, name), figures[name](), allow_missing) for name in wanted.names]
+    verdicts = [
+        Verdict("sources agree", "one story", "CONTRADICTION", False, backend.source, why)
+        for why in backend.contradictions
+    ]
+    verdicts += [_verdict(name, getattr(wanted, name), figures[name](), allow_missing) for name in wanted.names]
     return GateReport(verdicts, backend.notes)
 
 
@@ -106,11 +107,13 @@ def _verdict(name: str, bound: float | bool, found: Found, allow_missing: bool) 
     at_most = name.startswith("max_") or name == "require_no_engine_errors"
     if found.value is None:
         if at_most and found.at_least is not None and found.at_least > limit:
-            return Verdict(gate, wanted, found.shown, False, f"what is known is already above it: {found.shown}")
+            above = f"what is known is already above it: {found.shown}"
+            return Verdict(gate, wanted, found.shown, False, found.source, above)
         missing = found.missing or "not measured"
-        return Verdict(gate, wanted, "missing", None if allow_missing else False, missing)
+        return Verdict(gate, wanted, "missing", None if allow_missing else False, found.source, missing)
     passed = found.value <= limit if at_most else found.value >= limit
-    return Verdict(gate, wanted, found.shown, passed, None if passed else f"wanted {wanted}, found {found.shown}")
+    why = None if passed else f"wanted {wanted}, found {found.shown}{'' if at_most else found.remark}"
+    return Verdict(gate, wanted, found.shown, passed, found.source, why)
 
 
 def _bound(name: str, bound: float | bool) -> str:
@@ -132,10 +135,10 @@ def _rate(rate: Rate | None, missing: str) -> Found:
     return Found(rate.value, f"{rate.value:.4f} ({parts})")
 
 
-def _count(value: int | None, source: str) -> Found:
+def _count(value: int | None, backend: BackendEvidence) -> Found:
     if value is None:
-        return Found(None, "missing", f"{source}: not told")
-    return Found(float(value), f"{value} ({source})")
+        return backend.of_it(Found(None, "missing", f"no backend event tells of it{backend.remedy}"))
+    return backend.of_it(Found(float(value), str(value)))
 
 
 def _interval(interval: Interval | None) -> Found:
@@ -182,16 +185,17 @@ def _judged(result: Result) -> Found:
 
 def _reuse(backend: BackendEvidence) -> Found:
     if backend.tokens is None or backend.events is None:
-        return Found(None, "missing", f"{backend.source}: no backend event tells of reuse")
-    shown = f"{backend.tokens} tokens, {backend.events} events ({backend.source})"
-    return Found(float(backend.tokens > 0 and backend.events >= 1), shown)
+        return backend.of_it(Found(None, "missing", f"no backend event tells of reuse{backend.remedy}"))
+    shown = f"{backend.tokens} tokens, {backend.events} events"
+    return backend.of_it(Found(float(backend.tokens > 0 and backend.events >= 1), shown))
 
 
 def _errors(backend: BackendEvidence) -> Found:
     if backend.errors is None:
-        return Found(None, "missing", "only a log can tell: give --engine-summary of one that is not empty")
+        missing = "only a log can tell: give --engine-summary of one that is not empty"
+        return backend.of_it(Found(None, "missing", missing))
     sample = f": {backend.error_samples[0]}" if backend.error_samples else ""
-    return Found(float(backend.errors), f"{backend.errors} errors{sample}")
+    return backend.of_it(Found(float(backend.errors), f"{backend.errors} errors{sample}"))
 
 
 def _plain(value: float | None) -> str:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast, get_args
 
-from sembench.schema import InputError, ManifestItem, RequestRecord
+from sembench.schema import InputError, ManifestItem, RequestRecord, Result
 from sembench.schema.result import Arm
 from sembench.scoring import rouge_l
 
@@ -68,6 +68,18 @@ class Records:
             if record is not None and record.total_blocks is not None:
                 return record.total_blocks
         return None
+
+
+def records_in(result: Result, records: Sequence[RequestRecord] | None = None) -> Records:
+    """A result's own records, or what became of them, beside its items as far as they tell of them."""
+    items = {
+        record.item_id: ManifestItem.model_construct(
+            item_id=record.item_id, transform=record.transform, negative_control=record.negative_control, answers=()
+        )
+        for record in result.requests
+    }
+    told = result.requests if records is None else records
+    return Records(list(items.values()), told, result.aggregate.block_size or 16)
 
 
 def is_cold(record: RequestRecord) -> bool:

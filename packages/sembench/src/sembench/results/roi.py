@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from sembench.results.paired import CleanPair, find_clean_pairs
-from sembench.results.records import Records, confirmed_tokens
-from sembench.schema import InputError, Interval, ManifestItem, Rate, Result
+from sembench.results.records import confirmed_tokens, records_in
+from sembench.schema import InputError, Interval, Rate, Result
 
 REFUSED = 1
 RESAMPLES = 2000
@@ -87,13 +87,7 @@ def return_on_reuse(result: Result, prices: Prices | None = None, hit_rate: floa
 
 
 def _pairs(result: Result) -> list[CleanPair]:
-    items = {
-        record.item_id: ManifestItem.model_construct(
-            item_id=record.item_id, transform=record.transform, negative_control=record.negative_control, answers=()
-        )
-        for record in result.requests
-    }
-    return find_clean_pairs(Records(list(items.values()), result.requests, result.aggregate.block_size or 16))[0]
+    return find_clean_pairs(records_in(result))[0]
 
 
 def _require(

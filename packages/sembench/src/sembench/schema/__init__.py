@@ -1,6 +1,6 @@
 """The published formats: manifests, results and engine summaries, as typed models with JSON Schemas."""
 
-from sembench.schema.engine import EngineSummary
+from sembench.schema.engine import EngineRequest, EngineSummary
 from sembench.schema.manifest import (
     FACT_TRANSFORMS,
     MANIFEST_SCHEMA,
@@ -36,6 +36,7 @@ __all__ = [
     "TRANSFORMS",
     "Aggregate",
     "DonorPrompt",
+    "EngineRequest",
     "EngineSummary",
     "InputError",
     "Interval",

@@ -116,7 +116,7 @@ class RequestRecord(_Model):
     spans: Count | None = None
     donors: Count | None = None
     outcome: str | None = None
-    """materialized, declined, exact_only, ... as the backend or provider says."""
+    """materialized, alias, declined, exact_only, ... as the backend or provider says."""
     decline_reason: str | None = None
     lookup_us: float | None = None
     policy: str | None = None
@@ -137,7 +137,9 @@ class RequestRecord(_Model):
     """Log-probabilities of the output's tokens as the server gives them, where they were asked for."""
     quality: Quality = Quality()
     route: dict[str, str] = {}
-    """Routing headers of the response."""
+    """Routing headers of the response, and Dynamo's `worker_id`."""
+    donor_workers: list[str] = []
+    """Where routers say that the item's donors were served."""
 
 
 class Aggregate(_Model):
@@ -156,10 +158,16 @@ class Aggregate(_Model):
     semantic_eligible_lift: float | None = None
     backend_confirmed_lift: float | None = None
     semantic_placement_rate_by_request: Rate | None = None
-    """Requests with at least one confirmed token (live), or with an eligible block beyond exact (offline)."""
+    """Requests that semantic placement routed, as route metadata tells."""
+    semantic_eligible_rate_by_request: Rate | None = None
+    """Requests with an eligible block beyond exact."""
+    backend_confirmed_rate_by_request: Rate | None = None
+    """Requests with at least one confirmed token."""
     negative_control_semantic_eligible_rate: Rate | None = None
     negative_control_backend_confirmed_rate: Rate | None = None
     negative_control_semantic_placement_rate: Rate | None = None
+    negative_control_semantic_eligible_rate_by_request: Rate | None = None
+    negative_control_backend_confirmed_rate_by_request: Rate | None = None
     materialized_reuse_rate: Rate | None = None
     propagation_contamination_rate: Rate | None = None
     materialization_events: Count | None = None

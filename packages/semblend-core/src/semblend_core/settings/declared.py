@@ -108,14 +108,28 @@ class Settings(DeclaredSettings):
         "Where corrections that were fitted for a model are looked for; empty: `semblend/corrections` in "
         "`XDG_CACHE_HOME` or `~/.cache`.",
     )
-    min_span_tokens: int = setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
+    min_span_tokens: int = setting(
+        "planning",
+        64,
+        Whole(16, 65536),
+        "Shortest span worth moving.",
+        unit="tokens",
+        formerly="SEMBLEND_EXACT_RUN_MIN_TOKENS",
+    )
     min_reuse_ratio: float = setting(
         "planning", 0.10, Number(0, 1), "Least share of the prompt that a plan must reuse."
     )
     min_saved_tokens: int = setting(
         "planning", 128, Whole(1), "Fewest tokens that a plan must spare the engine.", unit="tokens"
     )
-    max_spans: int = setting("planning", 512, Whole(1, 4096), "Most spans of one plan.", unit="spans")
+    max_spans: int = setting(
+        "planning",
+        512,
+        Whole(1, 4096),
+        "Most spans of one plan.",
+        unit="spans",
+        formerly="SEMBLEND_EXACT_RUN_MAX_SEGMENTS",
+    )
     lookup_budget_ms: float = setting(
         "planning",
         5.0,
@@ -271,7 +285,7 @@ class Settings(DeclaredSettings):
         "audit",
         "",
         Text("file path, in which `{pid}` stands for the process id"),
-        "Where the audit stream is written; empty: nowhere.",
+        "Where the audit stream is written, such as `/dev/stdout` for the engine's own log; empty: nowhere.",
     )
     audit_max_bytes: int = setting("audit", 64 * 1024**2, ByteSize(4096), "Size at which the audit file is rotated.")
     audit_backups: int = setting(

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Protocol, SupportsFloat, SupportsIndex, TypeAlias
 
 from semblend_core.settings import Settings
@@ -71,9 +72,11 @@ class AuditLog:
         max_bytes: int = 64 * 1024**2,
         backups: int = 3,
         queue_size: int = 8192,
+        client_id: Callable[[str], str] | None = None,
     ) -> None:
         self.path = os.fspath(path).replace("{pid}", str(os.getpid()))
         self.engine = engine
+        self._client_id = client_id
         self._donors = DonorNames()
         self._file = RotatingFile(self.path, max_bytes=max_bytes, backups=backups)
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
@@ -173,7 +176,8 @@ class AuditLog:
     def _encode(self, record: tuple[float, AuditEvent]) -> bytes | None:
         stamp, event = record
         try:
-            flat = self._donors.renamed(as_record(event, engine=self.engine, time=stamp))
+            record_of = as_record(event, engine=self.engine, time=stamp, client_id=self._client_id)
+            flat = self._donors.renamed(record_of)
             text = json.dumps(flat, default=_plain, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         except Exception:  # one wrong value must not cost the other records
             return None
@@ -194,8 +198,11 @@ class AuditLog:
         self._file.abandon()
 
 
-def open_audit(settings: Settings, engine: str) -> AuditSink:
-    """The audit stream that ``settings`` ask for. A path that cannot be written is warned of and retried."""
+def open_audit(settings: Settings, engine: str, client_id: Callable[[str], str] | None = None) -> AuditSink:
+    """The audit stream that ``settings`` ask for. A path that cannot be written is warned of and retried.
+
+    ``client_id``: from the engine's id of a request to the one that its client sent, where the two differ.
+    """
     if not settings.audit_path:
         return NoAudit()
     return AuditLog(
@@ -204,6 +211,7 @@ def open_audit(settings: Settings, engine: str) -> AuditSink:
         max_bytes=settings.audit_max_bytes,
         backups=settings.audit_backups,
         queue_size=settings.audit_queue,
+        client_id=client_id,
     )
 
 

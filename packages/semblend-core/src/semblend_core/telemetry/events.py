@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -197,6 +198,21 @@ class Materialized(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Aliased(AuditEvent):
+    """KV of other tokens stood for the request's, where it lay. A provider proposed it; it is no reuse."""
+
+    event: ClassVar[str] = "alias"
+    tokens: int
+    """Tokens of the request that it stood for, at least 1."""
+
+    @classmethod
+    def of(cls, outcome: Outcome, *, namespace: Namespace | str | None = None) -> Aliased:
+        if outcome.alias_tokens is None:
+            raise ValueError(f"a {outcome.kind} outcome is no alias event")
+        return cls(request_id=outcome.request_id, namespace=namespace, tokens=outcome.alias_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declined(AuditEvent):
     """A request was served without reuse, or a donor was not kept. Written once for each."""
 
@@ -328,6 +344,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             PlanMade,
             LoadAdvertised,
             Materialized,
+            Aliased,
             Declined,
             CostsCompared,
             QualityCompared,
@@ -340,14 +357,21 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
 """Every event by the name it has on disk."""
 
 
-def as_record(event: AuditEvent, *, engine: str, time: float) -> dict[str, Any]:
-    """The record on disk: the envelope first, then the event's own fields."""
+def as_record(
+    event: AuditEvent, *, engine: str, time: float, client_id: Callable[[str], str] | None = None
+) -> dict[str, Any]:
+    """The record on disk: the envelope first, then the event's own fields.
+
+    ``client_id``: from the engine's id of a request to the one that its client sent, where the engine adds to it.
+    """
+    engines_id = event.request_id
     record: dict[str, Any] = {
         "schema": AUDIT_SCHEMA,
         "event": event.event,
         "time": time,
         "engine": engine,
-        "request_id": event.request_id,
+        "request_id": engines_id,
+        "client_request_id": client_id(engines_id) if client_id and engines_id is not None else engines_id,
     }
     for name, value in event.own_fields().items():
         # JSON has no NaN: a figure that is not a number is not known.

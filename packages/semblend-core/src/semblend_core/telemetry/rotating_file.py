@@ -15,8 +15,15 @@ except ImportError:  # not on Windows; there one writer per file is the user's c
     fcntl = None  # type: ignore[assignment]
 
 
+_STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""The process's own streams. Opened anew by name, a file behind one would have two writers that overwrite each other,
+a socket could not be opened at all, and a rotation would carry off the engine's log."""
+
+
 class RotatingFile:
     """Appends whole lines to ``path`` and keeps ``backups`` older files as ``path.1`` (newest) and so on.
+
+    ``/dev/stdout`` and ``/dev/stderr`` are the process's own: shared with whatever else it writes, and never rotated.
 
     Not thread-safe: one thread owns it. Opened on the first write and again after any error, so it picks up
     where the disk, the directory or the file itself came back. The directory is never created: one that
@@ -85,6 +92,10 @@ class RotatingFile:
             return False
 
     def _open(self) -> None:
+        shared = _STANDARD.get(str(self.path))
+        if shared is not None:
+            self._fd, self._regular = os.dup(shared), False
+            return
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             self._regular = stat.S_ISREG(os.fstat(fd).st_mode)
@@ -100,7 +111,7 @@ class RotatingFile:
     def _fitting(self, lines: Sequence[bytes]) -> int:
         """How many of ``lines`` fit before the next rotation; one longer than a file gets its own."""
         if not self._regular:
-            return len(lines)
+            return 1  # others may write to a device or pipe in between: only a short write is sure to stay whole
         room = self.max_bytes - self._size - self._torn
         for count, line in enumerate(lines):
             room -= len(line)
@@ -129,7 +140,7 @@ class RotatingFile:
         self._torn = written > whole or (self._torn and whole == 0)
         with contextlib.suppress(OSError):
             # Only if the file is as long as our own writes make it: what somebody else appended is theirs.
-            if written > whole and os.fstat(self._fd).st_size == self._size + written:
+            if self._regular and written > whole and os.fstat(self._fd).st_size == self._size + written:
                 os.ftruncate(self._fd, self._size + whole)
         return _Torn(data.count(b"\n", 0, whole) - already, cause)
 
