@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from semblend_core.testing import ReferenceProvider
 from semblend_sglang import factory
 from semblend_sglang.compat.support import resolved, why_not_for, why_unsupported
-from semblend_sglang.factory import PROVIDER_SETTING, ProviderError
 
 LLAMA = {"model_type": "llama", "rope_theta": 1e4, "head_dim": 64, "hidden_size": 128, "num_attention_heads": 2}
 
@@ -161,23 +159,3 @@ def request(**changes: Any) -> Any:
 def test_requests_that_are_declined_name_why(changes: dict[str, Any], key: Any, says: str | None) -> None:
     why = why_not_for(request(**changes), key)
     assert why is None if says is None else says in str(why)
-
-
-def test_a_provider_is_made_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROVIDER_SETTING, "semblend_core.testing:ReferenceProvider")
-    assert isinstance(factory._make_provider(factory.Settings(), None), ReferenceProvider)
-
-
-@pytest.mark.parametrize(
-    ("named", "says"),
-    [
-        ("nonsense", "package.module:callable"),
-        ("no_such_package:make", "no_such_package"),
-        ("semblend_core.testing:nothing", "nothing"),
-        ("builtins:dict", "dict"),
-    ],
-)
-def test_a_wrong_provider_is_refused_by_name(named: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROVIDER_SETTING, named)
-    with pytest.raises(ProviderError, match=says):
-        factory._make_provider(factory.Settings(), None)
