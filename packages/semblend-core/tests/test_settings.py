@@ -19,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from semblend_core.settings import DeclaredSettings, Flag, SettingError, Settings, Text, setting
+from semblend_core.settings.earlier import EARLIER
 from semblend_core.settings.installed import ENTRY_POINTS
 from semblend_core.settings.page import settings_page
 
@@ -189,6 +190,43 @@ def test_an_unknown_variable_like_nothing_known_gets_no_guess(caplog: pytest.Log
         Settings.from_env({"SEMBLEND_XYZZY": "1"})
     assert "docs/settings.md" in caplog.text
     assert "did you mean" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("SEMBLEND_STRICT_PREFIX_BOUNDARY", "0", "keep to the engine's prefix contract"),
+        ("SEMBLEND_EXACT_MATERIALIZATION_ONLY", "0", "only token-exact spans are ever loaded"),
+        ("SEMBLEND_MAX_RECOMPUTE_FRACTION", "0.25", "SEMBLEND_RECOMPUTE_LIMIT"),
+        ("SEMBLEND_FUZZY_DECAY_FN", "exponential", "SEMBLEND_FUZZY_CHUNKS=1"),
+        ("SEMBLEND_TENANT_ID", "acme", "cache_salt"),
+    ],
+)
+def test_a_variable_of_the_public_package_starts_and_says_what_to_write(
+    variable: str, value: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="semblend_core.settings"):
+        assert Settings.from_env({variable: value}) == Settings()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{variable} has no effect, leave it out: ")
+    assert says in record.getMessage()
+
+
+def test_a_variable_of_the_public_package_that_means_the_same_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="semblend_core.settings"):
+        assert Settings.from_env({"SEMBLEND_EXACT_RUN_MIN_TOKENS": "96"}).min_span_tokens == 96
+    assert "SEMBLEND_EXACT_RUN_MIN_TOKENS is called SEMBLEND_MIN_SPAN_TOKENS now" in caplog.text
+    both = {"SEMBLEND_EXACT_RUN_MIN_TOKENS": "96", "SEMBLEND_MIN_SPAN_TOKENS": "80"}
+    assert Settings.from_env(both).min_span_tokens == 80
+    with pytest.raises(SettingError, match="SEMBLEND_EXACT_RUN_MAX_SEGMENTS='0' is not allowed"):
+        Settings.from_env({"SEMBLEND_EXACT_RUN_MAX_SEGMENTS": "0"})
+
+
+@pytest.mark.skipif(not PAGE.parent.is_dir(), reason="the docs are only in a checkout")
+def test_the_migration_page_names_every_variable_that_has_advice() -> None:
+    page = PAGE.with_name("migration.md").read_text(encoding="utf-8")
+    renamed = [each.formerly for each in Settings.declarations() if each.formerly]
+    assert [name for name in (*EARLIER, *renamed) if f"`{name}`" not in page] == []
 
 
 def test_variables_that_are_read_elsewhere_are_not_unknown(caplog: pytest.LogCaptureFixture) -> None:

@@ -145,6 +145,14 @@ def test_requests_are_0_only_where_their_story_has_ended(log: Log) -> None:
     assert (summary.errors, summary.error_samples) == (1, ["lookup: ValueError at a.py:3"])
 
 
+def test_kv_of_other_tokens_is_counted_apart_and_is_no_reuse(log: Log) -> None:
+    asked = record("lookup", "r2", reason=None, spans=0, microseconds=1.0)
+    summary = summarize("semblend", [log(MATERIALIZED, asked, record("alias", "r2", tokens=96))])
+    assert (summary.alias_events, summary.alias_tokens) == (1, 96)
+    assert (summary.materialization_events, summary.materialized_tokens) == (1, 3072)
+    assert (summary.requests["r2"].alias_tokens, summary.requests["r2"].confirmed_tokens) == (96, 0)
+
+
 def test_a_comparison_of_answers_is_read_and_is_no_reuse(log: Log) -> None:
     found = {"tier": "balanced", "kind": "few_places", "spending": 1.0, "agreement": 0.97, "kl": 0.01, "positions": 64}
     summary = summarize("semblend", [log(MATERIALIZED, record("quality", "r1", spending_now=1.0, **found))])

@@ -54,6 +54,15 @@ def test_a_pair_of_which_nothing_is_known_is_neither_hit_nor_miss(bench: Any) ->
     assert (told.hit_rate.numerator, told.hit_rate.denominator) == (3, 4)
 
 
+def test_what_the_engines_own_prefix_cache_served_is_no_miss(bench: Any) -> None:
+    result = bench.result("cold", "warm")
+    served = next(record for record in result.requests if record.arm == "warm")
+    served.confirmed_tokens, served.engine_cached_tokens = 0, 96
+    told = return_on_reuse(result)
+    assert (told.gain_ms.n, told.miss_tax_ms.n, told.pairs_left_out) == (3, 1, 1)
+    assert told.miss_tax_ms.value == 2.0
+
+
 def test_an_assumed_hit_rate_scales_gains_and_tokens(bench: Any) -> None:
     told = return_on_reuse(bench.result("cold", "warm"), hit_rate=0.25)
     assert told.net_ms_per_request.value == pytest.approx(0.25 * 50 - 0.75 * 2)

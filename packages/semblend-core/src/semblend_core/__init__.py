@@ -36,7 +36,8 @@ from semblend_core.contract import (
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
-from semblend_core.provider import SemBlend, create_provider, what_is_on
+from semblend_core.provider import ProviderError, SemBlend, create_provider, named_provider, what_is_on
+from semblend_core.public_package import refuse_public_package
 from semblend_core.settings import SettingError, Settings
 from semblend_core.telemetry import (
     ENGINE_COUNTERS,
@@ -74,6 +75,7 @@ __all__ = [
     "OutcomeKind",
     "Plan",
     "ProbeEnd",
+    "ProviderError",
     "ProviderStats",
     "QualityMetrics",
     "QualityNews",
@@ -96,9 +98,12 @@ __all__ = [
     "donor_id_of",
     "growth_of",
     "identity_of_weights",
+    "named_provider",
     "open_audit",
     "read_audit",
     "require_extra",
     "tenant_of_salt",
     "what_is_on",
 ]
+
+refuse_public_package()

@@ -100,6 +100,12 @@ def test_no_other_outcome_confirms_anything(kind: OutcomeKind) -> None:
     refuses("confirms nothing", Outcome, "r", kind, None, 5, reason=reason)
 
 
+@pytest.mark.parametrize("tokens", [None, 0, -1])
+def test_an_alias_states_for_how_many_tokens_other_kv_stood(tokens: int | None) -> None:
+    refuses("at least 1", Outcome, "r", OutcomeKind.ALIAS, alias_tokens=tokens)
+    refuses("is no alias", Outcome, "r", OutcomeKind.MATERIALIZED, 5, alias_tokens=5)
+
+
 @pytest.mark.parametrize("confirmed", [0, -1])
 def test_confirmed_bytes_are_known_or_none(confirmed: int) -> None:
     refuses("confirmed_bytes is at least 1", Outcome, "r", OutcomeKind.MATERIALIZED, 5, confirmed)

@@ -38,6 +38,14 @@ def test_a_plan_is_no_reuse_until_its_outcome_says_so() -> None:
     assert snapshot(counters).confirmed_tokens == 128
 
 
+def test_kv_of_other_tokens_is_counted_apart_and_never_as_reuse() -> None:
+    counters = ProviderCounters()
+    counters.count_outcome(Outcome("r", OutcomeKind.ALIAS, alias_tokens=96))
+    stats = snapshot(counters)
+    assert (stats.alias_tokens, stats.confirmed_tokens) == (96, 0)
+    assert stats.outcomes == {OutcomeKind.ALIAS: 1}
+
+
 def test_a_refused_lookup_is_a_decline_once_its_outcome_is_reported_and_only_once() -> None:
     counters = ProviderCounters()
     counters.count_lookup(NOTHING)

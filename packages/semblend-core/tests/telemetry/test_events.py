@@ -46,6 +46,7 @@ def test_the_events_have_the_names_that_readers_know() -> None:
         "plan",
         "load_advertised",
         "materialized",
+        "alias",
         "declined",
         "costs",
         "quality",

@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 from semblend_core.settings import Choice, DeclaredSettings, Number, Text, Whole, setting
 
 EmbedderName: TypeAlias = Literal["minilm", "jaccard", "none"]
 EmbedProvider: TypeAlias = Literal["auto", "cpu", "cuda"]
+MINILM_ON_GPU = ("onnx_gpu", "onnx-gpu", "onnxgpu")
+"""What the public package ``semblend`` calls MiniLM on a GPU: here the embedder and where it runs are two settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,11 @@ class EvidenceSettings(DeclaredSettings):
         "Where the embedding model is; empty: found automatically.",
     )
     embed_provider: EmbedProvider = setting(
-        "evidence", "auto", Choice(get_args(EmbedProvider)), "Where the embedding model runs."
+        "evidence",
+        "auto",
+        Choice(get_args(EmbedProvider)),
+        "Where the embedding model runs.",
+        formerly="SEMBLEND_EMBED_DEVICE",
     )
     embed_queue: int = setting(
         "evidence", 256, Whole(1), "Prompts that may wait for embedding; further ones go without.", unit="prompts"
@@ -53,3 +60,11 @@ class EvidenceSettings(DeclaredSettings):
         "Donors above which approximate nearest neighbours replace the exact search.",
         unit="donors",
     )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """As everywhere; beyond that, ``SEMBLEND_EMBEDDER=onnx_gpu`` is ``minilm`` on ``cuda``."""
+        embedder, provider = cls.variable("embedder"), cls.variable("embed_provider")
+        if environ.get(embedder, "").strip().lower() in MINILM_ON_GPU:
+            environ = {**environ, embedder: "minilm", provider: environ.get(provider, "").strip() or "cuda"}
+        return super().from_env(environ)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import logging
 from functools import partial
 from typing import Any
 
 from semblend_core import (
     AuditSink,
+    ProviderError,
     SemanticLookupProvider,
     SemanticPrefixProvider,
     SettingError,
     Settings,
     create_provider,
     identity_of_weights,
+    named_provider,
     open_audit,
     what_is_on,
 )
 from semblend_core.control import TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions, find_learned_shift
-from semblend_core.serving import Namespaces, QualityGuard
+from semblend_core.serving import AliasLedger, Namespaces, QualityGuard
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.background import why_never_idle
@@ -42,10 +43,6 @@ logger = logging.getLogger(__name__)
 PROVIDER_SETTING = SglangSettings.variable("provider")
 HOW_WEIGHTS_ARE_USED = ("load_format", "quantization", "torchao_config", "json_model_override_args", "model_impl")
 """Arguments of SGLang's with which one checkpoint gives other KV."""
-
-
-class ProviderError(ValueError):
-    """What the setting names is no provider."""
 
 
 def build_cache(ctx: Any) -> Any:
@@ -70,15 +67,32 @@ def build_cache(ctx: Any) -> Any:
 
 def _switch_on(ctx: Any, cache: Any, settings: Settings) -> None:
     namespaces = Namespaces(**shared_fields(ctx))
+    named = SglangSettings.from_env().provider
+    theirs = named_provider(PROVIDER_SETTING, named) if named else None
+    if theirs is not None and not isinstance(theirs, SemanticLookupProvider):
+        cache.semblend_aliases = _aliases(cache, theirs, settings, namespaces)
+        return
     # One stream for the provider and the cost gate. A provider of somebody else's may have its own.
-    audit = None if SglangSettings.from_env().provider else open_audit(settings, "sglang")
-    provider = _make_provider(settings, audit)
-    if isinstance(provider, SemanticLookupProvider):
-        cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
-        atexit.register(cache.semblend.close)
-    else:
-        cache.semblend_aliases = AliasPath(provider, settings, namespaces, cache.page_size)
-        atexit.register(cache.semblend_aliases.close)
+    audit = None if theirs is not None else open_audit(settings, "sglang")
+    provider = theirs or create_provider(settings, engine="sglang", audit=audit)
+    cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
+    atexit.register(cache.semblend.close)
+
+
+def _aliases(cache: Any, provider: SemanticPrefixProvider, settings: Settings, namespaces: Namespaces) -> AliasPath:
+    ledger = AliasLedger(open_audit(settings, "sglang"))
+    no_answers: QualityGuard[Served] = QualityGuard(settings)  # None is compared.
+    metrics = EngineMetrics(ledger.stats, no_answers.news)
+    aliases = AliasPath(ledger, settings, namespaces, cache.page_size, metrics.update)
+    aliases.set_provider(provider)
+    atexit.register(ledger.close)
+    atexit.register(aliases.close)
+    logger.info(
+        "SemBlend's search is off in SGLang %s: %s proposes KV of other tokens, which counts as `alias`, not as reuse",
+        installed_version(),
+        type(provider).__name__,
+    )
+    return aliases
 
 
 def _side(
@@ -116,7 +130,7 @@ def _side(
     control = open_control(settings, "scheduler", commands)
     if control is not None:
         atexit.register(control.close)
-    side.on_change = EngineMetrics(provider, guard.news).update
+    side.on_change = EngineMetrics(provider.stats, guard.news).update
     _warm_up(pool, side)
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
@@ -176,20 +190,3 @@ def _adapters(arguments: Any) -> list[tuple[str, str]]:
     """SGLang's id of an adapter is made of its name and path, and says nothing of what lies there."""
     known = (getattr(arguments, "enable_lora", False) and arguments.lora_paths) or []
     return sorted((str(lora.lora_id), identity_of_weights(str(lora.lora_path))) for lora in known)
-
-
-def _make_provider(settings: Settings, audit: AuditSink | None) -> Any:
-    named = SglangSettings.from_env().provider
-    if not named:
-        return create_provider(settings, engine="sglang", audit=audit)
-    module, _, name = named.partition(":")
-    try:
-        provider = getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError, TypeError) as error:
-        raise ProviderError(f"{PROVIDER_SETTING}={named!r} is not `package.module:callable`: {error}") from error
-    if not isinstance(provider, SemanticLookupProvider | SemanticPrefixProvider):
-        raise ProviderError(
-            f"{PROVIDER_SETTING}={named!r} gave a {type(provider).__name__}: a provider implements "
-            "SemanticLookupProvider or SemanticPrefixProvider"
-        )
-    return provider

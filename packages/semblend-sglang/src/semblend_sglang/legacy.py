@@ -1,29 +1,48 @@
-"""``patch_radix_cache()``: the call that earlier integrations made. The plugin has taken its place."""
+"""``patch_radix_cache()``: the call by which earlier integrations switched themselves on."""
 
 from __future__ import annotations
 
+import logging
 import warnings
+from typing import Any
 
 from semblend_sglang.compat.versions import installed_version, why_refused
+from semblend_sglang.plugin import BACKEND
 
-PATCHABLE = ("0.5.17",)
-"""Versions whose default cache is still the class that such a patch would change."""
-REPLACEMENT = "start SGLang with --radix-cache-backend semblend, or with the command semblend-sglang"
+logger = logging.getLogger(__name__)
+
+FLAG = "--radix-cache-backend"
+_MARK = "_semblend_patched"
 
 
 def patch_radix_cache() -> bool:
-    """Kept so that old start scripts go on running. Patches nothing; returns whether the plugin can act here.
+    """Switch SemBlend on in every SGLang that this process starts from now on; returns whether it can act here.
 
-    The patch it stood for replaced ``RadixCache.match_prefix``. Since 0.5.19 SGLang's default cache is another class
-    with a core of its own, where that changes nothing at all; before, the plugin does the same and more.
+    The same as ``--radix-cache-backend semblend`` with each start. No cache of SGLang's is changed: the arguments that
+    choose one are. A start that names a backend keeps it, and so does one without a radix cache.
     """
-    version = installed_version()
-    refused = why_refused(version)
+    refused = why_refused(installed_version())
     if refused is not None:
-        says = f"patch_radix_cache() does nothing: {refused}"
-    elif version in PATCHABLE:
-        says = f"patch_radix_cache() is no longer needed in SGLang {version} and does nothing: {REPLACEMENT}"
-    else:
-        says = f"patch_radix_cache() is inert in SGLang {version}, whose cache is not RadixCache: {REPLACEMENT}"
-    warnings.warn(says, RuntimeWarning, stacklevel=2)
-    return refused is None
+        warnings.warn(f"patch_radix_cache() does nothing: {refused}", RuntimeWarning, stacklevel=2)
+        return False
+    from sglang.srt.server_args import ServerArgs
+
+    _choose_backend(ServerArgs)
+    logger.info("patch_radix_cache(): SGLang starts with %s %s from now on", FLAG, BACKEND)
+    return True
+
+
+def _choose_backend(server_args: Any) -> None:
+    # Where SGLang completes its arguments: 0.5.17 when they are made, later releases in a call of its own.
+    step = "resolve_once" if hasattr(server_args, "resolve_once") else "__post_init__"
+    complete = getattr(server_args, step)
+    if getattr(complete, _MARK, False):
+        return
+
+    def complete_with_backend(self: Any) -> None:
+        if self.radix_cache_backend is None and not self.disable_radix_cache:
+            self.radix_cache_backend = BACKEND
+        complete(self)
+
+    setattr(complete_with_backend, _MARK, True)
+    setattr(server_args, step, complete_with_backend)

@@ -23,7 +23,10 @@ class SglangSettings(DeclaredSettings):
         "sglang", False, Flag(), "Keep donors' KV in the donor store too, within the `SEMBLEND_STORE_*` budgets."
     )
     provider: str = setting(
-        "sglang", "", Text("`package.module:callable`"), "What makes the provider; empty: SemBlend's own."
+        "sglang",
+        "",
+        Text("`package.module:callable`"),
+        "What makes the [provider](providers.md); empty: SemBlend's own.",
     )
     force_version: bool = setting(
         "sglang", False, Flag(), "Run with an SGLang that the adapter does not know, at your own risk."

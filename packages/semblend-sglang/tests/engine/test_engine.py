@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 from archive import CASES, QUESTIONS, first, recipient
-from running_engine import RunningEngine, cached, divergence
+from running_engine import COMPLETE, RunningEngine, cached, divergence
+from sglang.srt.server_args import ServerArgs
 
 from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
 from semblend_core.kv import DonorKv, QuestionAttention
 from semblend_core.recompute import Corrected, MeanShift, Probe, RecomputePolicy, Reuse, Selection, choose_policy
 from semblend_core.reference import Observation, ReferenceEngine, prefill_reusing
 from semblend_core.serving import Namespaces, probing_of, token_ids_of
+from semblend_sglang import patch_radix_cache
 from semblend_sglang.scheduler.fitting import PROBED_RUN
 
 
@@ -27,7 +29,9 @@ def running(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
         environment.setenv("SEMBLEND_SGLANG_PROVIDER", "kv_on_record:provider")
         environment.setenv("KV_ON_RECORD", str(folder / "kv"))
-        engine = RunningEngine(model_folder, folder / "audit.jsonl", kv=folder / "kv")
+        environment.setattr(ServerArgs, COMPLETE, getattr(ServerArgs, COMPLETE))  # As it was, afterwards.
+        assert patch_radix_cache(), "the call of earlier integrations does not work"
+        engine = RunningEngine(model_folder, folder / "audit.jsonl", kv=folder / "kv", backend=None)
         yield engine
         engine.close()
 

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 
-from semblend_core import SemanticPrefixProvider, SemanticPrefixResult, as_token_ids
+from semblend_core import (
+    DeclineReason,
+    OutcomeKind,
+    ProviderError,
+    SemanticPrefixProvider,
+    SemanticPrefixResult,
+    as_token_ids,
+    create_provider,
+)
+from semblend_core.serving import AliasLedger
 from semblend_core.testing import passage
 from semblend_sglang.scheduler.aliases import AliasPath
 
@@ -46,9 +55,14 @@ def provider() -> Recording:
 
 @pytest.fixture
 def rig(new_rig: Callable[..., Any], provider: Recording) -> Any:
-    rig = new_rig()
+    return without_search(new_rig(), provider)
+
+
+def without_search(rig: Any, provider: Recording) -> Any:
+    """As where the setting names such a provider: SemBlend's own search is not there."""
     rig.tree.semblend = None
-    rig.tree.semblend_aliases = AliasPath(provider, rig.settings, rig.namespaces, rig.page_size)
+    rig.tree.semblend_aliases = AliasPath(AliasLedger(), rig.settings, rig.namespaces, rig.page_size)
+    rig.tree.set_semantic_provider(provider)
     return rig
 
 
@@ -222,9 +236,7 @@ def test_the_mark_is_apart_from_sglangs_switch(rig: Any, provider: Recording) ->
 
 
 def test_an_alias_with_a_tail_in_pieces(new_rig: Callable[..., Any], provider: Recording) -> None:
-    rig = new_rig(chunk=64)
-    rig.tree.semblend = None
-    rig.tree.semblend_aliases = AliasPath(provider, rig.settings, rig.namespaces, rig.page_size)
+    rig = without_search(new_rig(chunk=64), provider)
     rig.serve(DONOR, "a")
     provider.answer = lambda tokens: alias(DONOR)
     prompt = [*changed(DONOR, 3), *passage(9, 200)]
@@ -274,9 +286,7 @@ def test_a_retracted_request_is_computed_and_may_be_cached(rig: Any, provider: R
 def test_beside_a_hierarchical_cache_exact_tokens_win_and_the_alias_is_what_the_device_holds(
     new_tiered_rig: Callable[..., Any], provider: Recording
 ) -> None:
-    rig = new_tiered_rig()
-    rig.tree.semblend = None
-    rig.tree.semblend_aliases = AliasPath(provider, rig.settings, rig.namespaces, rig.page_size)
+    rig = without_search(new_tiered_rig(), provider)
     exact = changed(DONOR, 3)
     for name, prompt in (("a", DONOR), ("b", exact)):
         rig.serve(prompt, name)
@@ -288,3 +298,138 @@ def test_beside_a_hierarchical_cache_exact_tokens_win_and_the_alias_is_what_the_
     assert rig.serve(changed(DONOR, 5), "asked otherwise").cached_tokens == 100
     rig.settle()
     rig.check_accounts()
+
+
+# --- What is counted -------------------------------------------------------------------------------------------------
+
+
+def test_kv_of_other_tokens_is_an_alias_and_never_reuse(rig: Any, provider: Recording) -> None:
+    rig.serve(DONOR, "a")
+    provider.answer = lambda tokens: alias(DONOR)
+    rig.serve([*changed(DONOR, 3), *passage(9, 20)], "b")
+    stats = rig.tree.semblend_aliases.ledger.stats()
+    assert stats.outcomes == {OutcomeKind.DECLINED: 1, OutcomeKind.ALIAS: 1}
+    assert stats.declines == {DeclineReason.NO_SPANS: 1}
+    assert (stats.alias_tokens, stats.confirmed_tokens) == (len(DONOR) - 3, 0)
+
+
+def test_what_is_no_alias_is_counted_by_its_reason(rig: Any, provider: Recording) -> None:
+    rig.serve(DONOR, "a")
+    rig.serve(DONOR, "covered by the exact cache")
+    provider.answer = lambda tokens: alias(passage(8, 300))
+    rig.serve(passage(7, 300), "of tokens that the cache does not hold")
+    stats = rig.tree.semblend_aliases.ledger.stats()
+    assert stats.outcomes == {OutcomeKind.DECLINED: 2, OutcomeKind.EXACT_PREFIX: 1}
+    assert stats.declines == {DeclineReason.NO_SPANS: 1, DeclineReason.DONOR_EVICTED: 1}
+
+
+# --- set_semantic_provider: register, replace, clear -----------------------------------------------------------------
+
+
+@pytest.fixture
+def searching(new_rig: Callable[..., Any]) -> Any:
+    """SemBlend's own search is there, as in a server whose settings name no provider."""
+    return new_rig(lookup_budget_ms=10_000.0)
+
+
+def moved(rig: Any, name: str) -> int:
+    """Served with another instruction in front: how much SemBlend's own search reused."""
+    before = rig.side.provider.stats().confirmed_tokens
+    rig.serve([*passage(40 + len(name), 80), *DONOR], name)
+    return int(rig.side.provider.stats().confirmed_tokens - before)
+
+
+def test_a_provider_that_is_set_is_asked_instead_of_the_search_and_cleared_gives_it_back(
+    searching: Any, provider: Recording
+) -> None:
+    searching.serve(DONOR, "a")
+    searching.tree.set_semantic_provider(provider)
+    assert provider.calls == [("on_init", None)]
+    assert moved(searching, "b") == 0
+    assert provider.named("on_prefix_miss") == ["b"]
+    assert provider.named("on_request_cached") == ["b"]
+
+    searching.tree.set_semantic_provider(None)
+    assert provider.calls[-1] == ("on_shutdown", None)
+    asked = len(provider.calls)
+    assert moved(searching, "cc") > 200
+    assert len(provider.calls) == asked
+    searching.check_accounts()
+
+
+def test_its_aliases_are_counted_with_the_search_and_apart_from_reuse(searching: Any, provider: Recording) -> None:
+    searching.serve(DONOR, "a")
+    searching.tree.set_semantic_provider(provider)
+    provider.answer = lambda tokens: alias(DONOR)
+    prompt = [*changed(DONOR, 3), *passage(9, 20)]
+    assert searching.serve(prompt, "b").cached_tokens == len(DONOR)
+    stats = searching.side.provider.stats()
+    assert stats.outcomes[OutcomeKind.ALIAS] == 1
+    assert (stats.alias_tokens, stats.confirmed_tokens) == (len(DONOR) - 3, 0)
+    searching.tree.set_semantic_provider(None)
+    assert searching.serve(prompt, "probe", wish="off").cached_tokens == 3, "KV of other tokens answered an exact probe"
+    searching.check_accounts()
+
+
+def test_a_provider_replaces_another_and_what_waits_is_asked_of_it(searching: Any, provider: Recording) -> None:
+    searching.serve(DONOR, "a")
+    searching.tree.set_semantic_provider(provider)
+    waiting = searching.submit([*changed(DONOR, 3), *passage(9, 20)], "b")
+    waiting.init_next_round_input(searching.tree)
+    second = Recording()
+    second.answer = lambda tokens: alias(DONOR)
+    searching.tree.set_semantic_provider(second)
+    searching.step()
+    assert waiting.cached_tokens == len(DONOR)
+    assert (provider.named("on_prefix_miss"), second.named("on_prefix_miss")) == (["b"], ["b"])
+    assert provider.calls[-1] == ("on_shutdown", None)
+    searching.finish(waiting)
+    searching.check_accounts()
+
+
+def test_the_same_provider_set_twice_is_initialised_once(searching: Any, provider: Recording) -> None:
+    searching.tree.set_semantic_provider(provider)
+    searching.tree.set_semantic_provider(provider)
+    assert provider.calls == [("on_init", None)]
+
+
+def test_a_request_that_took_kv_of_other_tokens_is_not_published_after_its_provider_has_gone(
+    searching: Any, provider: Recording
+) -> None:
+    searching.serve(DONOR, "a")
+    searching.tree.set_semantic_provider(provider)
+    provider.answer = lambda tokens: alias(DONOR)
+    prompt = [*changed(DONOR, 3), *passage(9, 20)]
+    under_way = searching.submit(prompt, "b")
+    searching.step()
+    searching.tree.set_semantic_provider(None)
+    searching.finish(under_way)
+    assert searching.serve(prompt, "probe", wish="off").cached_tokens == 3
+    assert len(searching.tree.semblend_aliases.requests) == 0
+    searching.check_accounts()
+
+
+def test_a_provider_that_does_not_come_up_is_not_asked(searching: Any, provider: Recording) -> None:
+    def broken() -> None:
+        raise RuntimeError("no model")
+
+    failing = Recording()
+    failing.on_init = broken  # type: ignore[method-assign]
+    searching.tree.set_semantic_provider(provider)
+    with pytest.raises(RuntimeError, match="no model"):
+        searching.tree.set_semantic_provider(failing)
+    searching.serve(DONOR, "a")
+    assert (provider.named("on_prefix_miss"), failing.calls) == ([], [])
+
+
+def test_what_is_no_prefix_provider_is_refused_with_what_to_write(searching: Any) -> None:
+    with pytest.raises(ProviderError, match="no SemanticPrefixProvider"):
+        searching.tree.set_semantic_provider("my provider")
+    with pytest.raises(ProviderError, match="SEMBLEND_SGLANG_PROVIDER"):
+        searching.tree.set_semantic_provider(create_provider(searching.settings, engine="sglang"))
+
+
+def test_where_semblend_is_off_no_provider_can_be_set(searching: Any, provider: Recording) -> None:
+    searching.tree.semblend = None
+    with pytest.raises(ProviderError, match="SemBlend is off"):
+        searching.tree.set_semantic_provider(provider)

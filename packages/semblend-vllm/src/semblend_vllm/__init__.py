@@ -9,9 +9,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import semblend_core
+
 if TYPE_CHECKING:
     from semblend_vllm.connector import SemBlendConnectorV1
     from semblend_vllm.scheduler.batches import SemBlendScheduler
+
+if not hasattr(semblend_core, "SemanticLookupProvider"):
+    raise ImportError(
+        f"{semblend_core.__file__} is not semblend-core's: the public package `semblend` ships that module too. "
+        "Run `pip uninstall semblend`, then `pip install --force-reinstall --no-deps semblend-core`"
+    )
 
 __all__ = ["SemBlendConnectorV1", "SemBlendScheduler"]
 

@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from semblend_core import DeclineReason, ProviderStats, SelfTestResult, create_provider, open_audit, what_is_on
+from semblend_core import DeclineReason, ProviderStats, SelfTestResult, what_is_on
 from semblend_core.control import ControlServer, TenantCommands, open_control
 from semblend_core.kv import Rotation, StoreOptions, find_learned_shift
 from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews, contain
@@ -26,14 +26,14 @@ from semblend_vllm.compat.log import join_engines_log
 from semblend_vllm.compat.looking import show_queries
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.new_weights import tell_of_new_weights
-from semblend_vllm.compat.request_ids import client_id
 from semblend_vllm.compat.resets import on_reset
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
-from semblend_vllm.compat.support import configure, why_not_inside_another, why_unsupported
+from semblend_vllm.compat.support import configure, what_is_missed, why_not_inside_another, why_unsupported
 from semblend_vllm.compat.timing import cost_identity
 from semblend_vllm.compat.versions import installed_version, why_refused
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
+from semblend_vllm.scheduler.providing import provider_of
 from semblend_vllm.scheduler.requests import Follower, Served, identity_of_weights_in
 from semblend_vllm.scheduler.side import SchedulerSide
 
@@ -58,7 +58,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         super().__init__(vllm_config, role, kv_cache_config)
         self._config, self._manager = vllm_config, None
         join_engines_log()
-        self.settings, forced = configure(vllm_config)
+        self.settings, self._own_settings = configure(vllm_config)
         self.scheduler_side: SchedulerSide | None = None
         self.worker_side: WorkerSide | None = None
         self._layers: dict[str, int] = {}
@@ -67,7 +67,9 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self._told = ProviderStats()
         self._control: ControlServer | None = None
         self.unsupported = (
-            why_refused(forced) or why_not_inside_another(self) or why_unsupported(vllm_config, kv_cache_config)
+            why_refused(self._own_settings.force_version)
+            or why_not_inside_another(self)
+            or why_unsupported(vllm_config, kv_cache_config)
         )
         if self.unsupported:
             if role == KVConnectorRole.SCHEDULER:
@@ -80,10 +82,12 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             self._control = open_control(self.settings, "scheduler", commands)
 
     def _new_scheduler_side(self, layers: int) -> SchedulerSide:
-        audit, scheduler = open_audit(self.settings, "vllm", client_id), self._config.scheduler_config
-        provider = create_provider(self.settings, engine="vllm", audit=audit)
-        provider.on_init()
+        scheduler = self._config.scheduler_config
+        provider, audit = provider_of(self.settings, self._own_settings)
         logger.info("%s", what_is_on(self.settings, f"vLLM {installed_version()}"))
+        missed = what_is_missed(self._config)
+        if missed is not None:
+            logger.warning("%s", missed)
         guard: QualityGuard[Served] = QualityGuard(self.settings, audit)
         identity = cost_identity(self._config)
         return SchedulerSide(

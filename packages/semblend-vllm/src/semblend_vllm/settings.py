@@ -19,6 +19,12 @@ class VllmSettings(DeclaredSettings):
         ),
     }
 
+    provider: str = setting(
+        "vllm",
+        "",
+        Text("`package.module:callable`"),
+        "What makes the [provider](providers.md); empty: SemBlend's own.",
+    )
     force_version: bool = setting(
         "vllm", False, Flag(), "Run with a vLLM that the adapter was never tested with, at your own risk."
     )

@@ -151,6 +151,7 @@ def _print_summary(summary: EngineSummary, output: Path) -> None:
         "loads advertised": summary.loads_advertised,
         "materialization events": summary.materialization_events,
         "materialized tokens": summary.materialized_tokens,
+        "tokens of aliases (no reuse)": summary.alias_tokens,
         "exact tokens retrieved": summary.exact_retrieved_tokens,
         "errors": summary.errors,
     }

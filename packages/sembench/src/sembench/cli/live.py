@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -20,11 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _REFUSED_RESULT = 1
 
-_SHARED = (
-    click.option("--manifest", "-m", type=FILE, required=True, help="What to serve, from `sembench build`."),
-    click.option("--output", "-o", type=FILE, required=True, help="Where the JSON goes; its folder is made."),
+SERVER_OPTIONS = (
     click.option("--model", required=True, help="The model's name as the server lists it."),
-    click.option("--max-items", type=click.IntRange(min=1), help="Serve only the first so many items."),
     template_option,
     click.option(
         "--reset-url",
@@ -70,9 +66,37 @@ _SHARED = (
     serve_command_option,
     click.option("--seed", default=0, show_default=True, help="Sent to servers that take one; kept in the result."),
 )
+_SHARED = (
+    click.option("--manifest", "-m", type=FILE, required=True, help="What to serve, from `sembench build`."),
+    click.option("--output", "-o", type=FILE, required=True, help="Where the JSON goes; its folder is made."),
+    click.option("--max-items", type=click.IntRange(min=1), help="Serve only the first so many items."),
+    *SERVER_OPTIONS,
+)
+
+RECIPIENT_OPTIONS = (
+    click.option("--donor-url", metavar="URL", help="Donors are served here instead, such as at one worker."),
+    click.option(
+        "--post-donor-delay-ms",
+        type=click.FloatRange(min=0),
+        default=1000.0,
+        show_default=True,
+        help="Wait between donors and recipient, for caches that store in the background. Never part of a latency.",
+    ),
+    click.option(
+        "--block-size", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens of a block, for rates."
+    ),
+    click.option(
+        "--connector-audit",
+        type=FILE,
+        help="SemBlend's audit stream of the server (SEMBLEND_AUDIT_PATH there), read at the end. Without it nothing "
+        "is known to be reused, and confirmed figures stay null.",
+    ),
+    click.option("--resume", is_flag=True, help="Go on where a stopped run of the same command left off."),
+    click.option("--overwrite", is_flag=True, help="Drop what a stopped run left, and start anew."),
+)
+"""Of commands that serve donors and then recipients."""
 
 _REPLAY = (
-    click.option("--donor-url", metavar="URL", help="Donors are served here instead, such as at one worker."),
     click.option(
         "--concurrency",
         type=click.IntRange(min=1),
@@ -89,31 +113,14 @@ _REPLAY = (
     click.option("--exact", is_flag=True, help="With --paired: the cold prompt again, from the engine's prefix cache."),
     click.option("--probe", is_flag=True, help="The warm prompt again with reuse off: did approximate KV stay behind?"),
     click.option(
-        "--post-donor-delay-ms",
-        type=click.FloatRange(min=0),
-        default=1000.0,
-        show_default=True,
-        help="Wait between donors and recipient, for caches that store in the background. Never part of a latency.",
-    ),
-    click.option(
         "--donor-output-tokens", type=click.IntRange(min=1), default=1, show_default=True, help="Per donor's answer."
     ),
-    click.option(
-        "--block-size", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens of a block, for rates."
-    ),
     click.option("--capture-logprobs", is_flag=True, help="Keep the log-probabilities of the answers' tokens."),
-    click.option(
-        "--connector-audit",
-        type=FILE,
-        help="SemBlend's audit stream of the server (SEMBLEND_AUDIT_PATH there), read at the end. Without it nothing "
-        "is known to be reused, and confirmed figures stay null.",
-    ),
-    click.option("--resume", is_flag=True, help="Go on where a stopped run of the same command left off."),
-    click.option("--overwrite", is_flag=True, help="Drop what a stopped run left, and start anew."),
+    *RECIPIENT_OPTIONS,
 )
 
 
-def _with(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)
@@ -124,7 +131,7 @@ def _with(*options: Callable[[Command], Command]) -> Callable[[Command], Command
 
 @click.command()
 @click.option("--gateway-url", required=True, metavar="URL", help="An OpenAI-compatible server or gateway.")
-@_with(*_SHARED, *_REPLAY)
+@with_options(*_SHARED, *_REPLAY)
 def run_live_gateway(gateway_url: str, **options: Any) -> None:
     """Replay a manifest against any OpenAI-compatible server, and time every recipient.
 
@@ -144,7 +151,7 @@ def run_live_gateway(gateway_url: str, **options: Any) -> None:
 
 @click.command()
 @click.option("--base-url", required=True, metavar="URL", help="An SGLang server.")
-@_with(*_SHARED, *_REPLAY)
+@with_options(*_SHARED, *_REPLAY)
 def run_live_sglang(base_url: str, **options: Any) -> None:
     """Replay a manifest against an SGLang server through /generate, with /flush_cache before cold arms.
 
@@ -162,7 +169,7 @@ def run_live_sglang(base_url: str, **options: Any) -> None:
 @click.option("--gateway-url", metavar="URL", help="An OpenAI-compatible server or gateway.")
 @click.option("--base-url", metavar="URL", help="Or an SGLang server.")
 @click.option("--repeats", type=click.IntRange(min=2), default=2, show_default=True, help="Cold servings per prompt.")
-@_with(*_SHARED)
+@with_options(*_SHARED)
 def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats: int, **options: Any) -> None:
     """Serve the same prompts cold, repeatedly: differences below this floor are no effect of reuse.
 
@@ -181,11 +188,11 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
         raise click.UsageError("give one of --gateway-url and --base-url")
     engine, option = ("openai", "--gateway-url") if gateway_url else ("sglang", "--base-url")
     manifest, output = options.pop("manifest"), options.pop("output")
-    config = _config({**options, "paired": True}, engine, clean_url(option, gateway_url or base_url or ""))
+    config = make_config({**options, "paired": True}, engine, clean_url(option, gateway_url or base_url or ""))
     items = load_manifest(manifest, config.max_items)
     with ProgressBars() as bars:
         on_record = record_counter(bars, len(items) * repeats)
-        floor = asyncio.run(calibrate(config, manifest, items, repeats, on_record, _api_key()))
+        floor = asyncio.run(calibrate(config, manifest, items, repeats, on_record, api_key()))
     write_atomically(output, floor.model_dump_json(indent=1))
     print_noise_floor(floor)
     click.echo(f"written: {output}")
@@ -214,10 +221,10 @@ def verify_endpoint(url: str, model: str, engine: str, reset_urls: tuple[str, ..
     from sembench.live.preflight import Preflight, preflight
 
     values = {"model": model, "reset_urls": reset_urls, "reuse_off": json.dumps(REUSE_OFF), **options}
-    config = _config(values, engine, clean_url("--url", url))
+    config = make_config(values, engine, clean_url("--url", url))
 
     async def ask() -> Preflight:
-        async with open_client(_api_key(), 1) as client:
+        async with open_client(api_key(), 1) as client:
             return await preflight(config.endpoint(client), reset_urls=config.reset_urls, reuse_off=config.reuse_off)
 
     found = asyncio.run(ask())
@@ -227,52 +234,23 @@ def verify_endpoint(url: str, model: str, engine: str, reset_urls: tuple[str, ..
 
 def _replay(options: dict[str, Any], *, engine: str, url: str) -> None:
     from sembench.live.display import print_result, record_counter
-    from sembench.live.replay import build_live_result, replay
-    from sembench.partial import PartialHeader, PartialRun, partial_path
+    from sembench.live.output import find_leftovers, refuse_empty, replay_to_file
     from sembench.terminal import ProgressBars
 
     manifest, output = options.pop("manifest"), options.pop("output")
     resume, overwrite = options.pop("resume"), options.pop("overwrite")
-    config = _config(options, engine, url)
+    config = make_config(options, engine, url)
     items = load_manifest(manifest, config.max_items)
-    partial_file = partial_path(output)
-    resume = _settle_leftovers(partial_file, output, resume, overwrite)
-
-    def open_partial(header: PartialHeader) -> PartialRun:
-        return (PartialRun.resume if resume else PartialRun.begin)(partial_file, header)
-
-    try:
-        with ProgressBars() as bars:
-            on_record = record_counter(bars, len(items) * len(config.arms))
-            recording = asyncio.run(replay(config, manifest, items, open_partial, on_record, _api_key()))
-    except KeyboardInterrupt:
-        click.echo(f"stopped; what was measured is in {partial_file}: run again with --resume", err=True)
-        raise
-    result = build_live_result(config, items, recording)
-    write_atomically(output, result.model_dump_json(indent=1))
-    recording.partial.remove()
+    resume = find_leftovers(output, resume=resume, overwrite=overwrite)
+    with ProgressBars() as bars:
+        on_record = record_counter(bars, len(items) * len(config.arms))
+        result = replay_to_file(config, manifest, items, output, on_record, api_key(), resume=resume)
     print_result(result)
     click.echo(f"written: {output}")
-    if not result.aggregate.requests_ok:
-        raise InputError(f"no request of {len(items)} items succeeded; {output} says why", _REFUSED_RESULT)
-    if config.paired and (result.paired is None or not result.paired.clean_pairs):
-        raise InputError(f"no clean pair: no cold arm was proved cold; {output} says why", _REFUSED_RESULT)
+    refuse_empty(result, output)
 
 
-def _settle_leftovers(partial: Path, output: Path, resume: bool, overwrite: bool) -> bool:
-    """Whether there is something to go on with."""
-    if resume and overwrite:
-        raise click.UsageError("--resume and --overwrite exclude each other")
-    if not partial.exists():
-        if resume and output.exists():
-            raise InputError(f"--resume: {output} is complete; give --overwrite to run it again")
-        return False
-    if not resume and not overwrite:
-        raise InputError(f"{partial}: left by a run that did not end; give --resume to go on or --overwrite to drop it")
-    return resume
-
-
-def _config(options: dict[str, Any], engine: str, url: str) -> LiveConfig:
+def make_config(options: dict[str, Any], engine: str, url: str) -> LiveConfig:
     if options.get("exact") and not options.get("paired"):
         raise click.UsageError("--exact repeats the cold request: it needs --paired")
     values = {**options, "engine": engine, "url": url, "reuse_off": _reuse_off(options["reuse_off"])}
@@ -295,5 +273,5 @@ def _reuse_off(text: str) -> dict[str, Any]:
     return fields
 
 
-def _api_key() -> str | None:
+def api_key() -> str | None:
     return os.environ.get(API_KEY_VARIABLE) or None

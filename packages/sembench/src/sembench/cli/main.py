@@ -34,6 +34,7 @@ COMMANDS = {
     "assert-result-gates": "results",
     "roi": "results",
     "judge": "judge",
+    "headline": "headline",
     "report": "results",
 }
 """Command to its module in ``sembench.cli``; there it is a click command of that name, with underscores."""

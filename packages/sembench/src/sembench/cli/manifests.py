@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sembench.cli.options import Words
 from sembench.schema import (
     FACT_TRANSFORMS,
     PRIVACY_TRANSFORMS,
+    SIMILARITY_TRANSFORMS,
     TRANSFORMS,
     InputError,
     naming,
@@ -21,12 +23,14 @@ from sembench.schema import (
 
 _BANDS = ("2k", "4k", "8k", "16k")
 _GENERATED = ("fixture", "synthetic-v1")
+_READ = ("longbench-v1", "longbench-v2", "published-v1")
 _ONLY_FOR = {
-    "source": ("longbench-v1", "longbench-v2"),
-    "hf_revision": ("longbench-v1", "longbench-v2"),
-    "length_bands": ("synthetic-v1",),
-    "sources_per_band": ("synthetic-v1",),
-    "datasets": ("synthetic-v1", "longbench-v1", "longbench-v2"),
+    "source": _READ,
+    "hf_revision": _READ,
+    "length_bands": ("synthetic-v1", "published-v1"),
+    "sources_per_band": ("synthetic-v1", "published-v1"),
+    "tokenizer": ("published-v1",),
+    "datasets": ("synthetic-v1", *_READ),
     "max_items_per_dataset": ("synthetic-v1", "longbench-v1", "longbench-v2"),
 }
 
@@ -43,9 +47,10 @@ _manifest = click.option(
 @click.option(
     "--profile",
     required=True,
-    type=click.Choice([*_GENERATED, "longbench-v1", "longbench-v2"]),
+    type=click.Choice([*_GENERATED, *_READ]),
     help="fixture: 14 items that show every transform. synthetic-v1: generated support cases, contracts and logs. "
-    "longbench-v1, longbench-v2: rows of those datasets, or of a local folder (--source).",
+    "longbench-v1, longbench-v2: rows of those datasets, or of a local folder (--source). published-v1: CNN/DailyMail, "
+    "MultiNews, SAMSum, XSum, WikiHow, LongBench and WildChat, or a folder, at given lengths.",
 )
 @click.option(
     "--output",
@@ -58,8 +63,9 @@ _manifest = click.option(
     "--datasets",
     cls=Words,
     metavar="NAME...",
-    help="Datasets of LongBench, or domains of synthetic-v1 (support_tickets contract_review log_triage). Default: the "
-    "ten English and code sets of LongBench v1, or all that there are.",
+    help="Datasets of LongBench, domains of synthetic-v1 (support_tickets contract_review log_triage), or for "
+    "published-v1 names such as EdinburghNLP/xsum or xsum. Default: the ten English and code sets of LongBench v1, or "
+    "all that there are.",
 )
 @click.option(
     "--max-items-per-dataset",
@@ -73,7 +79,8 @@ _manifest = click.option(
     cls=Words,
     metavar="NAME...",
     help=f"Default: {', '.join(TRANSFORMS)}. Also, for run-privacy: {' and '.join(PRIVACY_TRANSFORMS)}; "
-    f"for what answers may quietly get wrong: {', '.join(FACT_TRANSFORMS)}.",
+    f"for what answers may quietly get wrong: {', '.join(FACT_TRANSFORMS)}; for bands of similarity: "
+    f"{', '.join(SIMILARITY_TRANSFORMS)}.",
 )
 @click.option(
     "--max-segments",
@@ -93,22 +100,23 @@ _manifest = click.option(
 @click.option(
     "--source",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Local folder instead of the hub: one <dataset>.jsonl per dataset with LongBench's fields, or .txt, .rst and "
-    ".md files, each of which is a source.",
+    help="Local folder instead of the hub: one <dataset>.jsonl per dataset with its published fields (published-v1: or "
+    ".csv, .parquet), or .txt, .rst and .md files.",
 )
 @click.option("--seed", default=7, show_default=True, help="Same inputs, options and seed: the same bytes.")
 @click.option(
     "--length-bands",
     cls=Words,
     metavar="TOKENS...",
-    help=f"synthetic-v1: lengths of prompts, by estimate. Default: {' '.join(_BANDS)}.",
+    help=f"synthetic-v1, published-v1: lengths of prompts. Default: {' '.join(_BANDS)}, and 32k for published-v1.",
 )
 @click.option(
     "--sources-per-band",
     type=click.IntRange(min=1),
     metavar="N",
-    help="synthetic-v1: documents of each length and domain. Default: 1.",
+    help="synthetic-v1, published-v1: documents of each length and domain or dataset. Default: 1.",
 )
+@click.option("--tokenizer", metavar="NAME", help="published-v1: count lengths with it. Default: an estimate.")
 def build(profile: str, output: Path, **options: Any) -> None:
     """Write a manifest: donors, the recipient that is measured after them, its question and accepted answers.
 
@@ -120,6 +128,7 @@ def build(profile: str, output: Path, **options: Any) -> None:
         --transforms private_preamble planted_context -o privacy.jsonl
       sembench build --profile longbench-v1 --datasets qasper qmsum --max-items-per-dataset 10 -o m.jsonl
       sembench build --profile longbench-v1 --source my-texts/ --transforms rag_reorder negative_control -o m.jsonl
+      sembench build --profile published-v1 --datasets xsum samsum --length-bands 4k 8k -o m.jsonl
 
     Nothing is fetched for fixture and synthetic-v1. See docs/DATASET.md for what each transform does.
     """
@@ -160,8 +169,10 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
     datasets = tuple(dict.fromkeys(options["datasets"]))
     if profile == "fixture":
         return build_fixture_manifest(shared, report)
+    if profile == "published-v1":
+        return build_published(shared, options, report)
     if profile == "synthetic-v1":
-        bands = tuple(dict.fromkeys(_tokens(band) for band in options["length_bands"] or _BANDS))
+        bands = read_bands(options["length_bands"] or _BANDS)
         return build_synthetic_manifest(
             shared,
             datasets or DOMAIN_NAMES,
@@ -179,6 +190,30 @@ def _built(profile: str, options: dict[str, Any], report: Any) -> Any:
         revision=options["hf_revision"],
         report=report,
     )
+
+
+def build_published(shared: Any, options: dict[str, Any], report: Any) -> Any:
+    """``options``: datasets, source, hf_revision, length_bands, sources_per_band and tokenizer, as they were typed."""
+    from sembench.manifests.grid import PUBLISHED_BANDS, Grid, build_published_manifest
+    from sembench.tokenization import load_tokenizer
+
+    grid = Grid(
+        tuple(dict.fromkeys(options["datasets"])),
+        read_bands(options["length_bands"]) or PUBLISHED_BANDS,
+        options["sources_per_band"] or 1,
+        options["source"],
+        options["hf_revision"],
+    )
+    if options["tokenizer"] is None:
+        return build_published_manifest(shared, grid, report=report)
+    tokenizer = load_tokenizer(options["tokenizer"])
+    return build_published_manifest(
+        shared, grid, count=lambda text: len(tokenizer.encode(text)), counted_by=tokenizer.name, report=report
+    )
+
+
+def read_bands(bands: Sequence[str]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_tokens(band) for band in bands))
 
 
 def _tokens(band: str) -> int:

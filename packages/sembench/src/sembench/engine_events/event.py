@@ -28,6 +28,7 @@ EventKind = Literal[
     "plan",
     "load_advertised",
     "materialized",
+    "alias",
     "declined",
     "evicted",
     "error",

@@ -14,6 +14,7 @@ from sembench.schema import InputError
 AUDIT_SCHEMA = "semblend.audit.v1"
 AUDIT_FAMILY = "semblend.audit."
 AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes"}
+AUDIT_TELLS |= {"alias_events", "alias_tokens"}
 _RECORD = re.compile(r'\{\s*"schema"\s*:\s*"semblend\.audit\.')
 _DONOR_STAGES = ("offer", "capture")
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
@@ -77,6 +78,8 @@ def read_audit_event(record: dict[str, Any]) -> Event:
             if not tokens:
                 raise UnreadableEventError(f"materialized states at least 1 token, got {record.get('tokens')!r}")
             return Event(kind="materialized", tokens=tokens, bytes=as_count(record.get("bytes")), **common)
+        case "alias":
+            return Event(kind="alias", tokens=as_count(record.get("tokens")), **common)
         case "declined":
             of_donor = record.get("stage") in _DONOR_STAGES
             common["request_id"] = None if of_donor else common["request_id"]

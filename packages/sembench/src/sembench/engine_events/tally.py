@@ -18,10 +18,12 @@ _COUNTED = {
     "plan": "plans",
     "load_advertised": "loads_advertised",
     "materialized": "materialization_events",
+    "alias": "alias_events",
 }
 _SUMMED = {
     "load_advertised": "advertised_tokens",
     "materialized": "materialized_tokens",
+    "alias": "alias_tokens",
     "exact_retrieved": "exact_retrieved_tokens",
     "stored": "stored_tokens",
 }
@@ -108,6 +110,9 @@ class EventTally:
                 self._state[request_id] = _NO_OUTCOME_YET
             case "declined":
                 request.reason = event.reason
+                self._state[request_id] = "ended"
+            case "alias":
+                request.alias_tokens = (request.alias_tokens or 0) + (event.tokens or 0)
                 self._state[request_id] = "ended"
             case "materialized" if event.tokens is not None:
                 request.confirmed_tokens = (request.confirmed_tokens or 0) + event.tokens

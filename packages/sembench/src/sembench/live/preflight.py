@@ -124,7 +124,7 @@ class _Probe:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._nonce = secrets.token_hex(8)
-        self._text = _unknown_text(self._nonce, _PROBE_WORDS)
+        self._text = unknown_text(self._nonce, _PROBE_WORDS)
         self._asked = 0
 
     async def ask(self, salt: str | None = None) -> Reply:
@@ -133,7 +133,7 @@ class _Probe:
         return await self._endpoint.ask(ServerRequest(self._text, name, name, max_tokens=4, salt=salt))
 
 
-def _unknown_text(nonce: str, words: int) -> str:
+def unknown_text(nonce: str, words: int) -> str:
     """Different from its first words on; simple words, so that it has about as many tokens."""
     listed = random.Random(nonce).choices(_WORDS, k=words)
     return f"Note {nonce}: {' '.join(listed)}. In one word, the note lists"
@@ -148,7 +148,7 @@ async def warm_up(endpoint: Endpoint, requests: int, *, words: int, max_tokens: 
         nonce = secrets.token_hex(8)
         name = f"sb-warmup-{nonce}"
         try:
-            await endpoint.ask(ServerRequest(_unknown_text(nonce, words), name, name, max_tokens))
+            await endpoint.ask(ServerRequest(unknown_text(nonce, words), name, name, max_tokens))
         except RequestFailedError:
             return  # the run itself will meet and record the fault
 

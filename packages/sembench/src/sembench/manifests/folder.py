@@ -42,7 +42,7 @@ def read_folder(folder: Path, version: int, datasets: tuple[str, ...], seed: int
     if missing:
         found = sorted({*grouped, *(path.stem for path in rows)})
         raise InputError(f"--datasets {' '.join(missing)}: not in --source {folder}, which has {', '.join(found)}")
-    return grouped, _digest([*wanted, *arrays, *texts], folder)
+    return grouped, digest_files([*wanted, *arrays, *texts], folder)
 
 
 def _sources(files: list[Path], version: int) -> Iterator[SourceDocument]:
@@ -77,7 +77,7 @@ def _texts(paths: list[Path], folder: Path, seed: int) -> Iterator[SourceDocumen
     return (read_text_source(path, folder, seed) for path in paths)
 
 
-def _digest(paths: list[Path], folder: Path) -> str:
+def digest_files(paths: list[Path], folder: Path) -> str:
     """Of names and contents: the folder may lie anywhere."""
     whole = hashlib.sha256()
     for path in paths:
@@ -88,7 +88,7 @@ def _digest(paths: list[Path], folder: Path) -> str:
 
 def read_text_source(path: Path, root: Path, seed: int) -> SourceDocument:
     """The questions are gaps in sentences of the text; what fills a gap stands nowhere else in it."""
-    text = _read_text(path).strip()
+    text = read_text(path).strip()
     name = path.relative_to(root).as_posix()
     dataset = path.relative_to(root).parent.as_posix()
     facts = make_gap_questions(text, Draws(seed, name, "gaps"))
@@ -128,7 +128,7 @@ def _gap(sentence: str, term: re.Match[str]) -> Fact:
     )
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

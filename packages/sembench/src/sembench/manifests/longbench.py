@@ -83,7 +83,7 @@ V1_REVISION = "7956e94fb272285d5ed77fe3ba9843ed250ce6f4"
 V2_REPOSITORY = "THUDM/LongBench-v2"
 V2_REVISION = "2b48e494f2c7a2f0af81aae178e05c7e1dde0fe9"
 _REACH_TIMEOUT_S = 5.0
-_OFFLINE_HINT = "use --source DIR with a folder in LongBench's format (one <dataset>.jsonl per dataset, or text files)"
+_OFFLINE_HINT = "use --source DIR: a folder with one <dataset>.jsonl per dataset, in its own fields, or with text files"
 
 
 class V1Row(BaseModel):
@@ -191,12 +191,14 @@ def v2_file(revision: str) -> str:
 
 
 def hub_rows(file: str) -> Iterator[dict[str, Any]]:
-    """The rows of a JSON file, read through the package ``datasets``."""
+    """The rows of a JSON, CSV or Parquet file, read through the package ``datasets``."""
     package = _datasets_package()
     if "hf://" in file:
         _check_reachable()
+    kind = {"parquet": "parquet", "csv": "csv"}.get(file.rpartition(".")[2], "json")
     try:
-        rows = package.load_dataset("json", data_files=file, split="train")
+        # Large files are read as far as they are wanted; what lies in an archive is small.
+        rows = package.load_dataset(kind, data_files=file, split="train", streaming=kind != "json")
     except Exception as error:  # Each storage behind the package fails in its own way.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"--hf-revision: {file} could not be read: {reason}; {_OFFLINE_HINT}") from None

@@ -152,11 +152,11 @@ def build_longbench_manifest(
     used = [row for rows in grouped.values() for row in rows[:max_items_per_dataset]]
     _refuse_doubles(used)
     spare = [row for rows in grouped.values() for row in rows[max_items_per_dataset:]]
-    strangers = _FoundStrangers(used, spare, options.seed)
+    strangers = FoundStrangers(used, spare, options.seed)
     return build_items(used, replace(options, extra={**asked, **options.extra}), strangers.for_, report)
 
 
-class _FoundStrangers:
+class FoundStrangers:
     """Donors of another domain: best a row that is used for nothing else, else any, else a generated text."""
 
     def __init__(self, used: list[SourceDocument], spare: list[SourceDocument], seed: int) -> None:

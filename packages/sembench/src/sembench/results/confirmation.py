@@ -116,7 +116,7 @@ def _joined(record: RequestRecord, told: EngineRequest | None) -> RequestRecord:
     settled = told.confirmed_tokens is not None
     # Events that end without an advertised load say that there was none.
     advertised = 0 if settled and told.advertised_tokens is None else told.advertised_tokens
-    outcome = "materialized" if told.confirmed_tokens else "declined" if told.reason else record.outcome
+    outcome = _outcome(told) or record.outcome
     return record.model_copy(
         update={
             "advertised_tokens": advertised,
@@ -128,6 +128,14 @@ def _joined(record: RequestRecord, told: EngineRequest | None) -> RequestRecord:
             "outcome": outcome,
         }
     )
+
+
+def _outcome(told: EngineRequest) -> str | None:
+    if told.confirmed_tokens:
+        return "materialized"
+    if told.alias_tokens:
+        return "alias"
+    return "declined" if told.reason else None
 
 
 def _unknown_to(result: Result, stories: Sequence[_Story]) -> dict[str, EngineRequest]:

@@ -24,6 +24,25 @@ class CleanPair:
     def speedup(self) -> float:
         return self.cold_ttft_ms / self.warm_ttft_ms
 
+    @property
+    def is_hit(self) -> bool:
+        """The backend confirmed that donor KV landed."""
+        return (confirmed_tokens(self.warm) or 0) > 0
+
+    @property
+    def is_miss(self) -> bool:
+        """Confirmed that none did, and the engine's own prefix cache had no more of the prompt than in the cold arm.
+
+        What an exact prefix serves is fast without any reuse: counted as a miss, it would make misses look free.
+        """
+        return confirmed_tokens(self.warm) == 0 and not self.is_exact
+
+    @property
+    def is_exact(self) -> bool:
+        """Confirmed that no donor KV landed, and the engine's own prefix cache had a part of the prompt."""
+        cached = (self.warm.engine_cached_tokens or 0) - (self.cold.engine_cached_tokens or 0)
+        return confirmed_tokens(self.warm) == 0 and cached > 0
+
 
 def pair_up(served: Records) -> Paired:
     """All paired figures. Every item is in a clean pair or in ``dropped``, under the first reason that holds.
@@ -34,7 +53,7 @@ def pair_up(served: Records) -> Paired:
     pairs, dropped = find_clean_pairs(served)
     controls = [pair for pair in pairs if pair.cold.negative_control]
     blended = [pair for pair in pairs if not pair.cold.negative_control]
-    hits = [pair for pair in blended if (confirmed_tokens(pair.warm) or 0) > 0]
+    hits = [pair for pair in blended if pair.is_hit]
     measured = any(confirmed_tokens(pair.warm) is not None for pair in blended)
     tax = [pair.warm_ttft_ms - pair.cold_ttft_ms for pair in pairs if pair.warm.advertised_tokens == 0]
     cold_rouge, warm_rouge = _rouge_of_both(blended)

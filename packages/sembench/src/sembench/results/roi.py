@@ -29,7 +29,7 @@ class Roi(BaseModel):
     miss_tax_ms: Interval
     """Mean of warm minus cold over the misses, negative controls among them. Negative: noise, misses cost nothing."""
     pairs_left_out: int
-    """Clean pairs of which nothing says whether KV landed, and controls for which some did."""
+    """Clean pairs of which nothing says whether KV landed, controls for which some did, and exact prefixes."""
     break_even_hit_rate: Interval
     """Where gain and tax are even: tax / (tax + gain); None where hits gain nothing."""
     hit_rate: Rate
@@ -56,8 +56,8 @@ def return_on_reuse(result: Result, prices: Prices | None = None, hit_rate: floa
     prices = prices or Prices()
     pairs = _pairs(result)
     blended = [pair for pair in pairs if not pair.cold.negative_control]
-    hits = [pair for pair in blended if (confirmed_tokens(pair.warm) or 0) > 0]
-    misses = [pair for pair in pairs if confirmed_tokens(pair.warm) == 0]
+    hits = [pair for pair in blended if pair.is_hit]
+    misses = [pair for pair in pairs if pair.is_miss]
     _require(pairs, blended, hits, misses)
     gains = np.array([pair.cold_ttft_ms - pair.warm_ttft_ms for pair in hits])
     taxes = np.array([pair.warm_ttft_ms - pair.cold_ttft_ms for pair in misses])

@@ -18,6 +18,8 @@ class EngineRequest(BaseModel):
 
     advertised_tokens: Count | None = None
     confirmed_tokens: Count | None = None
+    alias_tokens: Count | None = None
+    """KV of other tokens stood for these: no reuse, and never in ``confirmed_tokens``."""
     reason: str | None = None
     spans: Count | None = None
     lookup_us: float | None = None
@@ -45,6 +47,9 @@ class EngineSummary(BaseModel):
     materialization_events: Count | None = None
     materialized_tokens: Count | None = None
     materialized_bytes: Count | None = None
+    alias_events: Count | None = None
+    alias_tokens: Count | None = None
+    """KV of other tokens stood for these, as a third-party provider proposed: no reuse."""
     exact_retrieved_tokens: Count | None = None
     """LMCache: an exact baseline, no semantic reuse."""
     stored_tokens: Count | None = None

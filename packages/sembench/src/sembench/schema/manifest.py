@@ -28,6 +28,8 @@ PRIVACY_TRANSFORMS = ("private_preamble", "planted_context")
 """What a donor's opening tells or suggests to who never sent it. Twelve items a source, so only where asked for."""
 FACT_TRANSFORMS = ("copy_verbatim", "edited_fact", "absent_fact")
 """What reuse may quietly get wrong. Built where asked for: the published manifests are without them."""
+SIMILARITY_TRANSFORMS = ("partial_overlap",)
+"""Donors alike in a part only, one for each band of similarity. Four items a source, so only where asked for."""
 
 Id = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -65,7 +67,7 @@ class ManifestItem(BaseModel):
 
     @model_validator(mode="after")
     def _transform_is_known(self) -> ManifestItem:
-        known = (*TRANSFORMS, *PRIVACY_TRANSFORMS, *FACT_TRANSFORMS)
+        known = (*TRANSFORMS, *PRIVACY_TRANSFORMS, *FACT_TRANSFORMS, *SIMILARITY_TRANSFORMS)
         if self.transform not in known:
             raise ValueError(f"transform: {self.transform!r} is none of {', '.join(known)}")
         if self.transform == "negative_control" and not self.negative_control:

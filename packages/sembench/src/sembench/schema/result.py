@@ -116,7 +116,7 @@ class RequestRecord(_Model):
     spans: Count | None = None
     donors: Count | None = None
     outcome: str | None = None
-    """materialized, declined, exact_only, ... as the backend or provider says."""
+    """materialized, alias, declined, exact_only, ... as the backend or provider says."""
     decline_reason: str | None = None
     lookup_us: float | None = None
     policy: str | None = None

@@ -115,6 +115,8 @@ class ProviderStats:
     outcomes: Mapping[OutcomeKind, int] = field(default_factory=dict)
     confirmed_tokens: int = 0
     """Sum over MATERIALIZED outcomes: the only figure that may be called reuse."""
+    alias_tokens: int = 0
+    """Sum over ALIAS outcomes: KV of other tokens stood for these. Never part of ``confirmed_tokens``."""
     evicted_donors: int = 0
     background_tokens: int = 0
     """Computed exactly while the engine had room, since many had asked for them or to compare an answer."""

@@ -26,8 +26,6 @@ class DeclineReason(StrEnum):
     INVALID_TOKENS = "invalid_tokens"
     NO_SALT = "no_salt"
     """The request names no tenant, and ``SEMBLEND_SHARING=salted`` lets such share with nobody."""
-    UNKNOWN_NAMESPACE = "unknown_namespace"
-    UNSUPPORTED_MODEL = "unsupported_model"
     UNSUPPORTED_REQUEST = "unsupported_request"
     SELF_TEST_FAILED = "self_test_failed"
     SELF_TEST_PENDING = "self_test_pending"
@@ -89,6 +87,8 @@ class OutcomeKind(StrEnum):
     """The request was routed to where its donor lives; nothing is said about reuse there."""
     MATERIALIZED = "materialized"
     """Relocated KV landed and was used."""
+    ALIAS = "alias"
+    """KV of *other* tokens stood for the request's, as a prefix provider proposed. It is no materialized reuse."""
     DECLINED = "declined"
     """Reuse was refused or failed, for ``reason``; the engine prefilled normally."""
     COLD = "cold"
@@ -105,6 +105,8 @@ class Outcome:
     """Relocated tokens whose KV the backend confirmed. Set for MATERIALIZED, None otherwise."""
     confirmed_bytes: int | None = None
     """Bytes the backend moved for them, where it can tell."""
+    alias_tokens: int | None = None
+    """Tokens of the request that KV of other tokens stood for. Set for ALIAS, None otherwise."""
     reason: DeclineReason | None = None
     """Set for DECLINED; may be set for DISCOVERY_ONLY (why nothing was loaded); None otherwise."""
 
@@ -116,6 +118,11 @@ class Outcome:
                 raise ValueError("a materialized outcome states how many tokens the backend confirmed, at least 1")
         elif self.confirmed_tokens is not None or self.confirmed_bytes is not None:
             raise ValueError(f"{self.kind} confirms nothing: leave confirmed_tokens and confirmed_bytes None")
+        if self.kind is OutcomeKind.ALIAS:
+            if self.alias_tokens is None or self.alias_tokens < 1:
+                raise ValueError("an alias outcome states for how many tokens other KV stood, at least 1")
+        elif self.alias_tokens is not None:
+            raise ValueError(f"{self.kind} is no alias: leave alias_tokens None")
         if self.confirmed_bytes is not None and self.confirmed_bytes < 1:
             raise ValueError("confirmed_bytes is at least 1, or None where the backend cannot tell")
         if self.kind is OutcomeKind.DECLINED and self.reason is None:

@@ -2,6 +2,7 @@
 
 from semblend_core.provider.at_start import what_is_on
 from semblend_core.provider.factory import create_provider
+from semblend_core.provider.named import ProviderError, named_provider
 from semblend_core.provider.semblend import SemBlend
 
-__all__ = ["SemBlend", "create_provider", "what_is_on"]
+__all__ = ["ProviderError", "SemBlend", "create_provider", "named_provider", "what_is_on"]

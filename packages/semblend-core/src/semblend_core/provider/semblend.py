@@ -35,6 +35,7 @@ from semblend_core.provider.open_requests import OpenRequests
 from semblend_core.provider.sharing import may_share
 from semblend_core.settings import Settings
 from semblend_core.telemetry import (
+    Aliased,
     AuditSink,
     Declined,
     DonorRegistered,
@@ -156,6 +157,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self._counters.count_outcome(outcome)
         if outcome.kind is OutcomeKind.MATERIALIZED:
             self._audit.emit(Materialized.of(outcome, namespace=namespace))
+        elif outcome.kind is OutcomeKind.ALIAS:
+            self._audit.emit(Aliased.of(outcome, namespace=namespace))
         elif outcome.kind is OutcomeKind.DECLINED and outcome.reason is not None:
             stage: Stage = "lookup" if namespace is None else "load"
             self._audit.emit(

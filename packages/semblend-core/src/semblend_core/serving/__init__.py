@@ -10,6 +10,7 @@ stays in that engine's adapter.
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.quality import Scored
+from semblend_core.serving.alias_ledger import AliasLedger
 from semblend_core.serving.claims import (
     Claim,
     Rows,
@@ -52,6 +53,7 @@ __all__ = [
     "ANSWER_TOKENS",
     "LIKELIEST",
     "MOST_FAILED_PROBES",
+    "AliasLedger",
     "Arrival",
     "CaptureOrder",
     "Claim",

@@ -96,6 +96,11 @@ class RequestBook(Generic[Life]):
         if life.stage is Stage.WAITING:
             self._settle(life, Stage.REUSING, _materialized(life, tokens, 0))
 
+    def take_alias(self, life: Life, tokens: int) -> None:
+        """Nothing was claimed, and the engine took KV of *other* tokens for ``tokens`` of the request's."""
+        if life.stage is Stage.WAITING:
+            self._settle(life, Stage.REUSING, Outcome(life.request_id, OutcomeKind.ALIAS, alias_tokens=tokens))
+
     # --- The ways without --------------------------------------------------------------------------------------------
 
     def decline(self, life: Life, reason: DeclineReason) -> None:

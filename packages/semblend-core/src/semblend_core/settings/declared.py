@@ -108,14 +108,28 @@ class Settings(DeclaredSettings):
         "Where corrections that were fitted for a model are looked for; empty: `semblend/corrections` in "
         "`XDG_CACHE_HOME` or `~/.cache`.",
     )
-    min_span_tokens: int = setting("planning", 64, Whole(16, 65536), "Shortest span worth moving.", unit="tokens")
+    min_span_tokens: int = setting(
+        "planning",
+        64,
+        Whole(16, 65536),
+        "Shortest span worth moving.",
+        unit="tokens",
+        formerly="SEMBLEND_EXACT_RUN_MIN_TOKENS",
+    )
     min_reuse_ratio: float = setting(
         "planning", 0.10, Number(0, 1), "Least share of the prompt that a plan must reuse."
     )
     min_saved_tokens: int = setting(
         "planning", 128, Whole(1), "Fewest tokens that a plan must spare the engine.", unit="tokens"
     )
-    max_spans: int = setting("planning", 512, Whole(1, 4096), "Most spans of one plan.", unit="spans")
+    max_spans: int = setting(
+        "planning",
+        512,
+        Whole(1, 4096),
+        "Most spans of one plan.",
+        unit="spans",
+        formerly="SEMBLEND_EXACT_RUN_MAX_SEGMENTS",
+    )
     lookup_budget_ms: float = setting(
         "planning",
         5.0,

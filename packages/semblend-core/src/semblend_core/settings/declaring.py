@@ -55,11 +55,14 @@ class Declaration:
     """What a number counts, such as ``"tokens"``; empty for shares, words and sizes (always bytes)."""
     group: str
     """Section of the reference page."""
+    formerly: str
+    """A variable of the public package ``semblend`` that means the same, read where this one is not set; or empty."""
 
 
-def setting(group: str, default: Any, kind: Kind, doc: str, *, unit: str = "") -> Any:
+def setting(group: str, default: Any, kind: Kind, doc: str, *, unit: str = "", formerly: str = "") -> Any:
     """A field of a ``DeclaredSettings``."""
-    return field(default=default, metadata={"group": group, "kind": kind, "doc": doc, "unit": unit})
+    metadata = {"group": group, "kind": kind, "doc": doc, "unit": unit, "formerly": formerly}
+    return field(default=default, metadata=metadata)
 
 
 class DeclaredSettings:
@@ -122,13 +125,15 @@ def read_environment(environ: Mapping[str, str], declared: Sequence[Declaration]
     values: dict[str, Any] = {}
     wrong: list[WrongSetting] = []
     for declaration in declared:
-        text = environ.get(declaration.variable, "").strip()
+        variable, text = declaration.variable, environ.get(declaration.variable, "").strip()
+        if not text and declaration.formerly:
+            variable, text = declaration.formerly, environ.get(declaration.formerly, "").strip()
         if not text:
             continue
         try:
             values[declaration.field] = declaration.kind.parse(text)
         except NotAllowedError as refusal:
-            wrong.append(WrongSetting(declaration.variable, text, declaration.kind.allowed, str(refusal)))
+            wrong.append(WrongSetting(variable, text, declaration.kind.allowed, str(refusal)))
     if wrong:
         raise SettingError(wrong)
     return values

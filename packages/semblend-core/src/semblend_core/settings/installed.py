@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 
 from semblend_core.settings.declaring import DeclaredSettings
+from semblend_core.settings.earlier import advice_on
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,20 @@ def warn_of_unknown(environ: Mapping[str, str], core: type[DeclaredSettings]) ->
     declared = {each.variable for each in core.declarations()}
     if declared.issuperset(ours):
         return
-    for other in settings_beside_core().values():
-        declared |= {each.variable for each in other.declarations()}
+    everything = [core, *settings_beside_core().values()]
+    declared = {each.variable for settings in everything for each in settings.declarations()}
+    renamed = {each.formerly: each.variable for settings in everything for each in settings.declarations()}
     for variable in ours:
-        if variable not in declared | _READ_ELSEWHERE:
+        if variable in declared | _READ_ELSEWHERE:
+            continue
+        # The value stays out of the log: a misspelt name may well hold a secret.
+        if variable in renamed:
+            logger.warning("%s is called %s now, and read as that where that is not set", variable, renamed[variable])
+        elif advice := advice_on(variable):
+            logger.warning("%s has no effect, leave it out: %s (docs/migration.md)", variable, advice)
+        else:
             nearest = _nearest(variable, declared)
             hint = f"; did you mean {nearest}?" if nearest else "; see docs/settings.md for those it knows"
-            # The value stays out of the log: a misspelt name may well hold a secret.
             logger.warning("%s is not a SemBlend setting and has no effect%s", variable, hint)
 
 

@@ -10,6 +10,7 @@ from semblend_core.telemetry.counters import (
     growth_of,
 )
 from semblend_core.telemetry.events import (
+    Aliased,
     CostsCompared,
     Declined,
     DonorCaptured,
@@ -32,6 +33,7 @@ __all__ = [
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
     "ENGINE_STATES",
+    "Aliased",
     "AuditLog",
     "AuditSink",
     "CostsCompared",

@@ -37,6 +37,7 @@ class ProviderCounters:
         self._declines: Counter[DeclineReason] = Counter()
         self._outcomes: Counter[OutcomeKind] = Counter()
         self._confirmed_tokens = 0
+        self._alias_tokens = 0
         self._evicted_donors = 0
         self._background_tokens = 0
         self._probes: Counter[ProbeEnd] = Counter()
@@ -64,6 +65,7 @@ class ProviderCounters:
                 self._declines[outcome.reason] += 1
             if outcome.kind is OutcomeKind.MATERIALIZED and outcome.confirmed_tokens is not None:
                 self._confirmed_tokens += outcome.confirmed_tokens
+            self._alias_tokens += outcome.alias_tokens or 0
 
     def count_evictions(self, donors: int = 1) -> None:
         """Donors were dropped to keep a budget."""
@@ -96,6 +98,7 @@ class ProviderCounters:
                 declines=dict(self._declines),
                 outcomes=dict(self._outcomes),
                 confirmed_tokens=self._confirmed_tokens,
+                alias_tokens=self._alias_tokens,
                 evicted_donors=self._evicted_donors,
                 background_tokens=self._background_tokens,
                 probes=dict(self._probes),
@@ -171,6 +174,10 @@ ENGINE_COUNTERS = {
     "lookups": ("semblend_lookups", "Requests that were looked up."),
     "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
     "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
+    "alias_tokens": (
+        "semblend_alias_tokens",
+        "Tokens that KV of other tokens stood for, as a provider proposed: no reuse of their own KV.",
+    ),
     "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
     "background_tokens": (
         "semblend_background_tokens",

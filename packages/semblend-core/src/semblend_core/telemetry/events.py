@@ -198,6 +198,21 @@ class Materialized(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Aliased(AuditEvent):
+    """KV of other tokens stood for the request's, where it lay. A provider proposed it; it is no reuse."""
+
+    event: ClassVar[str] = "alias"
+    tokens: int
+    """Tokens of the request that it stood for, at least 1."""
+
+    @classmethod
+    def of(cls, outcome: Outcome, *, namespace: Namespace | str | None = None) -> Aliased:
+        if outcome.alias_tokens is None:
+            raise ValueError(f"a {outcome.kind} outcome is no alias event")
+        return cls(request_id=outcome.request_id, namespace=namespace, tokens=outcome.alias_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declined(AuditEvent):
     """A request was served without reuse, or a donor was not kept. Written once for each."""
 
@@ -329,6 +344,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             PlanMade,
             LoadAdvertised,
             Materialized,
+            Aliased,
             Declined,
             CostsCompared,
             QualityCompared,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 
-from semblend_core import TokenIds
+from semblend_core import ProviderError, SemanticPrefixProvider, TokenIds
 from semblend_core.serving import contain, shown_as_cached, token_ids_of
 from semblend_core.serving.tree import InPlace, Load
 from semblend_sglang.compat.support import why_not_for
@@ -28,8 +28,9 @@ class SemBlendCache:
     semblend: Side | None = None
     """None until the engine is complete, and for good where it is not supported: then this is SGLang's own cache."""
     semblend_aliases: AliasPath | None = None
-    """Instead of it, for a provider that has only other tokens to offer."""
+    """For a provider that has only other tokens to offer. While one is set, it is asked instead."""
     disable: bool
+    page_size: int
     token_to_kv_pool_allocator: Any
     req_to_token_pool: Any
 
@@ -52,6 +53,21 @@ class SemBlendCache:
 
     def free(self, slots: torch.Tensor) -> None:
         self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)  # Whole pages, as in a row.
+
+    # --- As it was proposed for SGLang (sgl-project/sglang#20806) ----------------------------------------------------
+
+    def set_semantic_provider(self, provider: SemanticPrefixProvider | None) -> None:
+        """Register a provider, replace the one there is, or with None clear it. Call it on the scheduler's thread.
+
+        Waiting requests are asked of it and not of SemBlend's own search. What it proposes is KV of other tokens.
+        """
+        if self.semblend_aliases is None:
+            side = self.semblend
+            if side is None:
+                raise ProviderError("SemBlend is off here, the log says why: no provider can be set")
+            namespaces, changed = side.requests.namespaces, side.changed
+            self.semblend_aliases = AliasPath(side.provider, side.settings, namespaces, self.page_size, changed)
+        self.semblend_aliases.set_provider(provider)
 
     # --- The hooks' calls --------------------------------------------------------------------------------------------
 
@@ -95,13 +111,13 @@ class SemBlendCache:
 
     def _longer(self, asked: Asked, exact: Any) -> Any:
         """``exact``, SGLang's own match, or one that counts on what SemBlend has besides."""
-        if self.semblend is not None:
+        if self.semblend is not None and not self._asks_alias(asked.request):
             life = self.semblend.match(asked)
             if life is None:
                 return exact
             found = exact if life.in_place is None else self._with_in_place(exact, life.in_place)
             return found if life.claim is None else found._replace(host_hit_length=life.claim.length)
-        if self.semblend_aliases is None or asked.request.output_ids:
+        if self.semblend_aliases is None or not self._asks_alias(asked.request):
             return exact  # What a request had that was retracted is computed again.
         found = self.semblend_aliases.match(asked, lambda tokens: self._look(tokens, asked.key))
         life = self.semblend_aliases.requests.of_request(asked.request)
@@ -110,13 +126,19 @@ class SemBlendCache:
             life.forbid_insert()
         return exact if found is None else found
 
+    def _asks_alias(self, request: Any) -> bool:
+        """Whether a provider of somebody else's is asked. What SemBlend's own search knows stays with it."""
+        if self.semblend_aliases is None or request.output_ids or not self.semblend_aliases.serves(request):
+            return False
+        return self.semblend is None or self.semblend.requests.of_request(request) is None
+
     def _prompt_cached(self, req: Any, pool_index: int) -> None:
         """The tree holds the whole prompt, in this row of slots."""
         asked = self._asked(req, None, 0)
         if self.semblend is not None:
             slots = self.req_to_token_pool.req_to_token[pool_index]
             self.semblend.capturing.cached(asked, lambda: slots[: len(req.origin_input_ids)].to(torch.int64))
-        elif self.semblend_aliases is not None:
+        if self.semblend_aliases is not None:
             self.semblend_aliases.cached(asked)
 
     # --- What was computed behind approximate KV ---------------------------------------------------------------------

@@ -67,6 +67,7 @@ def add_one_request(original: Original, adder: Any, req: Any, *args: Any, **kwar
     if admitted:
         adder.tree_cache.semblend_admitted(req, adder)
         side.admitted(req)
+        _alias_admitted(adder.tree_cache, req)
     return result
 
 
@@ -97,10 +98,15 @@ def _verdict_on_claim(adder: Any, side: Side, life: SglangLife) -> Any | None:
 
 def _add_with_alias(original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(adder, req, *args, **kwargs)
-    aliases = getattr(adder.tree_cache, "semblend_aliases", None)
-    if aliases is not None and req in adder.can_run_list:
-        aliases.admitted(req)
+    if req in adder.can_run_list:
+        _alias_admitted(adder.tree_cache, req)
     return result
+
+
+def _alias_admitted(tree_cache: Any, req: Any) -> None:
+    aliases = getattr(tree_cache, "semblend_aliases", None)
+    if aliases is not None:
+        contain("admitting a request", aliases.admitted, req)
 
 
 def ask_storage(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,8 +218,8 @@ def can_run_graph(original: Original, runner: Any, forward_batch: Any) -> Any:
 def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """A request that is aborted while it waits leaves the queue without a word to the tree cache."""
     result = original(scheduler, *args, **kwargs)
-    part = side_of(scheduler.tree_cache) or getattr(scheduler.tree_cache, "semblend_aliases", None)
-    if part is not None:
+    parts = (side_of(scheduler.tree_cache), getattr(scheduler.tree_cache, "semblend_aliases", None))
+    for part in (each for each in parts if each is not None):
         waiting = {req.rid for req in scheduler.waiting_queue}
         for request_id in part.requests.waiting - waiting:
             part.leave_queue(request_id)

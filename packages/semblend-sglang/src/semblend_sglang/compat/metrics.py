@@ -6,6 +6,8 @@ real counters reach. So the provider's figures are added to such counters as the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from semblend_core import (
     ENGINE_COUNTERS,
     ENGINE_GAUGES,
@@ -14,17 +16,16 @@ from semblend_core import (
     ProviderStats,
     QualityMetrics,
     QualityNews,
-    SemanticLookupProvider,
     growth_of,
 )
 
 
 class EngineMetrics:
-    def __init__(self, provider: SemanticLookupProvider, quality: QualityNews) -> None:
+    def __init__(self, stats: Callable[[], ProviderStats], quality: QualityNews) -> None:
         # Late: SGLang sets the folder's name before anything may import this.
         from prometheus_client import Counter, Gauge, Histogram
 
-        self._provider, self._told, self._news = provider, ProviderStats(), quality
+        self._stats, self._told, self._news = stats, ProviderStats(), quality
         self._quality = QualityMetrics(
             Counter,
             lambda name, says, labels: Gauge(name, says, labels, multiprocess_mode="livemin"),
@@ -44,7 +45,7 @@ class EngineMetrics:
 
     def update(self) -> None:
         """Add what has happened since the last call."""
-        now = self._provider.stats()
+        now = self._stats()
         grown = growth_of(self._told, now)
         for name, counter in self._counters.items():
             counter.inc(grown[name])

@@ -76,6 +76,8 @@ class SglangLife(TreeLife):
     key: TreeKey = field(kw_only=True)
     alias: SemanticPrefixResult | None = None
     """Tokens under which the exact cache is asked instead."""
+    alias_tokens: int = 0
+    """Of its own, behind the exact ones, that KV of other tokens stands for."""
     retracted: bool = False
     """SGLang took its memory away while it was answered. It goes on from its lineage, as far as that is there."""
     unasked: bool = False

@@ -12,10 +12,14 @@ from typing import Any
 
 import torch
 from kv_on_record import BLIND
+from sglang.srt.server_args import ServerArgs
 
 from semblend_core import read_audit
 from semblend_core.testing import divergence as by_top_tokens
 from semblend_core.testing import wait_until
+
+COMPLETE = "resolve_once" if hasattr(ServerArgs, "resolve_once") else "__post_init__"
+"""Where SGLang completes its arguments, which ``patch_radix_cache`` wraps."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ class Recorded:
 
 
 class RunningEngine:
-    def __init__(self, model_folder: Path, audit: Path, kv: Path | None = None) -> None:
+    def __init__(
+        self, model_folder: Path, audit: Path, kv: Path | None = None, backend: str | None = "semblend"
+    ) -> None:
         """``kv``: the folder that ``kv_on_record`` was told of."""
         import sglang
 
@@ -53,7 +59,7 @@ class RunningEngine:
             max_total_tokens=12_288,
             context_length=2048,
             max_running_requests=16,
-            radix_cache_backend="semblend",
+            radix_cache_backend=backend,
             log_level="error",
         )
         self._takes_salt = "cache_salt" in inspect.signature(self.engine.generate).parameters

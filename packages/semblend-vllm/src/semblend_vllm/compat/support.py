@@ -14,17 +14,18 @@ from semblend_vllm.compat.versions import has_official_contract
 from semblend_vllm.settings import VllmSettings
 
 SCHEDULER = "SemBlendScheduler"
+SCHEDULER_FLAG = f"--scheduler-cls semblend_vllm.{SCHEDULER}"
 
 
-def configure(vllm_config: Any) -> tuple[Settings, bool]:
-    """The environment's settings, overruled by ``kv_connector_extra_config``; and whether any vLLM is accepted.
+def configure(vllm_config: Any) -> tuple[Settings, VllmSettings]:
+    """The environment's settings, overruled by ``kv_connector_extra_config``: core's, and this adapter's own.
 
     An entry ``{"quality_tier": "fast"}`` there is the same as ``SEMBLEND_QUALITY_TIER=fast``.
     """
     extra = vllm_config.kv_transfer_config.kv_connector_extra_config or {}
     overrules = {f"SEMBLEND_{name.upper()}": str(value) for name, value in extra.items()}
     environment = {**os.environ, **overrules}
-    return Settings.from_env(environment), VllmSettings.from_env(environment).force_version
+    return Settings.from_env(environment), VllmSettings.from_env(environment)
 
 
 def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
@@ -51,13 +52,26 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
             vllm_config.cache_config.cache_dtype
         ).startswith("fp8"),
         "models with images or sound in their prompts are not supported yet": model.is_multimodal_model,
-        "this vLLM needs our scheduler too: add --scheduler-cls semblend_vllm.SemBlendScheduler": not (
-            has_official_contract() or SCHEDULER in str(vllm_config.scheduler_config.scheduler_cls)
+        f"this vLLM needs our scheduler too: add {SCHEDULER_FLAG}": not (
+            has_official_contract() or _runs_our_scheduler(vllm_config)
         ),
         "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
     return found or why_keys_do_not_move(model.hf_text_config)
+
+
+def what_is_missed(vllm_config: Any) -> str | None:
+    """What is not reused in this configuration, and the flag that would change it; None: nothing is missing."""
+    if _runs_our_scheduler(vllm_config):
+        return None
+    return (
+        f"with vLLM's own scheduler only spans that directly continue the exact prefix are reused: add {SCHEDULER_FLAG}"
+    )
+
+
+def _runs_our_scheduler(vllm_config: Any) -> bool:
+    return SCHEDULER in str(vllm_config.scheduler_config.scheduler_cls)
 
 
 def why_not_inside_another(connector: Any) -> str | None:

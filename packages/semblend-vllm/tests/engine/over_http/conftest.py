@@ -139,7 +139,9 @@ NewServer = Callable[..., AbstractContextManager[Server]]
 
 @pytest.fixture(scope="session")
 def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> NewServer:
-    """``with new_server(settings, *flags) as server``; without ``scheduler`` vLLM keeps its own.
+    """``with new_server(settings, *flags) as server``, started as users do: the connector's name, and nothing else.
+
+    Without ``scheduler`` vLLM is told to keep its own.
 
     ``whole``: all of SmolLM2, for its answers; otherwise its first layers.
     """
@@ -151,7 +153,7 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         command = [*_server_command(port, whole), *flags]
-        command += ["--scheduler-cls", "semblend_vllm.SemBlendScheduler"] if scheduler else []
+        command += [] if scheduler else ["--scheduler-cls", "vllm.v1.core.sched.async_scheduler.AsyncScheduler"]
         # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
         variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **_for_operators(folder)}
         variables |= {"SEMBLEND_AUDIT_PATH": str(folder / "audit.jsonl"), **settings}
@@ -191,11 +193,7 @@ def _server_command(port: int, whole: bool) -> list[str]:
     from semblend_core.reference import default_model_folder
 
     folder = default_model_folder() if whole else shallow_model_folder()
-    connector = {
-        "kv_connector": "SemBlendConnectorV1",
-        "kv_connector_module_path": "semblend_vllm",
-        "kv_role": "kv_both",
-    }
+    connector = {"kv_connector": "SemBlendConnectorV1", "kv_role": "kv_both"}
     return [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(folder), "--served-model-name", "smollm2"),

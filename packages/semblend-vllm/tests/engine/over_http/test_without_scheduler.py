@@ -1,8 +1,13 @@
-"""The connector alone, without our scheduler: only what continues the exact prefix, and nothing left behind."""
+"""The connector alone, without our scheduler: only what continues the exact prefix, and nothing left behind.
+
+The provider is one that a setting names: what is found here, it has found.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +21,19 @@ OFF = {"kv_transfer_params": {"semblend": "off"}}
 
 
 @pytest.fixture(scope="module")
-def server(new_server: Callable[..., Any]) -> Iterator[Any]:
-    with new_server({}, scheduler=False) as started:
+def lookups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("theirs") / "lookups"
+
+
+@pytest.fixture(scope="module")
+def server(new_server: Callable[..., Any], lookups: Path) -> Iterator[Any]:
+    helpers = Path(__file__).with_name("helpers")
+    theirs = {
+        "SEMBLEND_VLLM_PROVIDER": "their_provider:make",
+        "THEIR_LOOKUPS": str(lookups),
+        "PYTHONPATH": os.pathsep.join([str(helpers), os.environ.get("PYTHONPATH", "")]),
+    }
+    with new_server(theirs, scheduler=False) as started:
         started.keep(f"Notes.\n\n{OPENING}\n\n{DOCUMENT}\n\nTitle:")
         started.keep(f"{OPENING}\n\nWhat is rule 3?\nAnswer:")
         yield started
@@ -48,3 +64,13 @@ def test_nothing_behind_a_gap_is_reused(server: Any) -> None:
     answer = server.reused(BEHIND_A_GAP)
     assert (answer.cached_tokens, answer.confirmed_tokens) == (0, 0)
     assert answer.declined == ["strict_prefix_boundary"]
+
+
+def test_the_start_says_which_flag_is_missing(server: Any) -> None:
+    assert "add --scheduler-cls semblend_vllm.SemBlendScheduler" in server.log.read_text()
+
+
+def test_a_provider_that_the_setting_names_is_asked(server: Any, lookups: Path) -> None:
+    before = len(lookups.read_text().split())
+    server.reused(BEHIND_A_GAP)
+    assert len(lookups.read_text().split()) > before

@@ -7,6 +7,7 @@ from sembench.manifests.transforms.controls import entity_swap_control, negative
 from sembench.manifests.transforms.draft import Context, DonorDraft, Draft, NotPossible
 from sembench.manifests.transforms.edits import fuzzy_edit, sparse_edit
 from sembench.manifests.transforms.facts import absent_fact, copy_verbatim, edited_fact
+from sembench.manifests.transforms.overlap import partial_overlap
 from sembench.manifests.transforms.privacy import planted_context, private_preamble
 from sembench.manifests.transforms.segments import multi_donor_composite, multi_turn, rag_reorder
 from sembench.manifests.transforms.whole_document import (
@@ -39,6 +40,7 @@ TRANSFORM_FUNCTIONS: dict[str, Callable[[SourceDocument, Context], list[Draft]]]
         copy_verbatim,
         edited_fact,
         absent_fact,
+        partial_overlap,
     )
 }
 """In the order of the published list."""

@@ -1,0 +1,115 @@
+"""The stages of a headline run, each of which leaves its file: what is there already is not done again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from sembench.headline.estimate import ServingCosts, TimeLeft, duration, measure_costs
+from sembench.headline.figures import band_of
+from sembench.headline.page import write_page
+from sembench.identity import sha256_of
+from sembench.judge import JudgeClient, judge_result
+from sembench.live.config import LiveConfig
+from sembench.live.noise_floor import calibrate
+from sembench.live.output import find_leftovers, replay_to_file
+from sembench.schema import InputError, ManifestItem, NoiseFloor, Result, read_json, write_atomically
+from sembench.terminal import ProgressBars
+
+FLOOR_REPEATS = 2
+
+
+@dataclass(frozen=True)
+class Files:
+    folder: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def floor(self) -> Path:
+        return self.folder / "noise-floor.json"
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "headline.md"
+
+
+def floor_items(items: Sequence[ManifestItem]) -> list[ManifestItem]:
+    """One of each dataset and length."""
+    first: dict[tuple[str, int], ManifestItem] = {}
+    for item in items:
+        first.setdefault((item.dataset, band_of(item)), item)
+    return list(first.values())
+
+
+@dataclass(frozen=True)
+class HeadlineRun:
+    config: LiveConfig
+    files: Files
+    items: Sequence[ManifestItem]
+    skipped: Mapping[str, int]
+    api_key: str | None
+    judge: JudgeClient | None
+
+    def finished(self) -> Result | None:
+        """What an earlier run of the same grid has written; its page can be made without the server."""
+        if not self.files.result.exists():
+            return None
+        result = read_json(self.files.result, Result)
+        if result.run.manifest_sha256 != sha256_of(self.files.manifest):
+            raise InputError(f"--resume: {self.files.result} was run on another grid; give --overwrite to run it again")
+        return result
+
+    def estimate(self, *, noise_floor: bool) -> ServingCosts:
+        """Measured on the server, and told before anything else is sent."""
+        longest = max(int(item.metadata["estimated_tokens"]) for item in self.items)
+        costs = asyncio.run(measure_costs(self.config, longest, self.api_key))
+        seconds = costs.all_of(self.items, self.config)
+        if noise_floor:
+            cold = (costs.arm(item, "cold", self.config) for item in floor_items(self.items))
+            seconds += FLOOR_REPEATS * sum(cold)
+        judged = ", and the judge's time" if self.judge else ""
+        requests = len(self.items) * len(self.config.arms)
+        click.echo(f"{len(self.items)} items, {requests} measured requests: {self.files.manifest}")
+        click.echo(f"estimate: {duration(seconds)} at most, as if nothing were reused{judged}")
+        return costs
+
+    def serve(self, costs: ServingCosts, bars: ProgressBars, *, resume: bool, overwrite: bool) -> Result:
+        resume = find_leftovers(self.files.result, resume=resume, overwrite=overwrite)
+        self.files.floor.unlink(missing_ok=True)  # Of another run, if it is there at all.
+        progress = TimeLeft(bars, self.items, self.config, costs)
+        return replay_to_file(
+            self.config, self.files.manifest, self.items, self.files.result, progress, self.api_key, resume=resume
+        )
+
+    def calibrate(self, bars: ProgressBars) -> NoiseFloor:
+        if self.files.floor.exists():
+            return read_json(self.files.floor, NoiseFloor)
+        items = floor_items(self.items)
+        advance = bars.counter("noise floor", len(items) * FLOOR_REPEATS)
+        config = self.config.model_copy(update={"exact": False})
+        floor = asyncio.run(
+            calibrate(config, self.files.manifest, items, FLOOR_REPEATS, lambda _: advance(), self.api_key)
+        )
+        write_atomically(self.files.floor, floor.model_dump_json(indent=1))
+        return floor
+
+    def ask_judge(self, result: Result, bars: ProgressBars) -> Result:
+        if self.judge is None or result.aggregate.judge is not None:
+            return result
+        judged = judge_result(result, self.items, self.judge, on_item=bars.counter("judging", len(self.items)))
+        write_atomically(self.files.result, judged.model_dump_json(indent=1))
+        return judged
+
+    def write(self, result: Result, floor: NoiseFloor | None) -> None:
+        write_atomically(self.files.page, write_page(result, self.items, floor, self.skipped))

@@ -1,0 +1,37 @@
+"""Who searches and plans: SemBlend's own provider, or one that a setting names."""
+
+from __future__ import annotations
+
+from semblend_core import (
+    AuditSink,
+    ProviderError,
+    SemanticLookupProvider,
+    SemanticPrefixProvider,
+    Settings,
+    create_provider,
+    named_provider,
+    open_audit,
+)
+from semblend_vllm.compat.request_ids import client_id
+from semblend_vllm.settings import VllmSettings
+
+PROVIDER_SETTING = VllmSettings.variable("provider")
+
+
+def provider_of(settings: Settings, own: VllmSettings) -> tuple[SemanticLookupProvider, AuditSink | None]:
+    """And the audit stream that it shares with the cost gate: a provider of somebody else's may have its own."""
+    audit = None if own.provider else open_audit(settings, "vllm", client_id)
+    provider = _named(own.provider) if own.provider else create_provider(settings, engine="vllm", audit=audit)
+    if isinstance(provider, SemanticPrefixProvider):
+        provider.on_init()
+    return provider, audit
+
+
+def _named(named: str) -> SemanticLookupProvider:
+    provider = named_provider(PROVIDER_SETTING, named)
+    if not isinstance(provider, SemanticLookupProvider):
+        raise ProviderError(
+            f"{PROVIDER_SETTING}={named!r} gave a {type(provider).__name__}, which only names other tokens: vLLM finds "
+            "KV by the tokens' own hashes. Implement SemanticLookupProvider"
+        )
+    return provider
