@@ -106,9 +106,9 @@ def test_an_operator_purges_a_tenant_of_an_engine_that_has_nothing_to_do(server:
     assert cached(ask(server, PROMPT, salt="purged", wish={"capture": False})) == 0
 
 
-@pytest.fixture(scope="module")
-def served(server: httpx.Client, files: Path, shallow_folder: Path) -> LiveServer:
-    return LiveServer(
+@pytest.fixture(scope="class")
+def served(server: httpx.Client, files: Path, shallow_folder: Path) -> Iterator[LiveServer]:
+    yield LiveServer(
         engine="sglang",
         url=str(server.base_url),
         model="smollm2",
@@ -116,6 +116,8 @@ def served(server: httpx.Client, files: Path, shallow_folder: Path) -> LiveServe
         log=files / "log",
         replay=f"run-live-sglang --base-url {server.base_url}",
     )
+    server.post("/flush_cache").raise_for_status()
+    wait_for_kept(files, 0)
 
 
 class TestPublishedSequence(PublishedSequence):
