@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sembench.results.paired import CleanPair, find_clean_pairs, pair_up
 from sembench.results.records import Records, confirmed_tokens
 from sembench.results.roi import Roi, return_on_reuse
-from sembench.schema import InputError, Interval, ManifestItem, Paired, Rate, Result
+from sembench.schema import InputError, Interval, ManifestItem, Paired, Rate, RequestRecord, Result
 from sembench.statistics import bootstrap_median, mean
 
 FAITHFUL = 4
@@ -24,10 +25,14 @@ class Part:
     result: Result
     served: Records
 
-    @property
+    @cached_property
+    def _all_pairs(self) -> list[CleanPair]:
+        return find_clean_pairs(self.served)[0]
+
+    @cached_property
     def pairs(self) -> list[CleanPair]:
         """Clean pairs that are no negative controls."""
-        return [pair for pair in find_clean_pairs(self.served)[0] if not pair.cold.negative_control]
+        return [pair for pair in self._all_pairs if not pair.cold.negative_control]
 
     @property
     def hits(self) -> list[CleanPair]:
@@ -36,7 +41,7 @@ class Part:
     @property
     def misses(self) -> list[CleanPair]:
         """Negative controls among them."""
-        return [pair for pair in find_clean_pairs(self.served)[0] if pair.is_miss]
+        return [pair for pair in self._all_pairs if pair.is_miss]
 
     @property
     def exact_prefix(self) -> Rate | None:
@@ -61,8 +66,9 @@ class Part:
         speedups = [pair.speedup for pair in self.pairs if pair.is_hit or pair.is_miss]
         return bootstrap_median(speedups) if speedups else None
 
-    @property
+    @cached_property
     def paired(self) -> Paired:
+        """Several columns of every table read it, and its intervals take a while."""
         return pair_up(self.served)
 
     @property
@@ -88,15 +94,17 @@ class Part:
             return str(error).removeprefix("--result: ")
 
     def judged(self, arm: str) -> list[int]:
-        pairs = [(pair.cold if arm == "cold" else pair.warm) for pair in self.pairs]
-        scores = [(record.quality.judge or {}).get("faithfulness") for record in pairs]
+        scores = [(record.quality.judge or {}).get("faithfulness") for record in self._records_of(arm)]
         return [score for score in scores if score is not None]
 
     def score(self, arm: str, name: str) -> tuple[float | None, int]:
         """The mean of one score, and of how many answers."""
-        records = [(pair.cold if arm == "cold" else pair.warm) for pair in self.pairs]
+        records = self._records_of(arm)
         known = [float(value) for record in records if (value := getattr(record.quality, name)) is not None]
         return mean(known), len(known)
+
+    def _records_of(self, arm: str) -> list[RequestRecord]:
+        return [(pair.cold if arm == "cold" else pair.warm) for pair in self.pairs]
 
 
 def ttft(pairs: Sequence[CleanPair], arm: str) -> Interval:

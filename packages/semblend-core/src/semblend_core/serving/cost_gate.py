@@ -193,8 +193,8 @@ class CostGate:
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
         if not trial:
             spent = LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
-            gained = weighed.cold - weighed.reuse if weighed.pays else 0.0
-            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, gained or -spent)
+            gained = weighed.cold - weighed.reuse if weighed.pays else -spent
+            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, gained)
         self._judgements.add(
             Judgement(
                 request_id,
