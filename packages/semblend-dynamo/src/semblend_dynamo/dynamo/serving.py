@@ -60,6 +60,7 @@ class Serving:
         attempts = self._attempts(request, verdict)
         begun: Attempt | None = None
         told: dict[str, Any] | None = None
+        engine_data: dict[str, Any] = {}
         try:
             for attempt in attempts:
                 try:
@@ -69,7 +70,9 @@ class Serving:
                             begun = attempt
                             told = self._began(verdict, attempts[0], attempt, landed, chunk)
                         if told is not None and isinstance(chunk, dict):
-                            chunk["engine_data"] = {**_table(chunk.get("engine_data")), "semblend": told}
+                            # The frontend shows the last engine data it gets: the worker's own must stay in it.
+                            engine_data.update(_table(chunk.get("engine_data")))
+                            chunk["engine_data"] = {**engine_data, "semblend": told}
                         yield chunk
                     return
                 except Exception as error:
