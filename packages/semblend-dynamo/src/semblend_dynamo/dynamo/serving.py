@@ -1,11 +1,13 @@
-"""The life of one request in the router: decide, send, fall back before the first chunk, note what came of it."""
+"""The life of one request in the router: decide, send, send again if a worker dies, note what came of it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from semblend_dynamo.dynamo.continuing import Progress, StreamCutOffError
 from semblend_dynamo.dynamo.deciding import Decider, Verdict
 from semblend_dynamo.dynamo.keeping import DonorKeeper
 from semblend_dynamo.dynamo.requests import Preprocessed, RequestReader
@@ -15,8 +17,10 @@ from semblend_dynamo.placement import Account, DonorBook, Placed, PlacementSetti
 
 logger = logging.getLogger(__name__)
 
-OWN_ATTEMPTS = 3
-"""How often a request that has produced nothing yet is sent by Dynamo's own rule before its error is passed on."""
+MOST_FAILURES = 5
+"""How often a request is sent again, by Dynamo's own rule, before its error is passed on."""
+PAUSE_S = 0.1
+"""Added before each attempt after the second: discovery may still list a worker that died."""
 HOPELESS = ("InvalidArgument", "Cancelled", "RouterQueueLimitExceeded")
 """Errors that another attempt would meet again."""
 
@@ -57,30 +61,38 @@ class Serving:
     async def generate(self, request: Preprocessed, context: Any) -> AsyncIterator[Any]:
         """Dynamo's handler. The second parameter must have this name."""
         verdict = await self._decide(context.id(), request)
-        attempts = self._attempts(request, verdict)
+        first = attempt = self._first_attempt(request, verdict)
+        progress = Progress()
         begun: Attempt | None = None
         told: dict[str, Any] | None = None
         engine_data: dict[str, Any] = {}
+        failures = 0
         try:
-            for attempt in attempts:
+            while not progress.finished:
                 try:
                     async for chunk in await self._sender.generate_from_request(attempt.request):
+                        progress.note(chunk)
                         landed = _take_landing(chunk)
                         if begun is None:
                             begun = attempt
-                            told = self._began(verdict, attempts[0], attempt, landed, chunk)
+                            told = self._began(verdict, first, attempt, landed, chunk)
                         if told is not None and isinstance(chunk, dict):
                             # The frontend shows the last engine data it gets: the worker's own must stay in it.
                             engine_data.update(_table(chunk.get("engine_data")))
                             chunk["engine_data"] = {**engine_data, "semblend": told}
                         yield chunk
-                    return
+                    if not progress.finished:
+                        raise StreamCutOffError("the worker's answer was cut off")
                 except Exception as error:
-                    if begun is not None or attempt is attempts[-1] or type(error).__name__ in HOPELESS:
+                    failures += 1
+                    rest = request if begun is None else progress.rest_of(request)
+                    if rest is None or failures > MOST_FAILURES or type(error).__name__ in HOPELESS:
                         raise
                     # The message may quote the request: the log gets the class.
-                    logger.warning("a request came to nothing (%s) and is sent again", type(error).__name__)
-                    self._account.count("sent_again")
+                    logger.warning("a request was cut off (%s) and is sent again", type(error).__name__)
+                    self._account.count("sent_again" if begun is None else "continued_elsewhere")
+                    attempt = Attempt(rest, None)
+                    await asyncio.sleep((failures - 1) * PAUSE_S)
         finally:
             if verdict is not None:
                 placed = begun is not None and begun.worker is not None
@@ -99,19 +111,18 @@ class Serving:
             self._account.count("decision_failed")
             return None
 
-    def _attempts(self, request: Preprocessed, verdict: Verdict | None) -> list[Attempt]:
-        own = [Attempt(request, None)] * OWN_ATTEMPTS
+    def _first_attempt(self, request: Preprocessed, verdict: Verdict | None) -> Attempt:
         if verdict is None or verdict.decision.worker is None or self._settings.mode == "off":
-            return own
+            return Attempt(request, None)
         worker = verdict.decision.worker
         routing = self._routing_to(worker)
         if routing is None:
             self._account.count("no_taint")
-            return own
+            return Attempt(request, None)
         placed = dict(request)
         placed["routing"] = {**_table(request.get("routing")), **routing}
         placed["extra_args"] = {**_table(request.get("extra_args")), "semblend": verdict.evidence()}
-        return [Attempt(placed, worker), *own]
+        return Attempt(placed, worker)
 
     def _routing_to(self, worker: WorkerRank) -> dict[str, Any] | None:
         """None: the worker cannot be told apart by a taint."""

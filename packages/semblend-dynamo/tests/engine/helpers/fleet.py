@@ -64,6 +64,11 @@ class Worker(Process):
         """How many requests it has taken, by its own count."""
         return sum(self._counts().values())
 
+    def under_way(self) -> int:
+        """Requests that it has begun and not ended, by its own count."""
+        found = re.findall(r'dynamo_component_inflight_requests\{([^}]*)\} (\d+)', _get(self.metrics_port, "/metrics"))
+        return sum(int(count) for labels, count in found if 'dynamo_endpoint="generate"' in labels)
+
     @property
     def id(self) -> str:
         """Its instance id in hexadecimal digits, as it says itself."""
@@ -86,13 +91,17 @@ class Router(Process):
 
     def figure(self, name: str) -> int:
         """A figure of the router's own metrics, all labels together; 0 where it is not there yet."""
-        found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\d+)", _get(self.metrics_port, "/metrics"), re.MULTILINE)
+        labels = "" if "{" in name else r"(?:{[^}]*})?"
+        found = re.findall(rf"^{re.escape(name)}{labels} (\d+)", _get(self.metrics_port, "/metrics"), re.MULTILINE)
         return sum(map(int, found))
 
     def until_donors(self, count: int) -> None:
         """Donors are registered, and their KV events arrive, shortly after the answer."""
         _until(lambda: self.figure("semblend_placement_donors") >= count, f"{self.name} knows {count} donors", self)
         time.sleep(0.5)
+
+    def until_donors_are(self, count: int) -> None:
+        _until(lambda: self.figure("semblend_placement_donors") == count, f"{self.name} knows {count} donors", self)
 
 
 @dataclass
@@ -127,11 +136,12 @@ class Fleet:
         for worker in self.workers:
             _until(lambda worker=worker: _answers(worker.metrics_port, "/metrics"), f"{worker.name} has metrics", worker)
 
-    def start_telling_workers(self, *names: str, **environment: str) -> None:
+    def start_telling_workers(self, *names: str, **environment: str) -> dict[str, Process]:
         """Mock workers that say in every answer who they are and what reached them."""
         script = str(Path(__file__).parent / "telling_worker.py")
-        for name in names:
-            self._start(f"worker-{name}", [script, name, str(self.model)], **environment)
+        return {
+            name: self._start(f"worker-{name}", [script, name, str(self.model)], **environment) for name in names
+        }
 
     def start_router(self, name: str = "router", **environment: str) -> Router:
         port = free_port()

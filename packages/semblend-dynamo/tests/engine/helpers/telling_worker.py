@@ -3,10 +3,12 @@
     python telling_worker.py NAME MODEL_FOLDER
 
 ``TELLING_BLOCKS``: blocks of a prompt that it keeps, all by default: an engine may have evicted the rest.
+``TELLING_PACE_S``: seconds between two tokens.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -15,10 +17,12 @@ from typing import Any
 import uvloop
 from dynamo.llm import KvEventPublisher, ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
 from dynamo.runtime import DistributedRuntime, dynamo_worker
+from letters import FIRST_LETTER, LETTERS
 
 BLOCK = 16
 NAME, MODEL = sys.argv[1], sys.argv[2]
 KEPT_BLOCKS = int(os.environ.get("TELLING_BLOCKS", "1000000"))
+PACE_S = float(os.environ.get("TELLING_PACE_S", "0"))
 
 
 class TellingWorker:
@@ -30,8 +34,12 @@ class TellingWorker:
         salt = (request.get("routing") or {}).get("cache_salt")
         self._keep(list(request["token_ids"]), salt)
         said = {"who": NAME, "semblend_evidence": (request.get("extra_args") or {}).get("semblend")}
-        yield {"token_ids": [70], "engine_data": said}
-        yield {"token_ids": [71], "finish_reason": "stop"}
+        position, wanted = len(request["token_ids"]), request["stop_conditions"]["max_tokens"]
+        for number in range(wanted):
+            token = FIRST_LETTER + (position + number) % len(LETTERS)
+            last = {"finish_reason": "length"} if number == wanted - 1 else {}
+            yield {"token_ids": [token], "engine_data": said, **last}
+            await asyncio.sleep(PACE_S)
 
     def _keep(self, tokens: list[int], salt: str | None) -> None:
         blocks = min(len(tokens) // BLOCK, KEPT_BLOCKS)
