@@ -51,9 +51,7 @@ async def run(runtime: DistributedRuntime, arguments: RouterArguments) -> None:
     logger.info("waiting for workers at %s", arguments.endpoint)
     await client.wait_for_instances()
     config = {"router_replica_sync": True, **arguments.kv_router_config}
-    kv_router = KvRouter(
-        endpoint=workers, block_size=arguments.block_size, kv_router_config=KvRouterConfig(**config)
-    )
+    kv_router = KvRouter(endpoint=workers, block_size=arguments.block_size, kv_router_config=KvRouterConfig(**config))
 
     account = Account()
     book = DonorBook(core, engine="dynamo")

@@ -41,7 +41,11 @@ class Progress:
         """The request for what is still to be answered; None: it cannot be continued elsewhere."""
         stop = dict(request.get("stop_conditions") or {})
         sampling = request.get("sampling_options") or {}
-        if not self._in_one_piece or _is_guided(sampling) or (request.get("output_options") or {}).get("prompt_logprobs"):
+        if (
+            not self._in_one_piece
+            or _is_guided(sampling)
+            or (request.get("output_options") or {}).get("prompt_logprobs")
+        ):
             return None
         for name in _COUNTS:
             if stop.get(name) is not None:

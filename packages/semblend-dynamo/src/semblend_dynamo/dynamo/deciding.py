@@ -80,9 +80,7 @@ class Decider:
         finding = self._book.find(request.request_id, request.namespace, request.token_ids)
         verdict = await (self._by_spans(request, finding) if finding.pieces else self._by_likeness(request, finding))
         elapsed_ms = (time.perf_counter() - started) * 1e3
-        return Verdict(
-            request, finding, verdict.decision, verdict.held, verdict.exact_tokens, decide_ms=elapsed_ms
-        )
+        return Verdict(request, finding, verdict.decision, verdict.held, verdict.exact_tokens, decide_ms=elapsed_ms)
 
     async def _by_spans(self, request: RoutedRequest, finding: Finding) -> Verdict:
         donors = {}
@@ -114,9 +112,7 @@ class Decider:
         candidates = await self._residency.candidates(request)
         exact = {each.worker: each.exact_tokens for each in candidates}
         credits = likeness_credits(similarity, held, finding.prompt_tokens, self._settings.likeness)
-        return Verdict(
-            request, finding, choose(candidates, credits, self._rule, because=Reason.LIKENESS), {}, exact
-        )
+        return Verdict(request, finding, choose(candidates, credits, self._rule, because=Reason.LIKENESS), {}, exact)
 
     def _tokens(self, request: RoutedRequest, donor_id: str) -> TokenIds | None:
         return self._book.tokens(request.namespace, donor_id)

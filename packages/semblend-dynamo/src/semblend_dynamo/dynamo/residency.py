@@ -53,9 +53,7 @@ class Residency:
             found.append(Candidate(worker, load, prefill, exact_tokens))
         return found
 
-    async def held(
-        self, donors: Mapping[str, list[int]], request: RoutedRequest
-    ) -> dict[str, dict[WorkerRank, int]]:
+    async def held(self, donors: Mapping[str, list[int]], request: RoutedRequest) -> dict[str, dict[WorkerRank, int]]:
         """For each donor, given by its tokens: how many of its leading tokens each live worker holds.
 
         A donor shares its request's tenant and adapter, so its blocks are hashed alike.

@@ -23,7 +23,7 @@ from toy_model import write_toy_model
 MODEL = "toy"
 BLOCK = 16
 START_S = 120
-_COUNTED = re.compile(r'dynamo_component_requests_total\{([^}]*)\} (\d+)')
+_COUNTED = re.compile(r"dynamo_component_requests_total\{([^}]*)\} (\d+)")
 
 
 def free_port() -> int:
@@ -66,7 +66,7 @@ class Worker(Process):
 
     def under_way(self) -> int:
         """Requests that it has begun and not ended, by its own count."""
-        found = re.findall(r'dynamo_component_inflight_requests\{([^}]*)\} (\d+)', _get(self.metrics_port, "/metrics"))
+        found = re.findall(r"dynamo_component_inflight_requests\{([^}]*)\} (\d+)", _get(self.metrics_port, "/metrics"))
         return sum(int(count) for labels, count in found if 'dynamo_endpoint="generate"' in labels)
 
     @property
@@ -134,14 +134,14 @@ class Fleet:
             worker.metrics_port = port
             self.workers.append(worker)
         for worker in self.workers:
-            _until(lambda worker=worker: _answers(worker.metrics_port, "/metrics"), f"{worker.name} has metrics", worker)
+            _until(
+                lambda worker=worker: _answers(worker.metrics_port, "/metrics"), f"{worker.name} has metrics", worker
+            )
 
     def start_telling_workers(self, *names: str, **environment: str) -> dict[str, Process]:
         """Mock workers that say in every answer who they are and what reached them."""
         script = str(Path(__file__).parent / "telling_worker.py")
-        return {
-            name: self._start(f"worker-{name}", [script, name, str(self.model)], **environment) for name in names
-        }
+        return {name: self._start(f"worker-{name}", [script, name, str(self.model)], **environment) for name in names}
 
     def start_router(self, name: str = "router", **environment: str) -> Router:
         port = free_port()
@@ -251,10 +251,9 @@ def fleet_with_files(folder: Path) -> Iterator[Fleet]:
 
 @contextlib.contextmanager
 def fleet(folder: Path, planes: Mapping[str, str]) -> Iterator[Fleet]:
-    loopback = {
-        name: "127.0.0.1"
-        for name in ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_SYSTEM_HOST")
-    }
+    loopback = dict.fromkeys(
+        ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_SYSTEM_HOST"), "127.0.0.1"
+    )
     quiet = {"HF_HUB_OFFLINE": "1", "DYN_LOG": "warn,component.run=info", "DYN_SELF_HOST_METADATA": "0"}
     made = Fleet(folder, {**loopback, **quiet, **planes}, write_toy_model(folder / "model"))
     try:
