@@ -1,4 +1,4 @@
-"""Real Dynamo, three mock workers, discovery by files. Where a request landed is what the workers counted themselves."""
+"""Real Dynamo, three mock workers, discovery by files. Where a request landed, the workers say by their own counts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -251,9 +251,8 @@ def fleet_with_files(folder: Path) -> Iterator[Fleet]:
 
 @contextlib.contextmanager
 def fleet(folder: Path, planes: Mapping[str, str]) -> Iterator[Fleet]:
-    loopback = dict.fromkeys(
-        ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_SYSTEM_HOST"), "127.0.0.1"
-    )
+    hosts = ("DYN_TCP_RPC_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RESPONSE_STREAM_HOST", "DYN_SYSTEM_HOST")
+    loopback = dict.fromkeys(hosts, "127.0.0.1")
     quiet = {"HF_HUB_OFFLINE": "1", "DYN_LOG": "warn,component.run=info", "DYN_SELF_HOST_METADATA": "0"}
     made = Fleet(folder, {**loopback, **quiet, **planes}, write_toy_model(folder / "model"))
     try:
@@ -268,8 +267,8 @@ def _until(holds: Any, what: str, process: Process) -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):
             if holds():
                 return
-        ended = process.popen.poll() is not None
-        assert not ended and time.monotonic() < deadline, f"not so: {what}\n{process.log.read_text()[-3000:]}"
+        given_up = process.popen.poll() is not None or time.monotonic() > deadline
+        assert not given_up, f"not so: {what}\n{process.log.read_text()[-3000:]}"
         time.sleep(0.1)
 
 
