@@ -95,6 +95,14 @@ MODULE_NAMES = {
         "Whole",
         "setting",
     ],
+    "semblend_core.eviction": [
+        "POLICY_NAMES",
+        "START_WEIGHTS",
+        "Entry",
+        "EvictionPolicy",
+        "LeavesFirst",
+        "policy_named",
+    ],
     "semblend_core.recompute": [
         "ROW_SHIFT",
         "Corrected",
