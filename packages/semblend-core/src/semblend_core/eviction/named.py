@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from semblend_core.eviction.arc import AdaptiveReplacement
 from semblend_core.eviction.frequency import LeastFrequentlyUsed
+from semblend_core.eviction.gdsf import GreedyDual
 from semblend_core.eviction.policy import EvictionPolicy
 from semblend_core.eviction.recency import FirstInFirstOut, LeastRecentlyUsed
+from semblend_core.eviction.s3fifo import S3Fifo
+from semblend_core.eviction.semantic import AdaptiveSemantic, StaticSemantic
+from semblend_core.eviction.size_aware import SizeAwareLru
 
 _POLICIES: dict[str, type[EvictionPolicy[Any]]] = {
-    kind.name: kind for kind in (FirstInFirstOut, LeastRecentlyUsed, LeastFrequentlyUsed)
+    kind.name: kind
+    for kind in (
+        FirstInFirstOut,
+        LeastRecentlyUsed,
+        LeastFrequentlyUsed,
+        SizeAwareLru,
+        StaticSemantic,
+        AdaptiveSemantic,
+        S3Fifo,
+        AdaptiveReplacement,
+        GreedyDual,
+    )
 }
 POLICY_NAMES: tuple[str, ...] = tuple(_POLICIES)
 

@@ -93,7 +93,9 @@ class EvictionPolicy(ABC, Generic[Key]):
             return
         if entry is not None and entry is not known:
             self.entries[key] = entry
-            self.held += entry.bytes - known.bytes
+            if entry.bytes != known.bytes:
+                self.held += entry.bytes - known.bytes
+                self._resize(key, entry.bytes - known.bytes)
         self._touch(key, self.entries[key], now)
 
     def remove(self, key: Key, *, evicted: bool = True) -> None:
@@ -132,6 +134,9 @@ class EvictionPolicy(ABC, Generic[Key]):
 
     @abstractmethod
     def _touch(self, key: Key, entry: Entry, now: float) -> None: ...
+
+    def _resize(self, key: Key, change: int) -> None:
+        """A key takes more or less than before; ``_touch`` follows."""
 
     @abstractmethod
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None: ...
