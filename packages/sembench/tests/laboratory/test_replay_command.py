@@ -55,7 +55,7 @@ def test_text_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
     assert sembench(*arguments, "--output-dir", tmp_path).exit_code == 0
     request = next(iterate_trace(next(tmp_path.iterdir())))
     assert all(block.text for block in request.blocks)
-    assert request.session_id == "agent-5"
+    assert request.session_id == "session-1"
 
 
 def test_a_replay_writes_its_folder(trace: Path, tmp_path: Path) -> None:

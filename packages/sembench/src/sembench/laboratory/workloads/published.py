@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
 from sembench.laboratory.workloads.prompt_parts import PromptPart, Scene
 
 
@@ -9,7 +13,7 @@ def low_memory_rag_stress(scene: Scene, requests: int) -> None:
     """Questions about a dozen long documents, in no order. Each question brings a long text of its own."""
     system = scene.part("system", 200, 260)
     template = scene.part("template", 120, 180)
-    documents = scene.parts(12, "retrieved_context", 2600, 3400)
+    documents = scene.parts(12, "retrieved_context", 3600, 4400)
     for _ in range(requests):
         question = scene.part("user", 900, 1500)
         scene.send([system, template, scene.pick(documents, 0.2), question])
@@ -26,37 +30,26 @@ def shared_system_prompt_high_reuse(scene: Scene, requests: int) -> None:
 def tool_agent_session_reuse(scene: Scene, requests: int) -> None:
     """Agents whose prompts grow by a call and its output each turn. A session that is over never comes back."""
     opening = [scene.part("system", 500, 700), scene.part("template", 700, 1000)]
-    active: list[_Session] = []
-    started = 0
-    for _ in range(requests):
-        while len(active) < 5:
-            started += 1
-            active.append(
-                _Session(f"agent-{started}", [*opening, scene.part("user", 80, 200)], scene.dice.randint(6, 12))
-            )
-        # Whoever acted last mostly acts next: an agent works until it waits for something.
-        session = active[-1] if scene.dice.random() < 0.6 else scene.dice.choice(active)
-        active.remove(session)
+
+    def begin() -> list[PromptPart]:
+        return [*opening, scene.part("user", 80, 200)]
+
+    for session in _turns(scene, requests, begin, active=5, goes_on=0.6, turns=(6, 12)):
         scene.send(session.prompt, session.name)
         session.prompt += [scene.part("assistant", 60, 160), scene.part("tool_output", 300, 900)]
-        session.turns_left -= 1
-        if session.turns_left:
-            active.append(session)
 
 
 def legal_review_long_context(scene: Scene, requests: int) -> None:
-    """One matter after another: long evidence that many questions in a row are about, then never again."""
+    """A few matters at a time: long evidence that many questions in a row are about, then never again."""
     opening = [scene.part("system", 400, 600), scene.part("template", 200, 400)]
-    matters = 0
-    while len(scene.requests) < requests:
-        matters += 1
-        evidence = scene.parts(scene.dice.randint(3, 5), "legal_evidence", 2000, 3000)
-        history: list[PromptPart] = []
-        for _ in range(scene.dice.randint(8, 14)):
-            question = scene.part("user", 80, 240)
-            scene.send([*opening, *evidence, *history, question], f"matter-{matters}")
-            history += [question, scene.part("assistant", 150, 400)]
-    del scene.requests[requests:]
+
+    def begin() -> list[PromptPart]:
+        return [*opening, *scene.parts(scene.dice.randint(3, 5), "legal_evidence", 2000, 3000)]
+
+    for matter in _turns(scene, requests, begin, active=3, goes_on=0.8, turns=(8, 14)):
+        question = scene.part("user", 80, 240)
+        scene.send([*matter.prompt, question], matter.name)
+        matter.prompt += [question, scene.part("assistant", 150, 400)]
 
 
 def workload_shift_static_vs_adaptive(scene: Scene, requests: int) -> None:
@@ -73,8 +66,31 @@ def workload_shift_static_vs_adaptive(scene: Scene, requests: int) -> None:
         scene.send([system, scene.pick(recurring, 0.2), noise, scene.part("user", 500, 900)])
 
 
+@dataclass
 class _Session:
-    def __init__(self, name: str, prompt: list[PromptPart], turns: int) -> None:
-        self.name = name
-        self.prompt = prompt
-        self.turns_left = turns
+    name: str
+    prompt: list[PromptPart]
+    turns_left: int
+
+
+def _turns(
+    scene: Scene,
+    requests: int,
+    begin: Callable[[], list[PromptPart]],
+    *,
+    active: int,
+    goes_on: float,
+    turns: tuple[int, int],
+) -> Iterator[_Session]:
+    """Whose turn it is. Who came last mostly goes on (``goes_on``); who is done makes room for another."""
+    sessions: list[_Session] = []
+    begun = count(1)
+    for _ in range(requests):
+        while len(sessions) < active:
+            sessions.insert(0, _Session(f"session-{next(begun)}", begin(), scene.dice.randint(*turns)))
+        session = sessions[-1] if scene.dice.random() < goes_on else scene.dice.choice(sessions)
+        sessions.remove(session)
+        yield session
+        session.turns_left -= 1
+        if session.turns_left:
+            sessions.append(session)
