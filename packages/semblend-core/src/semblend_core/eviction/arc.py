@@ -41,7 +41,7 @@ class AdaptiveReplacement(EvictionPolicy[Key]):
 
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
         once = self._once_bytes
-        if self._newcomer in self._once:
+        if self._newcomer is not None and self._newcomer in self._once:
             once -= self.entries[self._newcomer].bytes
         from_once = once > 0 and (once > self.target or (self._was_again and once >= self.target))
         for queue in (self._once, self._again) if from_once else (self._again, self._once):

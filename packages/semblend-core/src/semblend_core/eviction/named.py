@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from semblend_core.eviction.arc import AdaptiveReplacement
+from semblend_core.eviction.cost_aware import CostAware
 from semblend_core.eviction.frequency import LeastFrequentlyUsed
 from semblend_core.eviction.gdsf import GreedyDual
 from semblend_core.eviction.policy import EvictionPolicy
@@ -26,6 +27,7 @@ _POLICIES: dict[str, type[EvictionPolicy[Any]]] = {
         S3Fifo,
         AdaptiveReplacement,
         GreedyDual,
+        CostAware,
     )
 }
 POLICY_NAMES: tuple[str, ...] = tuple(_POLICIES)
