@@ -42,7 +42,7 @@ def identify(
         manifest_items=items,
         command=["sembench", *sys.argv[1:]],
         seed=seed,
-        versions=_versions(),
+        versions=versions(),
         host={"platform": platform.platform(), "cpus": os.cpu_count(), "device": device or "cpu"},
         engine=engine or {},
         serve_command=serve_command,
@@ -67,11 +67,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    versions = {"sembench": __version__, "python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """Of sembench, Python and the packages that a result depends on, where they are installed."""
+    found = {"sembench": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            versions[name] = metadata.version(name)
+            found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    return found

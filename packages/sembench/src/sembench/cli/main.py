@@ -36,6 +36,11 @@ COMMANDS = {
     "judge": "judge",
     "headline": "headline",
     "report": "results",
+    "simulate": "simulating",
+    "replay-trace": "simulating",
+    "collect-trace": "traces",
+    "convert-trace": "traces",
+    "serve-simulator": "simulating",
 }
 """Command to its module in ``sembench.cli``; there it is a click command of that name, with underscores."""
 

@@ -9,6 +9,9 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
+from sembench.laboratory.config import EXPERIMENT_SCHEMA, ExperimentConfig
+from sembench.laboratory.results import LABORATORY_SCHEMA, LaboratoryResult
+from sembench.laboratory.trace_schema import TRACE_SCHEMA, TraceRequest
 from sembench.schema import naming, write_atomically
 from sembench.schema.engine import ENGINE_SUMMARY_SCHEMA, EngineSummary
 from sembench.schema.manifest import MANIFEST_SCHEMA, ManifestItem
@@ -18,8 +21,11 @@ PUBLISHED: dict[str, type[BaseModel]] = {
     MANIFEST_SCHEMA: ManifestItem,
     RESULT_SCHEMA: Result,
     ENGINE_SUMMARY_SCHEMA: EngineSummary,
+    TRACE_SCHEMA: TraceRequest,
+    EXPERIMENT_SCHEMA: ExperimentConfig,
+    LABORATORY_SCHEMA: LaboratoryResult,
 }
-"""Schema version to the model of one document: a line of a manifest, a result file, an engine summary."""
+"""Schema version to the model of one document: a line of a manifest or a trace, or a whole file."""
 
 
 @click.command()
@@ -31,13 +37,14 @@ PUBLISHED: dict[str, type[BaseModel]] = {
     help="Folder for the schemas; made if it is not there.",
 )
 def schemas(output_dir: Path) -> None:
-    """Write the JSON Schemas of the formats: a manifest's item, a result, an engine summary.
+    """Write the JSON Schemas of the formats: a manifest's item, a result, an engine summary, and
+    of the laboratory a trace's request, an experiment and a result.
 
     \b
     Example:
       sembench schemas --output-dir schemas/
 
-    A manifest is JSON lines: its schema is that of one line.
+    Manifests and traces are JSON lines: their schema is that of one line. An experiment is YAML.
     """
     from sembench.cli.schemas import schema_files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,20 +33,23 @@ def read_jsonl(path: Path, model: type[Model]) -> Iterator[Model]:
             if not line.strip():
                 continue
             try:
-                yield _validated(_parsed(line), model, f"{path}:{number}")
+                yield validated(_parsed(line), model, f"{path}:{number}")
             except (ValueError, RecursionError) as error:
                 hint = "" if line.endswith(b"\n") else "; the file ends in the middle of a line"
                 raise InputError(f"{path}:{number}: not JSON: {error}{hint}") from None
 
 
-def read_json(path: Path, model: type[Model]) -> Model:
+def read_json(path: Path, model: type[Model], *, list_as: str | None = None) -> Model:
+    """``list_as``: a document that is only a list is this field of the model."""
     with _opened(path) as file:
         data = file.read()
     try:
         document = _parsed(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
-    return _validated(document, model, str(path))
+    if list_as is not None and isinstance(document, list):
+        document = {list_as: document}
+    return validated(document, model, str(path))
 
 
 @contextmanager
@@ -58,13 +61,13 @@ def naming(what: object) -> Iterator[None]:
         raise InputError(f"{what}: {error.strerror or error}") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The file is the old one or the new one, whenever the process is killed."""
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+    """The file is the old one or the new one, whenever the process is killed. ``text`` may come in pieces."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+            file.writelines([text] if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -86,7 +89,8 @@ def _parsed(data: bytes) -> Any:
     return document
 
 
-def _validated(document: Any, model: type[Model], where: str) -> Model:
+def validated(document: Any, model: type[Model], where: str) -> Model:
+    """``document`` as a model; what is wrong with it is said behind ``where``."""
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected a JSON object, got {type(document).__name__}")
     _check_version(document, model, where)

@@ -81,15 +81,17 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def open(self, path: Path, *, width: int = 1100, height: int = 900, dark: bool = False, media: str = "") -> None:
-        """Show the page as a screen of that size would; ``events`` then holds what happened meanwhile."""
+    def open(
+        self, page: Path | str, *, width: int = 1100, height: int = 900, dark: bool = False, media: str = ""
+    ) -> None:
+        """Show a file or a URL as a screen of that size would; ``events`` then holds what happened meanwhile."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
 

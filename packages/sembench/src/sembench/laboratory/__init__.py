@@ -1,0 +1,1 @@
+"""The eviction laboratory: which KV to keep. Simulated caches, seeded workloads, real traces, the offline optimum."""

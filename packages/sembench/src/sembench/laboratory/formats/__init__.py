@@ -1,0 +1,1 @@
+"""Traces of other systems, read into ours and written from it."""
