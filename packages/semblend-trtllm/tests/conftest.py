@@ -13,8 +13,8 @@ from semblend_trtllm import compat
 
 sys.path.insert(0, str(Path(__file__).with_name("helpers")))
 
-from connector_sources import Api, load  # noqa: E402
-from paper_engine import PaperEngine, arguments, small_model  # noqa: E402
+from connector_sources import Api, load
+from paper_engine import PaperEngine, arguments, small_model
 
 CHECKOUTS = compat.source_checkouts()
 SKIPPED = (

@@ -137,7 +137,7 @@ def test_other_salts_and_adapters_share_nothing(make_engine: Make) -> None:
 
 
 def test_long_prefixes_are_cut_to_the_staging_budget(make_engine: Make) -> None:
-    engine = make_engine(trtllm_staging_bytes=150 * 3 * 2 * 2 * 16 * 4)
+    engine = make_engine(trtllm_staging_bytes=150 * 2 * 2 * 2 * 16 * 4)
     engine.serve(passage(2, 400))
     engine.settle()
     engine.forget_cache()

@@ -41,6 +41,10 @@ class Meeting:
             return DeclineReason.ALLOCATION_FAILED
         return self.worker.hold(request_id, namespace, spans, token_ids)
 
+    def hold_less(self, request_id: str, spans: Sequence[Span]) -> None:
+        if self.worker is not None:
+            self.worker.hold_less(request_id, spans)
+
     def let_go(self, request_id: str) -> None:
         if self.worker is not None:
             self.worker.let_go(request_id)

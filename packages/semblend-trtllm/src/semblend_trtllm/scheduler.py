@@ -156,6 +156,7 @@ class SchedulerSide:
                 return
             if whole < life.claim.length:
                 self.requests.shorten(life, _exact_claim(life.claim.spans[0], whole))
+                self._meeting.hold_less(life.request_id, life.claim.spans)
             self.requests.load(life)
 
     def step(self, output: StepOutput | None) -> StepWork:

@@ -65,9 +65,8 @@ class WorkerHalf:
         if side is None:
             self._not_kept(each for work in works for each in work.captures)
             return
-        self._not_kept(
-            each for work in works[:-1] for each in work.captures
-        )  # Their step never ran, so what they were to keep was never computed.
+        # The step of earlier ones never ran, so what they were to keep was never computed.
+        self._not_kept(each for work in works[:-1] for each in work.captures)
         ordered: list[str] = []
         for work in works:
             ordered += [load.request_id for load in work.loads]

@@ -8,8 +8,6 @@ read one shows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,11 +24,12 @@ VOCABULARY = 30016
 def small_model() -> LlamaForCausalLM:
     """Random weights, large enough that the answer depends on every token."""
     torch.manual_seed(7)
+    torch.set_num_threads(1)  # So small that threads would only wait for each other.
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
@@ -115,7 +114,14 @@ class Batch:
 
 class PaperEngine:
     def __init__(
-        self, api: Api, model: LlamaForCausalLM, llm_args: Any, *, blocks: int = 400, layout: str = "HND", chunk: int = 0
+        self,
+        api: Api,
+        model: LlamaForCausalLM,
+        llm_args: Any,
+        *,
+        blocks: int = 400,
+        layout: str = "HND",
+        chunk: int = 0,
     ) -> None:
         self.model, self._layout, self._chunk, self.api = model, layout, chunk, api
         config = model.config
@@ -253,11 +259,11 @@ class PaperEngine:
         with torch.no_grad():
             tokens = torch.tensor([request.tokens[start:end]])
             logits = self.model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1]
+        positions = torch.arange(start, end)
+        places = torch.tensor(request.blocks)[positions // BLOCK], positions % BLOCK
         for layer, held in enumerate(cache.layers):
             for part, values in enumerate((held.keys, held.values)):
-                pages = self._pages(layer, part)
-                for position in range(start, end):
-                    pages[request.blocks[position // BLOCK], position % BLOCK] = values[0, :, position]
+                self._pages(layer, part)[places] = values[0, :, start:end].transpose(0, 1)
         return logits
 
     def _range(self, request: PaperRequest) -> tuple[int, int]:
@@ -319,15 +325,6 @@ class PaperEngine:
         cold, _ = self.cold(request.tokens[:-1], last=len(request.logits))
         torch.testing.assert_close(torch.stack(request.logits), cold, atol=1e-4, rtol=1e-4)
         assert cold.argmax(1).tolist() == request.answer
-
-    @contextmanager
-    def kept_pages(self, request: PaperRequest) -> Iterator[None]:
-        """Its blocks stay as they are behind its end."""
-        for block in request.blocks:
-            self._users[block] += 1
-        yield
-        for block in request.blocks:
-            self._users[block] -= 1
 
     def _keys(self, request: PaperRequest) -> list[Any]:
         identity = (getattr(request, "cache_salt", None), request.cache_salt_id, request.lora_task_id)

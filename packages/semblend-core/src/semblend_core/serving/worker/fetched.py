@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -68,6 +68,14 @@ class FetchedAhead:
                 return reason
         self._requests[request_id] = _Ahead(-1, fetch, told=True, held=True)
         return None
+
+    def keep_only(self, request_id: str, spans: Sequence[Span]) -> None:
+        """Of what is held only these parts are loaded."""
+        ahead = self._requests.get(request_id)
+        if ahead is not None:
+            for donor_id, fetch in ahead.fetch.donors.items():
+                own = [span for span in spans if span.donor_id == donor_id]
+                ahead.fetch.donors[donor_id] = replace(fetch, spans=own)
 
     def cancel(self, request_id: str) -> None:
         self._requests.pop(request_id, None)

@@ -101,6 +101,10 @@ class WorkerSide:
             logger.exception("the KV for %s could not be held", request_id)
             return DeclineReason.LOAD_FAILED
 
+    def hold_less(self, request_id: str, spans: Sequence[Span]) -> None:
+        """The engine takes only these parts of what is held."""
+        self._fetched.keep_only(request_id, spans)
+
     def let_go(self, request_id: str) -> None:
         """What was held for the request is not needed. Nothing happens where nothing was."""
         self._fetched.cancel(request_id)
