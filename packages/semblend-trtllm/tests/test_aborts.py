@@ -114,8 +114,7 @@ def test_a_number_that_comes_again_is_another_request(engine: PaperEngine) -> No
     first = recipient(engine)
     engine.step()
     engine.abort(first, told=False)
-    for book in (getattr(engine.manager, "scheduler_output_manager", None), engine.manager):
-        vars(book or engine.manager).get("requests", vars(engine.manager).get("_told", {})).clear()
+    engine.forget_number(first)
     engine.forget_cache()
     engine._next_id = first.request_id
     again = recipient(engine)

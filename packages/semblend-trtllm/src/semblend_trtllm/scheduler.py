@@ -149,13 +149,12 @@ class SchedulerSide:
             if life.stage is not Stage.CLAIMED or life.claim is None:
                 return
             life.promised = taken = compat.honoured(request, life.promised)
-            whole = taken // self._block_size * self._block_size
-            if not whole:
+            if not taken:
                 self.requests.decline(life, DeclineReason.ALLOCATION_FAILED)
                 self.requests.compute(life)
                 return
-            if whole < life.claim.length:
-                self.requests.shorten(life, _exact_claim(life.claim.spans[0], whole))
+            if taken < life.claim.length:  # To the token: the engine computes what is behind it, and no more.
+                self.requests.shorten(life, _exact_claim(life.claim.spans[0], taken))
                 self._meeting.hold_less(life.request_id, life.claim.spans)
             self.requests.load(life)
 

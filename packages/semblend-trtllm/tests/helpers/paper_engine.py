@@ -179,6 +179,11 @@ class PaperEngine:
                 del self._tree[key]
                 self._free.append(block)
 
+    def forget_number(self, request: PaperRequest) -> None:
+        """What the manager remembers of a request whose allocation died."""
+        told = getattr(self.manager, "scheduler_output_manager", None)
+        (self.manager._told if told is None else told.requests).pop(request.request_id)
+
     def settle(self) -> None:
         """Return when copies of prompts have ended, and a step has told of them."""
         half = self.worker.half
