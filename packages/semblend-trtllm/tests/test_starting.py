@@ -76,7 +76,7 @@ def test_a_pool_of_another_shape_means_discovery_only(
 
 def test_a_layout_that_is_wrong_is_noticed_and_stops_loading(make_engine: Make) -> None:
     """Whole pages would be right all the same. But who reads a pool wrongly should not write to it."""
-    engine = make_engine(trtllm_kv_layout="NHD")  # The pool is HND.
+    engine = make_engine(trtllm_kv_layout="nhd")  # The pool is HND.
     text = passage(2, 40) * 10
     engine.serve(text)
     engine.settle()
@@ -121,7 +121,8 @@ def test_the_preset_is_what_the_engines_own_class_takes(checkout: Path) -> None:
     tree = ast.parse((checkout / "tensorrt_llm" / "llmapi" / "llm_args.py").read_text())
     (found,) = [node for node in tree.body if getattr(node, "name", None) == "KvCacheConnectorConfig"]
     assert isinstance(found, ast.ClassDef)
-    fields = {
+    annotated = [each.target for each in found.body if isinstance(each, ast.AnnAssign)]
+    fields = {each.id for each in annotated if isinstance(each, ast.Name)}
         str(each.target.id)
         for each in found.body
         if isinstance(each, ast.AnnAssign)
@@ -135,7 +136,7 @@ def test_settings_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEMBLEND_TRTLLM_KV_LAYOUT", "HND")
     monkeypatch.setenv("SEMBLEND_TRTLLM_STAGING_BYTES", "2GiB")
     found = TrtllmSettings.from_env()
-    assert (found.kv_layout, found.staging_bytes) == ("HND", 2**31)
+    assert (found.kv_layout, found.staging_bytes) == ("hnd", 2**31)
     monkeypatch.setenv("SEMBLEND_TRTLLM_KV_LAYOUT", "sideways")
     with pytest.raises(ValueError, match="SEMBLEND_TRTLLM_KV_LAYOUT"):
         TrtllmSettings.from_env()

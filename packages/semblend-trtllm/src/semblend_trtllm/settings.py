@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from semblend_core.settings import ByteSize, Choice, DeclaredSettings, Flag, Text, setting
 
-LayoutChoice: TypeAlias = Literal["auto", "NHD", "HND"]
+LayoutChoice: TypeAlias = Literal["auto", "nhd", "hnd"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class TrtllmSettings(DeclaredSettings):
         "trtllm",
         "auto",
         Choice(get_args(LayoutChoice)),
-        "How the attention backend lays out a page: tokens then heads (NHD), or heads then tokens (HND); auto goes by "
+        "How the attention backend lays out a page: tokens then heads (nhd), or heads then tokens (hnd); auto goes by "
         "the backend.",
     )
     staging_bytes: int = setting(

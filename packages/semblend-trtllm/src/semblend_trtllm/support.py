@@ -50,11 +50,11 @@ def model_config(llm_args: LlmArguments) -> dict[str, Any]:
 def geometry_of(llm_args: LlmArguments, config: Mapping[str, Any], settings: TrtllmSettings) -> KvGeometry:
     heads = int(config["num_attention_heads"])
     layout: Layout
-    if settings.kv_layout != "auto":
-        layout = settings.kv_layout
-    else:
+    if settings.kv_layout == "auto":
         backend = str(getattr(llm_args, "attn_backend", None) or "TRTLLM").upper()
         layout = "NHD" if backend == "VANILLA" else "HND"
+    else:
+        layout = "NHD" if settings.kv_layout == "nhd" else "HND"
     return KvGeometry(
         layers=int(config["num_hidden_layers"]),
         kv_heads=int(config.get("num_key_value_heads") or heads),
