@@ -123,12 +123,6 @@ def test_the_preset_is_what_the_engines_own_class_takes(checkout: Path) -> None:
     assert isinstance(found, ast.ClassDef)
     annotated = [each.target for each in found.body if isinstance(each, ast.AnnAssign)]
     fields = {each.id for each in annotated if isinstance(each, ast.Name)}
-        str(each.target.id)
-        for each in found.body
-        if isinstance(each, ast.AnnAssign)
-        for _ in [0]
-        if hasattr(each.target, "id")
-    }
     assert preset.CONNECTOR.keys() <= fields
 
 
