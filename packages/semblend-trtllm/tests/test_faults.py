@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from paper_engine import PaperEngine, PaperRequest
 
 from semblend_core import DeclineReason, TenantReport, as_token_ids
 from semblend_core.kv.store import Tier
+from semblend_core.kv.store.lane import Job
 from semblend_core.testing.for_adapters import passage
 from semblend_core.testing.waiting import wait_until
 
@@ -92,7 +94,10 @@ def test_a_donor_on_disk_is_declined_and_the_request_does_not_wait(
     namespace = side.namespaces.of(None, None)
     (name,) = [name for name, _ in side.keeper.donors.prefixes.holders(namespace.digest, _ids(DOCUMENT))]
     wait_until(lambda: store.tier_of(namespace, name[1]) is Tier.DISK, "the donor is on disk")
+    may_read = threading.Event()
+    store._load_lane.submit(Job(may_read.wait))  # So that the read cannot have ended by chance.
     declined(engine, DeclineReason.DONOR_ON_DISK)
+    may_read.set()
 
 
 def test_weights_without_an_identity_are_another_model_in_the_next_process(make_engine: Make, tmp_path: Path) -> None:

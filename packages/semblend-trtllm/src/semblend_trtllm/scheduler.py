@@ -88,9 +88,8 @@ class SchedulerSide:
         """``most_tokens``: how many may be promised and not in the engine's pages."""
         self.provider, self._settings, self._block_size = provider, settings, block_size
         self.namespaces, self._meeting, self._most_tokens, self._audit = namespaces, meeting, most_tokens, audit
-        # What is loaded goes where it came from: no rank has to prove that keys can be turned before that. One that
-        # finds out that it cannot read or write the pool says so, and then nothing is loaded.
-        self.self_test = SelfTest(0, lambda found: self.provider.note_self_test(found))
+        # What is loaded goes where it came from, so nobody has to prove before that keys can be turned.
+        self.self_test = SelfTest(1, lambda found: self.provider.note_self_test(found), required=False)
         self.keeper = DonorKeeper(provider, settings, self.self_test, 1, audit)
         self.requests: RequestBook[TrtllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: meeting.let_go(life.request_id)
@@ -216,7 +215,7 @@ class SchedulerSide:
                 life = self.requests.get(request_id)
                 if life is not None and request_id not in news.failed:
                     self.requests.confirm(life, landed.tokens, landed.bytes)
-            self.self_test.hear({rank: result for rank, result in news.self_test.items() if result.failed})
+            self.self_test.hear(news.self_test)
             self.keeper.recovered(news.recovered)
             for name, ranks in news.durable.items():
                 self.keeper.durable(name, ranks)
