@@ -133,6 +133,7 @@ MODULE_NAMES = {
         "DonorBook",
         "DonorKeeper",
         "DonorName",
+        "DonorPrefixes",
         "FetchOrders",
         "Finding",
         "HotOpenings",

@@ -9,7 +9,7 @@ import torch
 from paper_engine import PaperEngine, PaperRequest
 
 from semblend_core import DeclineReason
-from semblend_core.testing.for_adapters import passage
+from semblend_core.testing import passage
 from semblend_trtllm import scheduler
 
 Make = Callable[..., PaperEngine]

@@ -31,16 +31,13 @@ class TrtllmSubject(Subject):
         return self._side.provider
 
     def namespace(self, *, salt: str | None = None, adapter: str | None = None) -> Namespace:
-        number = ADAPTERS[adapter]
         # 1.2 tells the number of a salt only.
         told = self._engine.add([1], salt=salt)
         self._engine.waiting.remove(told)
         known = getattr(told, "cache_salt", None) or (
             None if told.cache_salt_id is None else f"id:{told.cache_salt_id}"
         )
-        namespace: Namespace = self._side.namespaces.of(
-            None if number is None else f"{number}@{self._side._epoch}", known
-        )
+        namespace: Namespace = self._side.follow.namespace(ADAPTERS[adapter], known)
         return namespace
 
     def serve(

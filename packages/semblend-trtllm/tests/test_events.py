@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +12,7 @@ from unittest import mock
 
 from paper_engine import PaperEngine
 
-from sembench.engine_events import summarize
-from semblend_core.testing.for_adapters import passage
+from semblend_core.testing import passage
 from semblend_trtllm.events import Announcements
 
 
@@ -64,9 +66,12 @@ def test_sembench_reads_the_audit_stream(make_engine: Callable[..., PaperEngine]
     engine.serve(passage(4, 80) + document)
     engine.settle()
     engine.scheduler.side.close()
-    found = summarize("trtllm", [audit])
-    assert found.unparsed_lines == 0
-    assert (found.materialization_events, found.materialized_tokens) == (1, loaded.promised)
-    assert (found.loads_advertised, found.advertised_tokens) == (1, loaded.promised)
-    assert found.declined["exact_only"] == 1
-    assert found.donors_registered == 2
+    summary = tmp_path / "summary.json"
+    asked = ["summarize-engine-events", "--engine", "trtllm", "--input", str(audit), "--output", str(summary)]
+    subprocess.run([sys.executable, "-m", "sembench", *asked], check=True)
+    found = json.loads(summary.read_text())
+    assert found["unparsed_lines"] == 0
+    assert (found["materialization_events"], found["materialized_tokens"]) == (1, loaded.promised)
+    assert (found["loads_advertised"], found["advertised_tokens"]) == (1, loaded.promised)
+    assert found["declined"]["exact_only"] == 1
+    assert found["donors_registered"] == 2

@@ -9,7 +9,7 @@ import pytest
 from paper_engine import BLOCK, PaperEngine
 
 from semblend_core import DeclineReason
-from semblend_core.testing.for_adapters import passage
+from semblend_core.testing import passage
 
 Make = Callable[..., PaperEngine]
 

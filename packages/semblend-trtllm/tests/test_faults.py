@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import pytest
 from paper_engine import PaperEngine, PaperRequest
 
 from semblend_core import DeclineReason, TenantReport, as_token_ids
-from semblend_core.kv.store import Tier
-from semblend_core.kv.store.lane import Job
-from semblend_core.testing.for_adapters import passage
-from semblend_core.testing.waiting import wait_until
+from semblend_core.testing import passage, wait_until
 
 Make = Callable[..., PaperEngine]
 DOCUMENT = passage(2, 400)
@@ -48,7 +44,7 @@ def test_a_donor_of_other_tokens_is_never_loaded(make_engine: Make) -> None:
     """Hashes of beginnings may collide: what counts is the tokens that lie beside the KV."""
     engine = with_donor(make_engine())
     prefixes = engine.scheduler.side.keeper.donors.prefixes
-    found = list(prefixes.holders(engine.scheduler.side.namespaces.of(None, None).digest, _ids(DOCUMENT)))
+    found = list(prefixes.holders(engine.scheduler.side.follow.namespace().digest, _ids(DOCUMENT)))
     other = [*passage(9, 32), *DOCUMENT[32:], *passage(3, 40)]
     with mock.patch.object(type(prefixes), "holders", return_value=iter(found)):
         request = engine.serve(other)
@@ -91,13 +87,11 @@ def test_a_donor_on_disk_is_declined_and_the_request_does_not_wait(
     budget = {"store_host_bytes": 0, "store_disk_bytes": 2**28, "store_disk_path": str(tmp_path / "donors")}
     engine = with_donor(make_engine(**budget))
     store, side = engine.worker.half.side._store, engine.scheduler.side
-    namespace = side.namespaces.of(None, None)
+    namespace = side.follow.namespace()
     (name,) = [name for name, _ in side.keeper.donors.prefixes.holders(namespace.digest, _ids(DOCUMENT))]
-    wait_until(lambda: store.tier_of(namespace, name[1]) is Tier.DISK, "the donor is on disk")
-    may_read = threading.Event()
-    store._load_lane.submit(Job(may_read.wait))  # So that the read cannot have ended by chance.
-    declined(engine, DeclineReason.DONOR_ON_DISK)
-    may_read.set()
+    wait_until(lambda: store.tier_of(namespace, name[1]) == "disk", "the donor is on disk")
+    with mock.patch.object(store._loader, "_read_from_disk"):  # So that the read cannot have ended by chance.
+        declined(engine, DeclineReason.DONOR_ON_DISK)
 
 
 def test_weights_without_an_identity_are_another_model_in_the_next_process(make_engine: Make, tmp_path: Path) -> None:
@@ -149,7 +143,7 @@ def test_fewer_tokens_honoured_than_promised_are_loaded_to_there(make_engine: Ma
 def test_a_purged_tenant_leaves_nothing(make_engine: Make) -> None:
     engine = with_donor(make_engine())
     side = engine.scheduler.side
-    tenant = side.namespaces.of(None, None).salt_digest
+    tenant = side.follow.namespace().salt_digest
     assert side.show_tenant(tenant).donors == 1
     side.purge_tenant(tenant)
     assert side.show_tenant(tenant) == TenantReport()

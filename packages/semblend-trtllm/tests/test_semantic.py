@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from semblend_core import Settings
-from semblend_core.testing.for_adapters import passage
+from semblend_core.testing import passage
 from semblend_trtllm.semantic import (
     SemanticKvDonor,
     SemanticKvLookupRequest,

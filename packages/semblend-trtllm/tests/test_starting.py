@@ -13,7 +13,7 @@ import pytest
 from connector_sources import Api
 from paper_engine import PaperEngine
 
-from semblend_core.testing.for_adapters import passage
+from semblend_core.testing import passage
 from semblend_trtllm import compat, preset, support
 from semblend_trtllm.settings import TrtllmSettings
 

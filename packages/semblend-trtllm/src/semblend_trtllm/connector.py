@@ -21,6 +21,7 @@ from semblend_core.control import ControlServer, TenantCommands, open_control
 from semblend_trtllm import compat, support
 from semblend_trtllm.meeting import Meeting, meet
 from semblend_trtllm.protocol import EngineRequest, LlmArguments, StepOutput
+from semblend_trtllm.requests import Follower
 from semblend_trtllm.scheduler import SchedulerSide
 from semblend_trtllm.settings import TrtllmSettings
 from semblend_trtllm.worker import WorkerHalf
@@ -55,7 +56,7 @@ class SemBlendConnectorScheduler(_Scheduler):  # type: ignore[misc]
             _named(own.provider) if own.provider else create_provider(settings, engine="trtllm", audit=audit),
             settings,
             geometry.block_size,
-            support.namespaces_of(llm_args, geometry),
+            Follower(support.namespaces_of(llm_args, geometry), settings),
             self._meeting,
             lambda: _tokens_in(own.staging_bytes, self._meeting),
             audit,

@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from semblend_trtllm.__about__ import __version__
 from semblend_trtllm.compat import installed_version, why_refused
 from semblend_trtllm.preset import PresetError, with_semblend
@@ -58,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
 
 def completed(config: str | None, *, kv_events: bool) -> str:
     """The YAML of ``config`` with SemBlend switched on. SystemExit, with the reason, where that cannot be."""
+    import yaml
+
     options: object = {}
     if config is not None:
         try:

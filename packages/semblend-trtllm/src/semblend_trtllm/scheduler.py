@@ -8,24 +8,19 @@ promised only once it is held in memory.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import islice
 
 from semblend_core import AuditSink, DeclineReason, LoadAdvertised, Plan, SemanticLookupProvider, Settings, Span
 from semblend_core import TenantReport as Report
 from semblend_core.serving import (
-    CaptureOrder,
     Claim,
     DonorKeeper,
     Finding,
     LoadOrder,
-    Namespaces,
     RequestBook,
-    RequestLife,
     Seeker,
     SelfTest,
     Stage,
@@ -33,11 +28,11 @@ from semblend_core.serving import (
     Tenants,
     WorkerNews,
     contained,
-    may_share,
 )
 from semblend_trtllm import compat
 from semblend_trtllm.meeting import Meeting
 from semblend_trtllm.protocol import EngineRequest, StepOutput, StepRequest
+from semblend_trtllm.requests import Follower, OwnedCapture, TrtllmRequest, exact_claim
 
 logger = logging.getLogger(__name__)
 
@@ -46,27 +41,6 @@ MOST_HOLDERS = 8
 FORGOTTEN_AFTER_S = 600.0
 """A request that nobody mentioned for so long is gone: not every release tells of one that was cancelled."""
 _SETTLED = (Stage.REUSING, Stage.COLD, Stage.DECLINED)
-
-
-@dataclass(eq=False)
-class TrtllmRequest(RequestLife):
-    """A request until its prompt is computed; behind that nothing of it matters here."""
-
-    block_ids: list[int] = field(default_factory=list)
-    promised: int = 0
-    """Tokens of the claim that the engine counts on, until its first step has told of them."""
-    ordered: bool = False
-    """Its load was given to the worker."""
-    computed: bool = False
-    """The step that completes its prompt is built."""
-    mentioned: float = field(default_factory=time.monotonic)
-
-
-@dataclass
-class OwnedCapture(CaptureOrder):
-    """A capture that can be taken back when its request ends."""
-
-    request_id: str = ""
 
 
 class SchedulerSide:
@@ -80,14 +54,14 @@ class SchedulerSide:
         provider: SemanticLookupProvider,
         settings: Settings,
         block_size: int,
-        namespaces: Namespaces,
+        follower: Follower,
         meeting: Meeting,
         most_tokens: Callable[[], int],
         audit: AuditSink | None = None,
     ) -> None:
         """``most_tokens``: how many may be promised and not in the engine's pages."""
         self.provider, self._settings, self._block_size = provider, settings, block_size
-        self.namespaces, self._meeting, self._most_tokens, self._audit = namespaces, meeting, most_tokens, audit
+        self.follow, self._meeting, self._most_tokens, self._audit = follower, meeting, most_tokens, audit
         # What is loaded goes where it came from, so nobody has to prove before that keys can be turned.
         self.self_test = SelfTest(1, lambda found: self.provider.note_self_test(found), required=False)
         self.keeper = DonorKeeper(provider, settings, self.self_test, 1, audit)
@@ -98,8 +72,6 @@ class SchedulerSide:
         self.tenants = Tenants(provider, lambda: self.requests, (self.keeper,), audit)
         self.turn = threading.RLock()
         """Held while the engine is in one of the calls, so that an operator's command can wait for its turn."""
-        self._epoch = os.urandom(8).hex()
-        """Adapters' numbers mean something in this process only."""
         self._to_purge: list[str] = []
 
     # --- TensorRT-LLM's calls, in the order in which a request meets them ----------------------------------------
@@ -153,7 +125,7 @@ class SchedulerSide:
                 self.requests.compute(life)
                 return
             if taken < life.claim.length:  # To the token: the engine computes what is behind it, and no more.
-                self.requests.shorten(life, _exact_claim(life.claim.spans[0], taken))
+                self.requests.shorten(life, exact_claim(life.claim.spans[0], taken))
                 self._meeting.hold_less(life.request_id, life.claim.spans)
             self.requests.load(life)
 
@@ -250,18 +222,11 @@ class SchedulerSide:
         earlier = self.requests.get(request_id)
         if earlier is not None:  # Its blocks were taken from it and it starts over, or another has its number.
             self._end(earlier)
-        reason = compat.why_not_followed(request)
-        number = compat.adapter_of(request)
-        adapter = None if number is None else f"{number}@{self._epoch}"
-        namespace = self.namespaces.of(adapter, compat.salt_of(request))
-        if reason is None and not may_share(self._settings, namespace):
-            reason = DeclineReason.NO_SALT
-        if reason is not None:
-            self.requests.refuse(request_id, reason)
+        life = self.follow(request)
+        if isinstance(life, DeclineReason):
+            self.requests.refuse(request_id, life)
             return None
-        prompt = request.get_tokens(0)[: request.prompt_len]
-        life = TrtllmRequest(None, request_id, namespace, prompt)
-        self.keeper.meet(namespace)
+        self.keeper.meet(life.namespace)
         self.requests.add(life)
         return life
 
@@ -280,7 +245,7 @@ class SchedulerSide:
             span = Span(start, name[1], start, end - start)
             reason = self._meeting.hold(life.request_id, life.namespace, [span], tokens[:end])
             if reason is None:
-                return _exact_claim(span, end - start)
+                return exact_claim(span, end - start)
             why = reason
         return why
 
@@ -326,11 +291,3 @@ class SchedulerSide:
         self._meeting.drop(life.request_id)
         # A load that was ordered is carried out before the engine asks anything else, or never.
         self.requests.end(life, loading=False)
-
-
-def _exact_claim(span: Span, length: int) -> Claim:
-    return Claim(span.target_start, span.target_start + length, (_cut(span, length),), ())
-
-
-def _cut(span: Span, length: int) -> Span:
-    return Span(span.target_start, span.donor_id, span.donor_start, length)

@@ -28,8 +28,7 @@ from semblend_core import (
     as_token_ids,
     create_provider,
 )
-from semblend_core.serving import DonorName
-from semblend_core.serving.prefixes import DonorPrefixes
+from semblend_core.serving import DonorName, DonorPrefixes
 
 HOME = "tensorrt_llm._torch.pyexecutor.connectors.semantic_kv_cache"
 
