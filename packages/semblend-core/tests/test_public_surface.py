@@ -164,6 +164,7 @@ MODULE_NAMES = {
         "DonorBook",
         "DonorKeeper",
         "DonorName",
+        "DonorPrefixes",
         "FetchOrders",
         "Finding",
         "HotOpenings",

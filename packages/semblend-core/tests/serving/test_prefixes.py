@@ -49,3 +49,23 @@ def test_it_knows_what_donors_hold_and_which_ones_a_prompt_replaces(
         if donor.size < tokens.size and shared(tokens, donor) == donor.size
     }
     assert {donor_id for _, donor_id in prefixes.replaced_by((namespace, "new"), tokens)} == shorter
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(CHOICES, max_size=12, unique_by=str), st.lists(CHOICES, max_size=3), CHOICES)
+def test_it_knows_who_holds_a_beginning_and_how_much_of_it(
+    donors: list[list[int]], gone: list[list[int]], asked: list[int]
+) -> None:
+    prefixes, there = DonorPrefixes(), dict[str, TokenIds]()
+    for choices in donors:
+        there[str(choices)] = prompt(choices)
+        prefixes.add(("a", str(choices)), there[str(choices)])
+    for choices in gone:
+        there.pop(str(choices), None)
+        prefixes.discard(("a", str(choices)))
+    tokens = prompt(asked)
+    expected = {donor_id: shared(tokens, donor) // STEP * STEP for donor_id, donor in there.items()}
+    found = list(prefixes.holders("a", tokens))
+    assert {name[1]: held for name, held in found} == {each: held for each, held in expected.items() if held}
+    assert [held for _, held in found] == sorted((held for _, held in found), reverse=True)
+    assert list(prefixes.holders("b", tokens)) == []

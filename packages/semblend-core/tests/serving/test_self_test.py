@@ -63,3 +63,12 @@ def test_what_was_refused_stays_refused(noted: list[SelfTestResult]) -> None:
     test.refuse("a forward never asked for its rows")
     assert not test.hear({0: PASSED})
     assert test.why_not is DeclineReason.SELF_TEST_FAILED
+
+
+def test_where_it_is_not_required_only_a_failure_stops_loading() -> None:
+    test = SelfTest(1, lambda result: None, required=False)
+    assert test.passed
+    assert not test.wants_prompts
+    test.refuse("the pool is read wrongly")
+    assert not test.passed
+    assert test.why_not is DeclineReason.SELF_TEST_FAILED

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from semblend_core.contract import DeclineReason, Namespace, Span, joined_runs
+from semblend_core.contract import DeclineReason, Namespace, Span, TokenIds, joined_runs
 from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.store import DonorStore, StoreDecline, Tier, Transfer
+from semblend_core.kv.store import DonorStore, StoreDecline, Tier, Transfer, TransferFailedError
 
 LONGEST_COPY_S = 5.0
 """Without a device, copies from memory are made by a thread; this is for the largest."""
@@ -23,6 +23,23 @@ class DonorFetch:
     ranges: Sequence[tuple[int, int]]
     """Which of the donor's tokens each part holds."""
     spans: Sequence[Span]
+    tier: Tier = Tier.HOST
+    """Where its KV lay when this began."""
+    token_ids: TokenIds | None = None
+    """Of the whole donor, where the store knows them."""
+
+    def arrive(self) -> DeclineReason | None:
+        """Wait until nothing but the device can keep it from landing: why it will not. Never waits for a disk."""
+        if self.tier is Tier.DISK and not self.transfer.done():
+            return DeclineReason.DONOR_ON_DISK
+        if not torch.cuda.is_available():
+            try:
+                self.transfer.result(LONGEST_COPY_S)
+            except (TransferFailedError, TimeoutError):
+                return load_failure([self.transfer.failed]) or DeclineReason.LOAD_FAILED
+        if self.transfer.issued:
+            return None
+        return load_failure([self.transfer.failed]) or DeclineReason.LOAD_FAILED
 
     def parts(self) -> list[tuple[DonorKv, list[Span]]]:
         """The KV in order on the current stream, each with the spans it holds. What is still on disk is an error."""
@@ -63,7 +80,7 @@ def fetch_donor(store: DonorStore, namespace: Namespace, donor_id: str, spans: S
         ranges = joined_runs((span.donor_start, span.donor_end) for span in spans)
         if handle.tier is Tier.DEVICE:  # A view costs nothing, so one part serves all spans.
             ranges = [(ranges[0][0], ranges[-1][1])]
-        return DonorFetch(store.load(handle, ranges), ranges, spans)
+        return DonorFetch(store.load(handle, ranges), ranges, spans, handle.tier, handle.token_ids)
 
 
 def load_failure(reasons: Iterable[StoreDecline | None]) -> DeclineReason | None:

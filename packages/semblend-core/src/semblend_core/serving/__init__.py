@@ -39,7 +39,7 @@ from semblend_core.serving.messages import (
     WorkerNews,
 )
 from semblend_core.serving.namespaces import Namespaces
-from semblend_core.serving.prefixes import DonorName
+from semblend_core.serving.prefixes import DonorName, DonorPrefixes
 from semblend_core.serving.probing import MOST_FAILED_PROBES, ProbeTrust, Probing, probing_of
 from semblend_core.serving.quality_guard import ANSWER_TOKENS, LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
@@ -63,6 +63,7 @@ __all__ = [
     "DonorBook",
     "DonorKeeper",
     "DonorName",
+    "DonorPrefixes",
     "FetchOrders",
     "Finding",
     "HotOpenings",

@@ -40,6 +40,25 @@ class DonorPrefixes:
         root = self._roots.get(namespace)
         return 0 if root is None else STEP * _walk(root, self._sums(token_ids)[STEP - 1 :: STEP])[1]
 
+    def holders(self, namespace: str, token_ids: TokenIds) -> Iterator[tuple[DonorName, int]]:
+        """Donors that hold first tokens at the same places, and how many in whole steps: the most first."""
+        root = self._roots.get(namespace)
+        if root is None:
+            return
+        marks = self._sums(token_ids)[STEP - 1 :: STEP]
+        path, matched = _walk(root, marks)
+        at = sum(each.marks.size for each in path)
+        seen: _Node | None = None
+        if matched > at:  # Some of the steps of a node that goes on differently.
+            seen = path[-1].children[int(marks[at])]
+            yield from ((donor, STEP * matched) for node in seen.all() for donor in node.donors)
+        for node in reversed(path):
+            if not at:
+                return
+            yield from ((donor, STEP * at) for each in node.all(but=seen) for donor in each.donors)
+            at -= node.marks.size
+            seen = node
+
     def add(self, name: DonorName, token_ids: TokenIds) -> None:
         if name in self._ends:
             return
@@ -133,10 +152,12 @@ class _Node:
         for grandchild in self.children.values():
             grandchild.parent = self
 
-    def all(self) -> Iterator[_Node]:
+    def all(self, but: _Node | None = None) -> Iterator[_Node]:
+        """It and those below, without the child ``but``."""
         yield self
         for child in self.children.values():
-            yield from child.all()
+            if child is not but:
+                yield from child.all()
 
 
 def _walk(root: _Node, marks: Hashes) -> tuple[list[_Node], int]:

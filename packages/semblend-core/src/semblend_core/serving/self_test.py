@@ -10,14 +10,21 @@ from semblend_core.contract import DeclineReason, SelfTestResult, SelfTestState
 class SelfTest:
     """Every rank tests itself, on the prompts that the engine computes. One failure is enough to stop."""
 
-    def __init__(self, ranks: int, note: Callable[[SelfTestResult], None]) -> None:
-        """``ranks``: how many have something to prove. ``note``: the provider's, for the log and the gauge."""
-        self._ranks, self._note = ranks, note
+    def __init__(self, ranks: int, note: Callable[[SelfTestResult], None], *, required: bool = True) -> None:
+        """``ranks``: how many have something to prove. ``note``: the provider's, for the log and the gauge.
+
+        ``required``: nothing is loaded before all have proved it. An engine that turns no keys needs no proof, and
+        heeds a failure all the same: it tells that the pool is read wrongly.
+        """
+        self._ranks, self._note, self._required = ranks, note, required
         self._results: dict[int, SelfTestResult] = {}
         """By rank, once it has said something."""
 
     @property
     def passed(self) -> bool:
+        """Whether what was found may be loaded."""
+        if not self._required:
+            return not self.failed
         return len(self._results) == self._ranks and all(result.passed for result in self._results.values())
 
     @property

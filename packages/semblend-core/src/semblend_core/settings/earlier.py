@@ -36,7 +36,7 @@ EARLIER: dict[str, str] = {
     "SEMBLEND_RETURN_SEGMENTS": _ALWAYS,
     "SEMBLEND_SEGMENT_MIN_TOKENS": "SEMBLEND_MIN_SPAN_TOKENS is the shortest span",
     "SEMBLEND_SPARSE_MIN_SPAN": "SEMBLEND_MIN_SPAN_TOKENS is the shortest span",
-    "SEMBLEND_TRTLLM_*": "there is no adapter for TensorRT-LLM",
+    "SEMBLEND_TRTLLM_*": "semblend-trtllm reads settings of its own: docs/settings.md has them",
     "SEMBLEND_FUZZY_*": "SEMBLEND_FUZZY_CHUNKS=1 searches edited donors too; what is loaded stays token-exact",
     "SEMBLEND_FORCE_VERIFY_FUZZY": _EXACT,
     "SEMBLEND_EXACT_RUN_*": "any exact run of SEMBLEND_MIN_SPAN_TOKENS is found, of any donor",

@@ -16,7 +16,7 @@ ENTRY_POINTS = "semblend.settings"
 """The group under which a package names its ``DeclaredSettings``."""
 
 _PREFIX = "SEMBLEND_"
-_READ_ELSEWHERE = {"SEMBLEND_CACHE_DIR", "SEMBLEND_MODEL_CACHE", "SEMBLEND_REQUIRE_ENGINES"}
+_READ_ELSEWHERE = {"SEMBLEND_CACHE_DIR", "SEMBLEND_MODEL_CACHE", "SEMBLEND_REQUIRE_ENGINES", "SEMBLEND_TRTLLM_SRC"}
 """Variables of the tools, the reference engine and the tests: no settings, and no misspelt ones either."""
 _NEAR_ENOUGH = 0.7
 """Similarity below which a suggestion would only puzzle."""

@@ -21,6 +21,8 @@ from semblend_core.testing.subject import Fault, Served, Subject
 MakeSubject = Callable[..., Subject]
 
 TENANT = "tenant-a"
+EVERYTHING = 1 << 30
+"""More tokens than any cache of these tests holds."""
 DECLINES_BY_FAULT = {
     Fault.LOOKUP_ERROR: {DeclineReason.INTERNAL_ERROR},
     Fault.DONOR_EVICTED: {DeclineReason.DONOR_EVICTED, DeclineReason.LOAD_FAILED},
@@ -53,6 +55,10 @@ class ProviderConformance:
     def test_1_spans_start_behind_the_exact_prefix(self, make_subject: MakeSubject) -> None:
         subject = make_subject()
         head, document = passage(1, 320), passage(2, 320)
+        if subject.exact_only:
+            subject.serve(head + document)
+            subject.settle()
+            subject.evict(EVERYTHING)
         subject.serve(head + passage(3, 64))
         subject.serve(passage(4, 64) + document)
         subject.serve(passage(5, 32) + head)  # A donor that could serve the head too.
@@ -67,7 +73,7 @@ class ProviderConformance:
 
     def test_2_approximate_kv_never_answers_an_exact_probe(self, make_subject: MakeSubject) -> None:
         for appended in ([], passage(90, 64)):
-            subject = make_subject()
+            subject = _with_approximate_kv(make_subject)
             recipient = _serve_changed_instruction(subject)
             plan = _materialized(subject, recipient)
             probe = subject.serve([*recipient.prompt, *appended], reuse=False)
@@ -83,7 +89,7 @@ class ProviderConformance:
     # 3. A request served approximately never becomes a donor, except its untouched exact part.
 
     def test_3_what_was_computed_behind_relocated_kv_is_never_reused(self, make_subject: MakeSubject) -> None:
-        subject = make_subject()
+        subject = _with_approximate_kv(make_subject)
         question = passage(50, 200)
         recipient = _serve_changed_instruction(subject, question=question)
         _materialized(subject, recipient)
@@ -92,7 +98,7 @@ class ProviderConformance:
         assert later.plan is None
 
     def test_3_relocated_tokens_are_reused_from_their_first_donor_only(self, make_subject: MakeSubject) -> None:
-        subject = make_subject()
+        subject = _with_approximate_kv(make_subject)
         recipient = _serve_changed_instruction(subject)
         approximate_from = _materialized(subject, recipient).first_approximate_token
         third = subject.serve(passage(53, 70) + passage(2, 400) + passage(54, 40))
@@ -177,7 +183,7 @@ class ProviderConformance:
         subject = make_subject()
         subject.serve(passage(1, 64) + passage(2, 400))
         subject.settle()
-        served = subject.serve(passage(3, 80) + passage(2, 400) + passage(4, 40), fault=fault)
+        served = subject.serve(_reframed(subject, 1, passage(2, 400), 3), fault=fault)
         assert served.outcome.kind is OutcomeKind.DECLINED
         assert served.outcome.reason in DECLINES_BY_FAULT[fault]
         assert subject.stats().declines.get(served.outcome.reason, 0) == 1
@@ -231,7 +237,7 @@ class ProviderConformance:
             assert subject.stats().donor_bytes <= budget
         assert subject.stats().evicted_donors > 0
         subject.check_integrity()
-        newest = subject.serve(passage(3, 80) + passage(99 + self.fillers, 1000) + passage(4, 40))
+        newest = subject.serve(_reframed(subject, None, passage(99 + self.fillers, 1000), 3))
         _materialized(subject, newest)
 
     def test_7_a_planned_donor_is_not_evicted_before_its_outcome(self, make_subject: MakeSubject) -> None:
@@ -254,10 +260,10 @@ class ProviderConformance:
         subject = make_subject()
         document = passage(2, 400)
         subject.serve(passage(1, 64) + document, fault=Fault.CAPTURE_STALLED)
-        early = subject.serve(passage(3, 80) + document + passage(4, 40), fault=Fault.CAPTURE_ERROR)
+        early = subject.serve(_reframed(subject, 1, document, 3), fault=Fault.CAPTURE_ERROR)
         assert early.plan is None, "a donor was visible before it was durable"
         subject.settle()
-        _materialized(subject, subject.serve(passage(5, 80) + document + passage(6, 40)))
+        _materialized(subject, subject.serve(_reframed(subject, 1, document, 5)))
 
     # 8. Self-test.
 
@@ -295,7 +301,7 @@ class ProviderConformance:
         assert subject.stats().confirmed_tokens == 0
 
     def test_9_every_slot_holds_the_kv_of_its_own_token(self, make_subject: MakeSubject) -> None:
-        subject = make_subject()
+        subject = _with_approximate_kv(make_subject)
         parts = [passage(seed, 150) for seed in range(4)]
         for number, part in enumerate(parts):
             subject.serve(passage(300 + number, 40 + number) + part)
@@ -347,9 +353,30 @@ def _serve_changed_instruction(
     document = passage(2, 400)
     subject.serve(passage(1, 64) + document, salt=salt)
     subject.settle()
-    served = subject.serve(passage(3, 80) + document + (question or passage(4, 40)), salt=salt, fault=fault)
+    served = subject.serve(_reframed(subject, 1, document, 3, question), salt=salt, fault=fault)
     subject.settle()
     return served
+
+
+def _reframed(
+    subject: Subject, before: int | None, document: list[int], now: int, question: list[int] | None = None
+) -> list[int]:
+    """``document``, which a donor has behind the instruction ``before``, behind another one and with a question.
+
+    Where only exact prefixes are loaded the instruction stays, and the engine's own cache has lost both.
+    """
+    question = question or passage(now + 1, 40)
+    if not subject.exact_only:
+        return passage(now, 80) + document + question
+    subject.evict(EVERYTHING)
+    return (passage(before, 64) if before is not None else []) + document + question
+
+
+def _with_approximate_kv(make_subject: MakeSubject) -> Subject:
+    subject = make_subject()
+    if subject.exact_only:
+        pytest.skip("this subject loads exact prefixes only")
+    return subject
 
 
 def _materialized(subject: Subject, served: Served) -> Plan:

@@ -54,6 +54,10 @@ class Subject(ABC):
     """Whether a request may go on from what another computed behind relocated KV. Then it has ``change_weights`` and
     ``evict`` too."""
 
+    exact_only: bool = False
+    """Whether nothing but exact prefixes is loaded: what donors hold of a prompt from its first token on. Then it has
+    ``evict`` too, and the suite leaves out what is about approximate KV."""
+
     @property
     @abstractmethod
     def provider(self) -> SemanticLookupProvider:

@@ -20,13 +20,15 @@ from semblend_core.kv.store.vocabulary import DonorKey, StoreDecline, TransferFa
 class StoredKv:
     """A donor, pinned: it is neither evicted nor freed before ``release``. Use it as a context manager."""
 
-    __slots__ = ("_pin", "_unpin", "key", "spec", "tier")
+    __slots__ = ("_pin", "_unpin", "key", "spec", "tier", "token_ids")
 
     def __init__(self, copy: Copy, unpin: Callable[[Copy], None]) -> None:
         self.key = copy.entry.key
         self.spec: KvSpec = copy.entry.spec
         self.tier = copy.tier
         """Where its bytes lie for as long as this handle is held."""
+        self.token_ids = copy.entry.token_ids
+        """Whose KV it is; None where nobody said."""
         self._pin = [copy]
         self._unpin = unpin
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from semblend_core.contract import Namespace, Span
+import numpy as np
+
+from semblend_core.contract import DeclineReason, Namespace, Span, TokenIds
 from semblend_core.kv import DonorStore
 from semblend_core.kv.fetching import RequestFetch, fetch_donor
 from semblend_core.serving.messages import FetchOrder
@@ -21,6 +23,8 @@ class _Ahead:
     fetch: RequestFetch
     since: float = field(default_factory=time.monotonic)
     told: bool = False
+    held: bool = False
+    """Promised to the engine: it stays until it is loaded or let go."""
 
 
 class FetchedAhead:
@@ -45,6 +49,34 @@ class FetchedAhead:
         fetch = self.begin(namespace, wanted.spans) or RequestFetch()
         self._requests[wanted.request_id] = _Ahead(wanted.number, fetch)
 
+    def hold(
+        self, request_id: str, namespace: Namespace, spans: Sequence[Span], token_ids: TokenIds
+    ) -> DeclineReason | None:
+        """Bring the spans' donors now and keep them for the request. Why not, where they are not at hand.
+
+        Every donor must begin with ``token_ids``: what it holds is then exact for whoever begins so too.
+        """
+        fetch = self.begin(namespace, spans)
+        if fetch is None:
+            return DeclineReason.DONOR_EVICTED
+        for donor in fetch.donors.values():
+            known = donor.token_ids
+            if known is None or not np.array_equal(known[: token_ids.size], token_ids):
+                return DeclineReason.DONOR_CORRUPT
+            reason = donor.arrive()
+            if reason is not None:
+                return reason
+        self._requests[request_id] = _Ahead(-1, fetch, told=True, held=True)
+        return None
+
+    def keep_only(self, request_id: str, spans: Sequence[Span]) -> None:
+        """Of what is held only these parts are loaded."""
+        ahead = self._requests.get(request_id)
+        if ahead is not None:
+            for donor_id, fetch in ahead.fetch.donors.items():
+                own = [span for span in spans if span.donor_id == donor_id]
+                ahead.fetch.donors[donor_id] = replace(fetch, spans=own)
+
     def cancel(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
 
@@ -55,7 +87,7 @@ class FetchedAhead:
     def newly_done(self) -> list[int]:
         """Numbers of the orders that have arrived since the last question."""
         oldest = time.monotonic() - LONGEST_KEPT_S
-        for request_id in [each for each, ahead in self._requests.items() if ahead.since < oldest]:
+        for request_id in [each for each, it in self._requests.items() if it.since < oldest and not it.held]:
             self.cancel(request_id)
         found = [ahead for ahead in self._requests.values() if not ahead.told and ahead.fetch.done]
         for ahead in found:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, TenantReport, TokenIds
+from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TenantReport, TokenIds
 from semblend_core.kv import DonorKv, DonorStore, Rotation, RotationProof, StoreOptions
 from semblend_core.kv.fetching import load_failure
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
@@ -68,6 +68,11 @@ class WorkerSide:
         if options.disk_path is not None:
             recover_in_background(self._store, self._recovered)
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's KV, all layers together."""
+        return self._memory.token_bytes
+
     def no_correction(self, reason: str) -> None:
         """KV cannot be corrected inside the forward."""
         with self._lock:
@@ -81,6 +86,28 @@ class WorkerSide:
         with self._lock:
             self._least_weights = self._news.weights = self._weights + 1
         self._memory.learned = None  # It was fitted for the weights before.
+
+    def hold(
+        self, request_id: str, namespace: Namespace, spans: Sequence[Span], token_ids: TokenIds
+    ) -> DeclineReason | None:
+        """Keep donors' KV at hand for a request until it is loaded or let go; why not, where it is not at hand.
+
+        For engines that cannot be told of a load that failed. Held is only what is known to begin with ``token_ids``
+        and is in memory: nothing but the device can keep it from landing. On the scheduler's thread, in this process.
+        """
+        try:
+            return self._fetched.hold(request_id, namespace.for_rank(self._rank), spans, token_ids)
+        except Exception:
+            logger.exception("the KV for %s could not be held", request_id)
+            return DeclineReason.LOAD_FAILED
+
+    def hold_less(self, request_id: str, spans: Sequence[Span]) -> None:
+        """The engine takes only these parts of what is held."""
+        self._fetched.keep_only(request_id, spans)
+
+    def let_go(self, request_id: str) -> None:
+        """What was held for the request is not needed. Nothing happens where nothing was."""
+        self._fetched.cancel(request_id)
 
     def load(self, work: StepWork) -> None:
         self._weights = max(self._weights, work.weights)
