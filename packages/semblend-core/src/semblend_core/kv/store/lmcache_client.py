@@ -302,7 +302,7 @@ async def _delete_at(connection: Any, key: Any) -> None:
     """LMCache has no way to delete from a server: Redis is told itself, another gets next to nothing in its place."""
     client = getattr(connection, "_connector", connection)
     redis = getattr(client, "connection", None)
-    if hasattr(redis, "delete"):
+    if redis is not None and hasattr(redis, "delete"):
         name = key.to_string()
         await redis.delete(f"{name}metadata", f"{name}kv_bytes")
     elif await client.exists(key):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from semblend_core.kv.store.donor_file import raw_bytes
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors
 from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine
 
@@ -52,12 +53,12 @@ def unpack(rows: Tensor, spec: KvSpec, layers: Sequence[LayerTensors], first: in
 
 def seal(chunk: Tensor) -> None:
     """Write the checksum of a chunk's rows behind them."""
-    content = memoryview(chunk.view(-1).numpy())
+    content = raw_bytes(chunk)
     content[-_TAIL:] = _MARK + zlib.crc32(content[:-_TAIL]).to_bytes(4, "big")
 
 
 def check(chunk: Tensor) -> None:
     """CorruptDonorError unless the rows are the ones that were sealed."""
-    content = memoryview(chunk.view(-1).numpy())
+    content = raw_bytes(chunk)
     if bytes(content[-_TAIL:]) != _MARK + zlib.crc32(content[:-_TAIL]).to_bytes(4, "big"):
         raise CorruptDonorError(Quarantine.CHECKSUM, "what LMCache holds is not what was stored")

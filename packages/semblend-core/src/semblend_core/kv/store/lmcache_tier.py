@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from semblend_core.contract import TenantReport, TokenIds, tenant_of
+from semblend_core.kv.store.donor_file import DonorMetadata
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors, TokenRange, layers_of
-from semblend_core.kv.store.lmcache_catalogue import DonorMetadata, LmcacheCatalogue, listed
+from semblend_core.kv.store.lmcache_catalogue import LmcacheCatalogue, listed
 from semblend_core.kv.store.lmcache_client import LmcacheClient, LmcacheKey, find_lmcache
 from semblend_core.kv.store.lmcache_rows import pack, row_bytes, unpack
 from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
