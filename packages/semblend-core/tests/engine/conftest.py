@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from semblend_core.kv import DonorStore, StoreOptions
-from semblend_core.testing import wait_until
+from semblend_core.testing import KillableServer, redis_server
 
 pytest.importorskip("lmcache", reason="LMCache is in vLLM's engine environment")
 
@@ -27,50 +23,22 @@ def pytest_report_header() -> str:
     return f"core's engine tests run in LMCache {version('lmcache')}"
 
 
-class Server:
-    """One that can be killed, and started again at its place."""
-
-    def __init__(self, scheme: str, command: Callable[[int], list[str]], log: Path) -> None:
-        with closing(socket.socket()) as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
-        self._command, self._log = command, log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command(self.port), stdout=log, stderr=log)
-        wait_until(self._answers, f"a server at {self.url}")
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-
-    def _answers(self) -> bool:
-        with closing(socket.socket()) as client:
-            return client.connect_ex(("127.0.0.1", self.port)) == 0
-
-
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[Server]:
-    program = shutil.which("redis-server")
-    if program is None:
+def redis(tmp_path: Path) -> Iterator[KillableServer]:
+    server = redis_server(tmp_path)
+    if server is None:
         pytest.skip("needs Debian's redis-server")
-    kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir", str(tmp_path)]
-    server = Server("redis", lambda port: [program, "--port", str(port), *kept], tmp_path / "redis.log")
     server.start()
     yield server
     server.kill()
 
 
 @pytest.fixture
-def lmcache_server(tmp_path: Path) -> Iterator[Server]:
+def lmcache_server(tmp_path: Path) -> Iterator[KillableServer]:
     def command(port: int) -> list[str]:
         return [sys.executable, "-m", "lmcache.v1.server", "127.0.0.1", str(port)]
 
-    server = Server("lm", command, tmp_path / "lm.log")
+    server = KillableServer("lm", command, tmp_path / "lm.log")
     server.start()
     yield server
     server.kill()
