@@ -40,6 +40,8 @@ PUBLIC_NAMES = [
     "SelfTestState",
     "SemBlend",
     "SemanticLookupProvider",
+    "SemanticMissProvider",
+    "SemanticMissResult",
     "SemanticPrefixProvider",
     "SemanticPrefixResult",
     "SettingError",

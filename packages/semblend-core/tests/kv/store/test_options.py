@@ -23,7 +23,7 @@ from semblend_core.settings import Settings
         ({"host_slab_bytes": 3 << 20}, "host_slab_bytes=3145728 is not a power of two; use 4194304"),
         ({"eviction": "fifo"}, "eviction='fifo' is not known; use one of lfu, lru"),
         ({"disk_bytes": 1}, "disk_path is not: name a folder, or set disk_bytes to 0"),
-        ({"host_bytes": 0}, "no tier has a budget: set device_bytes, host_bytes, or disk_bytes"),
+        ({"host_bytes": 0}, "no tier has a budget: set device_bytes, host_bytes, lmcache_bytes, or disk_bytes"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], said: str) -> None:

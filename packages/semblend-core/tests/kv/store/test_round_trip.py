@@ -24,7 +24,7 @@ MIB = 1024**2
 
 @pytest.mark.parametrize("values", [True, False], ids=["kv", "mla"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("tier", list(Tier))
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST, Tier.DISK])
 def test_every_tier_and_type_is_bit_exact(
     kit: Any, open_store: OpenStore, namespace: Namespace, tier: Tier, dtype: torch.dtype, values: bool
 ) -> None:
@@ -39,7 +39,7 @@ def test_every_tier_and_type_is_bit_exact(
     assert store.stats().tiers[tier].hits == 1
 
 
-@pytest.mark.parametrize("tier", list(Tier))
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST, Tier.DISK])
 def test_token_ranges_come_one_by_one_at_their_positions(
     kit: Any, open_store: OpenStore, namespace: Namespace, tier: Tier
 ) -> None:
@@ -59,7 +59,7 @@ def test_token_ranges_come_one_by_one_at_their_positions(
         assert kit.same(part, DonorKv(kv.keys[:, start:stop], (keys * 2)[:, start:stop]))
 
 
-@pytest.mark.parametrize("tier", list(Tier))
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.HOST, Tier.DISK])
 def test_a_source_need_not_be_contiguous(kit: Any, open_store: OpenStore, namespace: Namespace, tier: Tier) -> None:
     store = open_store(**{OPTIONS[tier]: MIB})
     paged = torch.randn(40, 3, 2, 16)

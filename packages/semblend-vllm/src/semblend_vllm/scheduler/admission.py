@@ -55,7 +55,7 @@ class Admission:
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
-        self.fetch_orders = FetchOrders(ranks) if settings.store_disk_bytes else None
+        self.fetch_orders = FetchOrders(ranks) if settings.store_disk_bytes or settings.store_lmcache_bytes else None
         """None where no donor can lie on disk."""
         self.round = RoundTime(settings.lookup_budget_ms / 1e3)
         """Of a step of our scheduler's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,8 @@ from semblend_core.kv.store.vocabulary import (
     StoreFaultError,
     Tier,
 )
+
+logger = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -88,6 +91,11 @@ class DiskTier(StorageTier):
     def discard(self, storage: object, *, scrub: bool = False) -> None:
         assert isinstance(storage, DiskStorage)
         self.directory.delete(storage.stem)
+
+    def set_aside(self, storage: object, reason: Quarantine) -> None:
+        assert isinstance(storage, DiskStorage)
+        self.directory.set_aside(storage.stem, reason)
+        logger.warning("SemBlend set a damaged donor file aside (%s): %s", reason, storage.stem)
 
     def scan(self) -> Iterator[DiskStorage | CorruptDonorError]:
         """Every donor on disk, the oldest first, and what is wrong with the others."""

@@ -135,6 +135,13 @@ class Holdings:
             self.tally.quarantined[reason] += 1
             return True, self._unlist(copy, Gone.CORRUPT)
 
+    def vanished(self, copy: Copy) -> bool:
+        """Unlist a copy whose bytes others have let go; nothing of it is left to free. Whether the donor is gone."""
+        with self.lock:
+            if not copy.listed:
+                return False
+            return self._unlist(copy, Gone.EVICTED)
+
     def forget(self, key: DonorKey) -> tuple[bool, list[Copy]]:
         """(whether it was known, the copies whose bytes are to be freed now)."""
         with self.lock:

@@ -17,11 +17,12 @@ from semblend_core.kv.store.handles import Transfer
 from semblend_core.kv.store.holdings import Holdings
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors, TokenRange, layers_of, packed_parts, parts_of
 from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.lmcache_tier import LmcacheStorage
 from semblend_core.kv.store.memory_tiers import HostStorage
-from semblend_core.kv.store.placement import Placement
+from semblend_core.kv.store.placement import Placement, Read
 from semblend_core.kv.store.side_stream import Mark, SideStream, is_done, wait
 from semblend_core.kv.store.tier import out_of_memory
-from semblend_core.kv.store.vocabulary import CorruptDonorError, StoreDecline
+from semblend_core.kv.store.vocabulary import CorruptDonorError, LostDonorError, StoreDecline, StoreFaultError
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,9 @@ class Loader:
             self._guard(transfer, copy, lambda: self._issue_from_host(transfer, copy, storage, ranges))
             return transfer
         work: Callable[[], None]
-        if isinstance(storage, DiskStorage):
-            work = partial(self._read_from_disk, transfer, copy, storage, ranges, device)
+        if isinstance(storage, DiskStorage | LmcacheStorage):
+            read = self._placement.reads(storage, self._reader)
+            work = partial(self._read, transfer, copy, read, ranges, device)
         else:
             assert isinstance(storage, DonorKv | HostStorage)
             layers = layers_of(storage) if isinstance(storage, DonorKv) else storage.layers
@@ -113,19 +115,18 @@ class Loader:
             self._in_flight.append((marks[-1], copy))
         transfer.issue(packed_parts(packed, ranges), packed, marks)
 
-    def _read_from_disk(
+    def _read(
         self,
         transfer: Transfer,
         copy: Copy,
-        storage: DiskStorage,
+        read: Read,
         ranges: Sequence[TokenRange],
         device: torch.device,
     ) -> None:
-        assert self._reader is not None
         side = self._side if device.type == "cuda" else self._on_cpu
         with side.open():
             packed = copy.entry.spec.empty(_tokens(ranges), device)
-        self._reader.read(storage, ranges, layers_of(packed), side)
+        read(ranges, layers_of(packed), side)
         mark = side.mark()
         self._placement.unpin(copy)
         transfer.issue(packed_parts(packed, ranges), packed, [mark] * copy.entry.spec.layers)
@@ -149,6 +150,13 @@ class Loader:
         except CorruptDonorError as error:
             self._placement.lose(copy, error.reason)
             self._give_up(transfer, copy, StoreDecline.CORRUPT)
+        except LostDonorError as error:
+            logger.warning("a donor is gone: %s", error)
+            self._placement.vanished(copy)
+            self._give_up(transfer, copy, StoreDecline.EVICTED_ELSEWHERE)
+        except StoreFaultError as fault:
+            logger.warning("a donor could not be loaded: %s", fault)
+            self._give_up(transfer, copy, fault.reason)
         except OSError:
             logger.exception("a donor could not be read from disk")
             self._give_up(transfer, copy, StoreDecline.DISK_ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from semblend_core.contract import tenant_of
@@ -11,6 +12,7 @@ from semblend_core.kv.store.vocabulary import Tier
 from semblend_core.settings import Settings
 
 _GIB = 1024**3
+_SERVER = re.compile(r"(lm|redis)://[^\s/]+:\d{1,5}(/\S*)?")
 
 
 class StoreOptionError(ValueError):
@@ -32,6 +34,12 @@ class StoreOptions:
     disk_bytes: int = 0
     disk_path: str | os.PathLike[str] | None = None
     """Folder of the disk tier, for one process alone: tensor-parallel ranks need a folder each."""
+    lmcache_bytes: int = 0
+    """Donors that LMCache keeps for this store."""
+    lmcache_url: str = ""
+    """Server behind LMCache, ``lm://host:port`` or ``redis://host:port``; empty: LMCache's memory in this process."""
+    lmcache_path: str | os.PathLike[str] | None = None
+    """Folder that lists what LMCache holds, so that later processes find it; several may share it."""
     eviction: str = "lru"
     queue_depth: int = 16
     """Donors that may wait for a tier; further ones are declined."""
@@ -44,12 +52,12 @@ class StoreOptions:
     max_age_s: float | None = None
     """Donors older than this are not found, and dropped."""
     memory_only: tuple[str, ...] = ()
-    """Tenants whose donors are never written to disk; ``("all",)``: nobody's are."""
+    """Tenants whose donors are never written to disk or given to LMCache; ``("all",)``: nobody's are."""
     quarantine_bytes: int = _GIB
     """Damaged files kept for inspection; the oldest go first."""
 
     def __post_init__(self) -> None:
-        for name in ("device_bytes", "host_bytes", "disk_bytes", "quarantine_bytes"):
+        for name in ("device_bytes", "host_bytes", "disk_bytes", "lmcache_bytes", "quarantine_bytes"):
             self._whole(name, 0)
         for name in ("queue_depth", "queue_bytes"):
             self._whole(name, 1)
@@ -64,11 +72,16 @@ class StoreOptions:
                 "disk_bytes is set and disk_path is not: name a folder, or set disk_bytes to 0 "
                 "(SEMBLEND_STORE_DISK_PATH, SEMBLEND_STORE_DISK_BYTES)"
             )
+        if self.lmcache_url and not _SERVER.fullmatch(self.lmcache_url):
+            raise StoreOptionError(
+                f"lmcache_url={self.lmcache_url!r} is no server of LMCache's: use lm://host:port or redis://host:port, "
+                "or leave it empty for memory of this process (SEMBLEND_STORE_LMCACHE_URL)"
+            )
         if not self.tiers:
             raise StoreOptionError(
-                "no tier has a budget: set device_bytes, host_bytes, or disk_bytes with disk_path "
+                "no tier has a budget: set device_bytes, host_bytes, lmcache_bytes, or disk_bytes with disk_path "
                 "(SEMBLEND_STORE_DEVICE_BYTES, SEMBLEND_STORE_HOST_BYTES, "
-                "SEMBLEND_STORE_DISK_BYTES, SEMBLEND_STORE_DISK_PATH)"
+                "SEMBLEND_STORE_LMCACHE_BYTES, SEMBLEND_STORE_DISK_BYTES, SEMBLEND_STORE_DISK_PATH)"
             )
 
     @classmethod
@@ -79,6 +92,9 @@ class StoreOptions:
             host_bytes=settings.store_host_bytes,
             disk_bytes=settings.store_disk_bytes,
             disk_path=settings.store_disk_path.replace("{rank}", str(rank)) or None,
+            lmcache_bytes=settings.store_lmcache_bytes,
+            lmcache_url=settings.store_lmcache_url,
+            lmcache_path=settings.store_lmcache_path.replace("{rank}", str(rank)) or None,
             eviction=settings.eviction,
             queue_bytes=settings.store_queue_bytes,
             promote=settings.store_promote,
@@ -93,10 +109,15 @@ class StoreOptions:
 
     def may_lie_in(self, tier: Tier, namespace_digest: str) -> bool:
         """Whether donors of this namespace may be kept there."""
-        return tier is not Tier.DISK or not {"all", tenant_of(namespace_digest)} & set(self.memory_only)
+        return tier in (Tier.DEVICE, Tier.HOST) or not {"all", tenant_of(namespace_digest)} & set(self.memory_only)
 
     def limit_of(self, tier: Tier) -> int:
-        return {Tier.DEVICE: self.device_bytes, Tier.HOST: self.host_bytes, Tier.DISK: self.disk_bytes}[tier]
+        return {
+            Tier.DEVICE: self.device_bytes,
+            Tier.HOST: self.host_bytes,
+            Tier.DISK: self.disk_bytes,
+            Tier.LMCACHE: self.lmcache_bytes,
+        }[tier]
 
     def _whole(self, name: str, low: int) -> None:
         value = getattr(self, name)

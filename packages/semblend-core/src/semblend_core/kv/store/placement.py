@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.budget import Copy, Entry
-from semblend_core.kv.store.disk_tier import DiskReader, DiskStorage, DiskTier
+from semblend_core.kv.store.disk_tier import DiskReader, DiskStorage
 from semblend_core.kv.store.holdings import Holdings
-from semblend_core.kv.store.kv_spec import layers_of
+from semblend_core.kv.store.kv_spec import LayerTensors, TokenRange, layers_of
 from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.lmcache_tier import LmcacheStorage, LmcacheTier
 from semblend_core.kv.store.memory_tiers import HostStorage
 from semblend_core.kv.store.options import StoreOptions
+from semblend_core.kv.store.side_stream import SideStream
 from semblend_core.kv.store.stats import Tally
 from semblend_core.kv.store.tier import FragmentedError, Source, StorageTier, fill_from, out_of_memory
 from semblend_core.kv.store.vocabulary import (
     CorruptDonorError,
     DonorKey,
     Gone,
+    LostDonorError,
     Quarantine,
     StoreDecline,
     StoreFaultError,
@@ -28,6 +32,10 @@ from semblend_core.kv.store.vocabulary import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+Read: TypeAlias = Callable[[Sequence[TokenRange], Sequence[LayerTensors], SideStream], None]
+"""Brings ranges of a donor, one behind the other, into layers."""
 
 
 class Placement:
@@ -53,7 +61,7 @@ class Placement:
     def admit(self, tier: Tier, entry: Entry, source: Source) -> StoreDecline | None:
         """Bring a donor into ``tier`` and list it there; why not, otherwise. Errors end here, as reasons.
 
-        Except CorruptDonorError: it is the source's.
+        Except CorruptDonorError and LostDonorError: they are the source's.
         """
         stage = self._tiers[tier]
         try:
@@ -62,7 +70,7 @@ class Placement:
                 reason = (
                     stage.prepare() or self._make_room(tier, charge) or self._bring_in(stage, entry, source, charge)
                 )
-        except CorruptDonorError:
+        except (CorruptDonorError, LostDonorError):
             raise
         except StoreFaultError as fault:
             reason = fault.reason
@@ -83,6 +91,8 @@ class Placement:
                     self._holdings.count(lambda tally: tally.promotions.update([tier]))
             except CorruptDonorError as error:
                 self.lose(copy, error.reason)
+            except LostDonorError:
+                self.vanished(copy)
             finally:
                 self.unpin(copy)
 
@@ -93,23 +103,24 @@ class Placement:
     def free(self, copy: Copy) -> None:
         """Free the bytes of a copy that is unlisted and unpinned. Never waits: long work goes to the background."""
         discard = partial(self._discard, copy)
-        takes_long = copy.tier is Tier.DISK or copy.scrub
+        takes_long = copy.tier in (Tier.DISK, Tier.LMCACHE) or copy.scrub
         # A stopped lane deletes no more; by then the store is closed and nobody waits for this thread.
         if not takes_long or not self._lanes[copy.tier].submit(Job(discard, dropped=discard), always=True):
             discard()
 
     def lose(self, copy: Copy, reason: Quarantine) -> None:
-        """A damaged file: nobody finds it any more, and it is set aside."""
+        """A damaged donor: nobody finds it any more, and it is set aside."""
         news, gone = self._holdings.lose(copy, reason)
         if not news:
             return  # Another reader was first, or it is to be deleted anyway.
-        disk, storage = self._tiers[Tier.DISK], copy.storage
-        assert isinstance(disk, DiskTier)
-        assert isinstance(storage, DiskStorage)
-        disk.directory.set_aside(storage.stem, reason)
-        logger.warning("SemBlend set a damaged donor file aside (%s): %s", reason, storage.stem)
+        self._tiers[copy.tier].set_aside(copy.storage, reason)
         if gone:
             self._tell_gone(copy.entry.key, Gone.CORRUPT)
+
+    def vanished(self, copy: Copy) -> None:
+        """Whoever held its bytes has let them go."""
+        if self._holdings.vanished(copy):
+            self._tell_gone(copy.entry.key, Gone.EVICTED)
 
     def expire(self, born_before: int) -> None:
         """Drop the donors that are too old, and tell their owner."""
@@ -121,21 +132,29 @@ class Placement:
     def source_of(self, copy: Copy) -> Source:
         """A copy's bytes, for as long as the caller pins it."""
         entry, storage = copy.entry, copy.storage
-        if isinstance(storage, DiskStorage):
-            assert self._promotion_reader is not None
-            reader, whole = self._promotion_reader, [(0, entry.spec.tokens)]
-            disk = storage
+        if isinstance(storage, DiskStorage | LmcacheStorage):
+            whole = [(0, entry.spec.tokens)]
+            read = self.reads(storage, self._promotion_reader)
             return Source(
                 entry.key,
                 entry.spec,
                 entry.token_ids,
-                lambda target, side: reader.read(disk, whole, target, side),
+                lambda target, side: read(whole, target, side),
                 None,
                 born=entry.born,
             )
         assert isinstance(storage, DonorKv | HostStorage)
         layers = layers_of(storage) if isinstance(storage, DonorKv) else storage.layers
         return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, born=entry.born)
+
+    def reads(self, storage: DiskStorage | LmcacheStorage, from_disk: DiskReader | None) -> Read:
+        """How to read what is not in memory."""
+        if isinstance(storage, DiskStorage):
+            assert from_disk is not None
+            return partial(from_disk.read, storage)
+        tier = self._tiers[Tier.LMCACHE]
+        assert isinstance(tier, LmcacheTier)
+        return partial(tier.read, storage)
 
     def tell(self, call: Callable[[], None]) -> None:
         """Call out to the owner, never under the short lock; errors of a callback are counted and end there."""

@@ -1,4 +1,4 @@
-"""What an earlier process left on disk."""
+"""What an earlier process left on disk, and what others keep in LMCache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import accumulate
 from semblend_core.kv.store.budget import Entry
 from semblend_core.kv.store.disk_tier import DiskStorage, DiskTier
 from semblend_core.kv.store.holdings import Holdings
+from semblend_core.kv.store.lmcache_tier import LmcacheTier
 from semblend_core.kv.store.options import StoreOptions
 from semblend_core.kv.store.stats import Tally
 from semblend_core.kv.store.vocabulary import (
@@ -23,6 +24,38 @@ from semblend_core.kv.store.vocabulary import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+def _named(entries: Sequence[Entry]) -> list[RecoveredDonor]:
+    return [
+        RecoveredDonor(entry.key.namespace, entry.key.donor_id, entry.spec.tokens, entry.token_ids, entry.born)
+        for entry in entries
+    ]
+
+
+class SharedRecovery:
+    """What LMCache holds, by the list that its users keep. It is others' too: what finds no place here stays there."""
+
+    def __init__(self, holdings: Holdings, lmcache: LmcacheTier, options: StoreOptions) -> None:
+        self._holdings, self._lmcache, self._options = holdings, lmcache, options
+
+    def recover(self) -> list[RecoveredDonor]:
+        """The donors in LMCache, the next victim first."""
+        try:
+            found = list(self._lmcache.scan())
+        except OSError as error:
+            logger.warning("SemBlend could not read its list of donors in LMCache: %s", error)
+            return []
+        for storage in reversed(found):  # The newest first: a budget that is too small costs the oldest.
+            metadata = storage.metadata
+            if metadata.born < self._holdings.too_old():
+                continue
+            if not self._options.may_lie_in(Tier.LMCACHE, metadata.key.namespace):
+                continue
+            entry = Entry(metadata.key, metadata.spec, metadata.token_ids, metadata.born)
+            charge = self._lmcache.charge(metadata.key, metadata.spec, metadata.token_ids)
+            self._holdings.restore(entry, Tier.LMCACHE, storage, charge)
+        return _named(self._holdings.entries_in(Tier.LMCACHE))
 
 
 class Recovery:
@@ -50,10 +83,7 @@ class Recovery:
     def recover(self) -> list[RecoveredDonor]:
         """The donors on disk, the next victim first."""
         self.ensure()
-        return [
-            RecoveredDonor(entry.key.namespace, entry.key.donor_id, entry.spec.tokens, entry.token_ids, entry.born)
-            for entry in self._holdings.entries_in(Tier.DISK)
-        ]
+        return _named(self._holdings.entries_in(Tier.DISK))
 
     def _take_stock(self, scanned: Sequence[DiskStorage | CorruptDonorError]) -> None:
         found: dict[DonorKey, DiskStorage] = {}

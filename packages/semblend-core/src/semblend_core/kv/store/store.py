@@ -22,11 +22,12 @@ from semblend_core.kv.store.handles import StoredKv, Transfer, pinned_copy
 from semblend_core.kv.store.holdings import Holdings
 from semblend_core.kv.store.kv_spec import KvSpec, TokenRange, layers_of
 from semblend_core.kv.store.lane import Job, Lane
+from semblend_core.kv.store.lmcache_tier import LmcacheTier
 from semblend_core.kv.store.loading import Loader, checked_ranges
 from semblend_core.kv.store.memory_tiers import DeviceTier, HostTier
 from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
 from semblend_core.kv.store.placement import Placement
-from semblend_core.kv.store.recovery import Recovery
+from semblend_core.kv.store.recovery import Recovery, SharedRecovery
 from semblend_core.kv.store.side_stream import Mark, mark_caller
 from semblend_core.kv.store.stats import StoreStats
 from semblend_core.kv.store.tier import Source, StorageTier, fill_from
@@ -84,6 +85,8 @@ class DonorStore:
         self._load_lane = Lane("load", options.queue_depth, options.queue_bytes)
         disk = self._tiers.get(Tier.DISK)
         self._disk = disk if isinstance(disk, DiskTier) else None
+        lmcache = self._tiers.get(Tier.LMCACHE)
+        self._lmcache = lmcache if isinstance(lmcache, LmcacheTier) else None
         self._readers: list[DiskReader] = []
         self._placement = Placement(
             self._holdings, self._tiers, self._lanes, self._reader(), on_gone, lambda: self._loader.reap(), options
@@ -93,6 +96,7 @@ class DonorStore:
         if self._disk is not None:
             self._recovery = Recovery(self._holdings, self._disk, options)
             self._disk.prepare = self._recovery.ensure
+        self._shared = None if self._lmcache is None else SharedRecovery(self._holdings, self._lmcache, options)
 
         self._ending = threading.Event()
         if options.max_age_s is not None:
@@ -194,14 +198,16 @@ class DonorStore:
         found = self._drop_tenant(tenant)
         if self._disk is not None:
             self._lanes[Tier.DISK].submit(Job(partial(self._purge_disk, tenant)), always=True)
+        if self._lmcache is not None:
+            self._lanes[Tier.LMCACHE].submit(Job(partial(self._lmcache.purge, tenant)), always=True)
         return found
 
     def purge(self, tenant: str, timeout: float = 30.0) -> TenantReport:
-        """``forget_tenant``, and wait until nothing of it is left in host memory or on disk: what there was.
+        """``forget_tenant``, and wait until host memory, disk and LMCache hold nothing of it: what there was.
 
         Damaged files that were set aside are deleted, whosever they were. Memory of the device is given back to its
         allocator and not overwritten, since a load under way may still read it. TimeoutError after ``timeout`` seconds,
-        StoreDirectoryError where files cannot be deleted.
+        StoreDirectoryError where files cannot be deleted, or LMCache's server does not answer.
         """
         found = self._drop_tenant(tenant) + self._purge_disk(tenant)
         passed = [threading.Event() for _ in self._lanes]
@@ -213,6 +219,9 @@ class DonorStore:
             raise TimeoutError(f"the donor store did not come to the end of a purge within {timeout:g} s")
         if self._disk is not None:
             self._disk.directory.check_deleted()
+        if self._lmcache is not None:
+            found += self._lmcache.purge(tenant)
+            self._lmcache.check_deleted()
         return found
 
     def held_by(self, tenant: str) -> TenantReport:
@@ -220,11 +229,14 @@ class DonorStore:
         return self._holdings.report(tenant)
 
     def recover(self) -> list[RecoveredDonor]:
-        """Make the donors that an earlier process left on disk visible, and name them. At start-up; it reads files.
+        """Make the donors that an earlier process left on disk, or listed of LMCache's, visible, and name them.
+
+        At start-up; it reads files.
 
         Without this call the first write to disk does it. Damaged files are set aside and counted.
         """
-        return [] if self._recovery is None else self._recovery.recover()
+        found = [] if self._recovery is None else self._recovery.recover()
+        return found if self._shared is None else [*found, *self._shared.recover()]
 
     def stats(self) -> StoreStats:
         self._loader.reap()
@@ -260,6 +272,8 @@ class DonorStore:
             return False
         if self._disk is not None:
             self._disk.directory.close()
+        if self._lmcache is not None:
+            self._lmcache.close()
         return True
 
     def check_integrity(self) -> None:
@@ -368,6 +382,8 @@ class DonorStore:
             return DeviceTier(self.device)
         if tier is Tier.HOST:
             return HostTier(self.options.host_bytes, self.options.host_slab_bytes, self.device)
+        if tier is Tier.LMCACHE:
+            return LmcacheTier(self.options, self.device)
         assert self.options.disk_path is not None
         return DiskTier(StoreDirectory(self.options.disk_path, self.options.quarantine_bytes, sync), self.device)
 

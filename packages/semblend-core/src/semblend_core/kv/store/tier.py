@@ -14,7 +14,7 @@ from semblend_core.contract import TokenIds
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors
 from semblend_core.kv.store.side_stream import SideStream, copy_layers
-from semblend_core.kv.store.vocabulary import DonorKey, StoreDecline, StoreFaultError, Tier
+from semblend_core.kv.store.vocabulary import DonorKey, Quarantine, StoreDecline, StoreFaultError, Tier
 
 Fill: TypeAlias = Callable[[Sequence[LayerTensors], SideStream], None]
 """Puts a donor's bytes into memory: issues the copies on the stream. Raises CorruptDonorError for a damaged file."""
@@ -64,6 +64,10 @@ class StorageTier(ABC):
     @abstractmethod
     def discard(self, storage: object, *, scrub: bool = False) -> None:
         """Free a storage that nobody reads. ``scrub``: memory that others will be lent is overwritten first."""
+
+    def set_aside(self, storage: object, reason: Quarantine) -> None:
+        """Keep damaged bytes for a look, where they can be damaged."""
+        raise NotImplementedError
 
     def holds(self, spec: KvSpec) -> bool:
         """Whether a donor of this shape can lie here when nothing else does."""

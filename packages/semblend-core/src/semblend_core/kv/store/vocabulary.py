@@ -18,6 +18,8 @@ class Tier(StrEnum):
     """Pinned host memory (plain memory on a machine without CUDA)."""
     DISK = "disk"
     """Checksummed safetensors files that survive the process."""
+    LMCACHE = "lmcache"
+    """LMCache's memory in this process, or a server behind it that others share."""
 
 
 class DonorKey(NamedTuple):
@@ -50,7 +52,11 @@ class StoreDecline(StrEnum):
     FORGOTTEN = "forgotten"
     """Forgotten while its bytes were on their way."""
     CORRUPT = "corrupt"
-    """Its bytes on disk are not the ones that were written."""
+    """Its bytes are not the ones that were written."""
+    LMCACHE_ERROR = "lmcache_error"
+    """LMCache, or the server behind it, did not do what it was asked to."""
+    EVICTED_ELSEWHERE = "evicted_elsewhere"
+    """LMCache, or another process that shares the donor, has let it go."""
 
 
 class Miss(StrEnum):
@@ -127,6 +133,10 @@ class StoreFaultError(Exception):
     def __init__(self, reason: StoreDecline, detail: str = "") -> None:
         super().__init__(detail or str(reason))
         self.reason = reason
+
+
+class LostDonorError(Exception):
+    """Whoever held a donor has let it go without telling; stays inside the store."""
 
 
 class CorruptDonorError(Exception):

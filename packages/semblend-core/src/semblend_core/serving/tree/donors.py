@@ -159,9 +159,9 @@ class TreeDonors:
         return True
 
     def only_on_disk(self, donor: TreeDonor, spans: Sequence[Span]) -> bool:
-        """Whether what ``spans`` want of it lies on disk and nowhere else."""
+        """Whether what ``spans`` want of it lies on disk or in LMCache and nowhere else."""
         needed = _reach(spans, donor.donor_id)
-        return self._tier(donor) is Tier.DISK and self.find(donor, needed).length < needed
+        return self._tier(donor) in (Tier.DISK, Tier.LMCACHE) and self.find(donor, needed).length < needed
 
     def fetch(self, donor: TreeDonor, spans: Sequence[Span]) -> DonorFetch | None:
         """Set what is kept of it on its way; None where nothing is."""

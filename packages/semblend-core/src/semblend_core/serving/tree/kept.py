@@ -19,7 +19,8 @@ class KeptDonors:
 
     def __init__(self, options: StoreOptions) -> None:
         self.store = DonorStore(options)
-        self.has_disk = Tier.DISK in options.tiers
+        self.has_disk = not {Tier.DISK, Tier.LMCACHE}.isdisjoint(options.tiers)
+        """Or another place that takes long to read from."""
         self.left: deque[LeftDonor] = deque()
         """What an earlier process left, as it is found."""
         self._recovery = recover_in_background(self.store, self.left.extend) if self.has_disk else None

@@ -65,7 +65,7 @@ class WorkerSide:
             self._news.self_test[rank] = SelfTestResult.refused(refused)
         self._store = DonorStore(options, on_gone=self._donor_gone)
         self._fetched = FetchedAhead(self._store)
-        if options.disk_path is not None:
+        if options.disk_path is not None or options.lmcache_path is not None:
             recover_in_background(self._store, self._recovered)
 
     @property

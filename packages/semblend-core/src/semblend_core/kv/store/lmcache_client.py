@@ -1,0 +1,321 @@
+"""Donors' rows in LMCache, through the client that LMCache's own engines use (extra ``lmcache``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semblend_core.contract import TokenIds
+from semblend_core.extras import require_extra
+from semblend_core.kv.store.kv_spec import TokenRange
+from semblend_core.kv.store.lmcache_calls import BoundedCalls
+from semblend_core.kv.store.lmcache_rows import CHUNK_TOKENS, check, seal
+from semblend_core.kv.store.vocabulary import (
+    CorruptDonorError,
+    LostDonorError,
+    Quarantine,
+    StoreDecline,
+    StoreFaultError,
+)
+
+logger = logging.getLogger(__name__)
+
+OPEN_S, STORE_S, LOAD_S, ASK_S = 60.0, 30.0, 10.0, 5.0
+"""How long a call may take."""
+KEPT_S = 10.0
+"""How long a server that answers may take to find what it was sent."""
+_REMOTE = "RemoteBackend"
+_MODEL = "semblend-kv1"
+"""Where LMCache's keys name the model: keys of engines that use LMCache themselves begin otherwise."""
+
+Take = Callable[[int, Tensor], None]
+"""Takes the rows from a token of the donor's on. They are lent for the time of the call."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LmcacheKey:
+    """All that LMCache's key is made of."""
+
+    namespace: str
+    donor: str
+    token_ids: TokenIds
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """LMCache makes such tags part of its key: another namespace, so another tenant, has another key."""
+        return {"lmcache.tag.ns": self.namespace, "lmcache.tag.donor": self.donor}
+
+
+class LmcacheClient:
+    """Any thread. StoreFaultError where LMCache does not do what it is asked to."""
+
+    def __init__(self, url: str, local_bytes: int, row_bytes: int) -> None:
+        """``url``: ``lm://`` or ``redis://``; empty: in this process's memory alone."""
+        self._url, self._row_bytes = url, row_bytes
+        self._lookups = itertools.count()
+        self._calls = BoundedCalls()
+        self._must_reconnect = False
+        self._engine: Any = self._calls.call(lambda: _open(url, local_bytes, row_bytes), OPEN_S)
+
+    def store(self, key: LmcacheKey, rows: Tensor) -> None:
+        """Returns when LMCache finds all of them."""
+        self._calls.call(lambda: self._store(key, rows), STORE_S)
+
+    def find(self, key: LmcacheKey) -> int:
+        """How many of the donor's tokens are there, from the first on."""
+        return self._calls.call(lambda: self._find(key), ASK_S)
+
+    def load(self, key: LmcacheKey, ranges: Sequence[TokenRange], take: Take) -> None:
+        """LostDonorError where it is there no longer, CorruptDonorError where it is not what was stored."""
+        self._calls.call(lambda: self._load(key, ranges, take), LOAD_S)
+
+    def remove(self, key: LmcacheKey) -> None:
+        self._calls.call(lambda: self._remove(key), ASK_S)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._calls.call(self._close, ASK_S)
+
+    # --- On the client's thread --------------------------------------------------------------------------------------
+
+    def _store(self, key: LmcacheKey, rows: Tensor) -> None:
+        self._reconnect()
+        tokens = key.token_ids.tolist()
+        self._engine.store(tokens=tokens, rows=rows, request_configs=key.configs)
+        remote, wait_s = self._remote, 0.001
+        # Where there is a server, what lies in this process's memory alone is no answer.
+        where = None if remote is None else [_REMOTE]
+        deadline = time.monotonic() + (0 if remote is None else KEPT_S)
+        while self._engine.lookup(tokens=tokens, search_range=where, request_configs=key.configs) < len(tokens):
+            why = self._why_missing(key)
+            if isinstance(why, StoreFaultError) or time.monotonic() > deadline:
+                self._forget_here(key)
+                raise StoreFaultError(StoreDecline.LMCACHE_ERROR, f"LMCache did not keep a donor: {why}")
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, 0.05)
+
+    def _find(self, key: LmcacheKey) -> int:
+        self._reconnect()
+        return int(self._engine.lookup(tokens=key.token_ids.tolist(), request_configs=key.configs))
+
+    def _load(self, key: LmcacheKey, ranges: Sequence[TokenRange], take: Take) -> None:
+        self._reconnect()
+        whole = key.token_ids.tolist()
+        tokens = whole[: _chunk_end(max(stop for _, stop in ranges))]
+        name = f"semblend-{next(self._lookups)}"
+        try:
+            found = self._engine.lookup(tokens=tokens, lookup_id=name, pin=True, request_configs=key.configs)
+            if found < len(tokens):
+                raise self._why_missing(key)
+            for start, stop in ranges:
+                self._retrieve(name, key, whole[: _chunk_end(stop)], start // CHUNK_TOKENS * CHUNK_TOKENS, take)
+        finally:
+            self._engine.lookup_unpin(name)
+
+    def _retrieve(self, name: str, key: LmcacheKey, tokens: list[int], first: int, take: Take) -> None:
+        wanted = torch.arange(len(tokens)) >= first
+        damage: list[CorruptDonorError] = []
+        came = self._engine.retrieve(
+            tokens=tokens, mask=wanted, take=take, damage=damage, req_id=name, request_configs=key.configs
+        )
+        if damage:
+            raise damage[0]
+        if not bool(came[first:].all()):
+            raise self._why_missing(key)
+
+    def _remove(self, key: LmcacheKey) -> None:
+        self._reconnect()
+        self._forget_here(key)
+        remote = self._remote
+        if remote is None:
+            return
+        for _, _, each in self._engine.token_database.process_tokens(
+            key.token_ids.tolist(), request_configs=key.configs
+        ):
+            self._on_loop(_delete_at(remote.connection, each), ASK_S)
+
+    def _forget_here(self, key: LmcacheKey) -> None:
+        local = self._engine.storage_manager.storage_backends.get("LocalCPUBackend")
+        for _, _, each in self._engine.token_database.process_tokens(
+            key.token_ids.tolist(), request_configs=key.configs
+        ):
+            if local is not None:
+                local.remove(each)
+
+    def _why_missing(self, key: LmcacheKey) -> Exception:
+        """LMCache says of a server that does not answer that it holds nothing. So the server itself is asked."""
+        remote = self._remote
+        if remote is None:
+            return LostDonorError("LMCache no longer has all of it")
+        try:
+            _, _, first = next(
+                iter(self._engine.token_database.process_tokens(key.token_ids.tolist(), request_configs=key.configs))
+            )
+            self._on_loop(remote.connection.exists(first), ASK_S / 2)
+        except Exception as error:
+            self._must_reconnect = True
+            told = f"LMCache{self._place} does not answer: {error or type(error).__name__}"
+            return StoreFaultError(StoreDecline.LMCACHE_ERROR, told)
+        return LostDonorError(f"LMCache{self._place} no longer has all of it")
+
+    def _reconnect(self) -> None:
+        """The client for ``lm://`` keeps a broken connection for good, and none looks again for a server by itself."""
+        remote = self._remote
+        if remote is None or not (self._must_reconnect or remote.connection is None):
+            return
+        if remote.connection is None or self._url.startswith("lm://"):
+            remote.connection, remote.failure_time = None, float("-inf")
+            remote.init_connection()
+        self._must_reconnect = False
+
+    def _on_loop(self, coroutine: Any, timeout_s: float) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._remote.loop).result(timeout_s)
+
+    @property
+    def _remote(self) -> Any:
+        return self._engine.storage_manager.storage_backends.get(_REMOTE)
+
+    @property
+    def _place(self) -> str:
+        return f" at {self._url}" if self._url else ""
+
+    def _close(self) -> None:
+        # Closing LMCache's client for Redis waits for its own loop to end, on that loop: for ever.
+        self._engine.storage_manager.storage_backends.pop(_REMOTE, None)
+        self._engine.close()
+
+
+class _Rows:
+    """Between LMCache's memory and a donor's rows: what LMCache calls a GPU connector."""
+
+    def batched_from_gpu(
+        self, chunks: list[Any], starts: list[int], ends: list[int], *, rows: Tensor, **_: Any
+    ) -> None:
+        for chunk, start, end in zip(chunks, starts, ends, strict=True):
+            held = chunk.tensor.view(end - start, -1)
+            held.copy_(rows[start:end])
+            seal(held)
+
+    def batched_to_gpu(
+        self,
+        chunks: list[Any],
+        starts: list[int],
+        ends: list[int],
+        *,
+        take: Take,
+        damage: list[CorruptDonorError],
+        **_: Any,
+    ) -> None:
+        """Raises nothing: LMCache would keep the memory of what it retrieved for good."""
+        for chunk, start, end in zip(chunks, starts, ends, strict=True):
+            try:
+                rows = chunk.tensor.view(end - start, -1)
+                check(rows)
+                take(start, rows)
+            except CorruptDonorError as error:
+                damage.append(error)
+            except RuntimeError as error:  # A server gave something of another size.
+                damage.append(CorruptDonorError(Quarantine.TRUNCATED, str(error)))
+
+
+class _Chunks:
+    """Tokens to keys. LMCache's own takes its seed from vLLM's, and resets that: exact prefixes would be lost by it."""
+
+    def __init__(self, key_type: Any) -> None:
+        self._key_type = key_type
+
+    def process_tokens(
+        self,
+        tokens: Sequence[int],
+        hashes: None = None,
+        offsets: None = None,
+        mask: Tensor | None = None,
+        make_key: bool = True,
+        request_configs: dict[str, str] | None = None,
+    ) -> Iterator[tuple[int, int, Any]]:
+        skipped = 0 if mask is None else int(mask.numel() - mask.sum())
+        before = b""
+        for start in range(0, len(tokens), CHUNK_TOKENS):
+            end = min(start + CHUNK_TOKENS, len(tokens))
+            content = np.asarray(tokens[start:end], dtype="<i8").tobytes()
+            before = hashlib.blake2b(before + content, digest_size=8, person=b"semblend-chunk1").digest()
+            if start >= skipped:
+                key = self._key_type(_MODEL, 1, 0, int.from_bytes(before, "big"), torch.uint8, request_configs)
+                yield start, end, key
+
+
+def find_lmcache() -> None:
+    """MissingExtraError where LMCache is not installed."""
+    os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")  # It would report to its makers.
+    os.environ.setdefault("LMCACHE_LOG_LEVEL", "WARNING")  # It tells of every donor it stores.
+    require_extra("lmcache.v1.cache_engine", distribution="semblend-core", extra="lmcache")
+
+
+def _open(url: str, local_bytes: int, row_bytes: int) -> Any:
+    find_lmcache()
+    started = multiprocessing.get_start_method(allow_none=True)
+    engines = require_extra("lmcache.v1.cache_engine", distribution="semblend-core", extra="lmcache")
+    configs = require_extra("lmcache.v1.config", distribution="semblend-core", extra="lmcache")
+    metadatas = require_extra("lmcache.v1.metadata", distribution="semblend-core", extra="lmcache")
+    keys = require_extra("lmcache.utils", distribution="semblend-core", extra="lmcache")
+    config = configs.LMCacheEngineConfig.from_defaults(
+        chunk_size=CHUNK_TOKENS,
+        local_cpu=True,
+        max_local_cpu_size=local_bytes / 1024**3,
+        remote_url=url or None,
+        remote_serde="naive" if url else None,
+        save_unfull_chunk=True,
+    )
+    metadata = metadatas.LMCacheMetadata(
+        model_name=_MODEL,
+        world_size=1,
+        local_world_size=1,
+        worker_id=0,
+        local_worker_id=0,
+        kv_dtype=torch.uint8,
+        kv_shape=(1, 1, CHUNK_TOKENS, 1, row_bytes),
+        chunk_size=CHUNK_TOKENS,
+    )
+    engine = engines.LMCacheEngine(
+        config, metadata, _Chunks(keys.CacheEngineKey), _Rows(), lambda *_: None, lambda held, _: held
+    )
+    engine.post_init()
+    if started is not None:  # It changes how the engine around us starts its processes.
+        multiprocessing.set_start_method(started, force=True)
+    return engine
+
+
+async def _delete_at(connection: Any, key: Any) -> None:
+    """LMCache has no way to delete from a server: Redis is told itself, another gets next to nothing in its place."""
+    client = getattr(connection, "_connector", connection)
+    redis = getattr(client, "connection", None)
+    if redis is not None and hasattr(redis, "delete"):
+        name = key.to_string()
+        await redis.delete(f"{name}metadata", f"{name}kv_bytes")
+    elif await client.exists(key):
+        nothing = client.local_cpu_backend.allocate(torch.Size((1, 1, 1, 1)), torch.uint8)
+        if nothing is None:
+            raise MemoryError("LMCache has no memory to overwrite a donor with")
+        try:
+            nothing.tensor.zero_()
+            await client.put(key, nothing)
+        finally:
+            nothing.ref_count_down()
+
+
+def _chunk_end(stop: int) -> int:
+    """The end of the chunk that token ``stop - 1`` lies in."""
+    return -(-stop // CHUNK_TOKENS) * CHUNK_TOKENS
