@@ -26,6 +26,7 @@ PUBLIC_CORE_MODULES = (
     "semblend_core.settings",
     "semblend_core.pins",
     "semblend_core.control",
+    "semblend_core.prompts",
     "semblend_core.testing",
     "semblend_core.testing.benchmarks",
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest

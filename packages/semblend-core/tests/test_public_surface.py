@@ -118,6 +118,17 @@ MODULE_NAMES = {
         "TierChoice",
         "choose_policy",
     ],
+    "semblend_core.prompts": [
+        "START_WEIGHTS",
+        "BlockKind",
+        "BlockType",
+        "PromptBlock",
+        "classify_text",
+        "estimated_tokens",
+        "segment_messages",
+        "segment_request",
+        "segment_text",
+    ],
     "semblend_core.pins": ["Pins", "Relied", "changes_since", "take_pins", "why_changed"],
     "semblend_core.serving": [
         "ANSWER_TOKENS",
