@@ -11,7 +11,7 @@ import pytest
 
 from semblend_core import Settings
 from semblend_dynamo.placement import PlacementSettings
-from semblend_dynamo.router.app import create_app
+from semblend_dynamo.router.application import create_app
 from semblend_dynamo.router.building import Router, build_router
 from semblend_dynamo.router.settings import RouterSettings
 from semblend_dynamo.stub_replica import Behaviour, Seen, create_stub
@@ -28,7 +28,9 @@ class Fleet:
     behaviours: list[Behaviour] = field(default_factory=list)
     stops: list[Callable[[], None]] = field(default_factory=list)
 
-    def chat(self, text: str, *, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None, **body: Any):
+    def chat(
+        self, text: str, *, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None, **body: Any
+    ):
         asked: dict[str, Any] = {"model": "stub", "messages": [{"role": "user", "content": text}], **body}
         return self.client.post(path, json=asked, headers={"x-tenant-id": "a", **(headers or {})})
 

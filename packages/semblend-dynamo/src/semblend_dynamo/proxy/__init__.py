@@ -10,7 +10,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     if name == "app":
-        from semblend_dynamo.proxy.app import app_from_environment
+        from semblend_dynamo.proxy.application import app_from_environment
 
         return app_from_environment()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

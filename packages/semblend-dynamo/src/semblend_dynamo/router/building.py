@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -32,6 +34,7 @@ from semblend_dynamo.router.settings import RouterSettings
 logger = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 2.0
+_LOOKUP_BUDGET_MS = 50.0
 
 
 @dataclass
@@ -75,7 +78,7 @@ def build_router(
     settings: RouterSettings, core: Settings | None = None, placement: PlacementSettings | None = None
 ) -> Router:
     """ConfigurationError or SettingError where the settings cannot be worked with."""
-    core, placement = core or Settings.from_env(), placement or PlacementSettings.from_env()
+    core, placement = core or core_settings(), placement or PlacementSettings.from_env()
     reading = _reading(settings)
     backend = _backend(settings)
     policy = _policy(settings, core, placement, reading)
@@ -133,6 +136,13 @@ def build_router(
         prober=prober,
         operator_token=read_secret(token, settings.variable("operator_token_file")) if token else "",
     )
+
+
+def core_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The environment's. A lookup may take longer here than in an engine's scheduler, where every request waits."""
+    settings = Settings.from_env(environ)
+    given = environ.get(Settings.variable("lookup_budget_ms"), "").strip()
+    return settings if given else replace(settings, lookup_budget_ms=_LOOKUP_BUDGET_MS)
 
 
 def _backend(settings: RouterSettings) -> Backend:

@@ -74,7 +74,7 @@ class Replica:
     """What the last probe found; None: none yet."""
     in_flight: int = 0
     tokens_in_flight: int = 0
-    """Prompt tokens of the requests under way, as far as they are estimated."""
+    """Prompt tokens still to be prefilled: those of requests that have not begun to answer, less what is held."""
     served: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
@@ -87,13 +87,17 @@ class Replica:
         return self.healthy is not False and self.breaker.admits
 
     def begin(self, tokens: int) -> None:
+        """A request is sent there: ``tokens`` of its prompt are to be prefilled."""
         self.in_flight += 1
         self.tokens_in_flight += tokens
         self.breaker.asked()
 
-    def end(self, tokens: int) -> None:
-        self.in_flight -= 1
+    def prefilled(self, tokens: int) -> None:
+        """It has begun to answer, or gave none."""
         self.tokens_in_flight -= tokens
+
+    def end(self) -> None:
+        self.in_flight -= 1
 
     def answered(self) -> None:
         self.breaker.succeeded()

@@ -170,8 +170,9 @@ class CompletionService:
         course.decision = self._note(asked, choice, took)
         landed: Replica | None = None
         try:
-            wants_stream = asked.body.get("stream") is True
-            served = await self._ask(scope, choice, ready, body, asked.tokens, wants_stream, course.decision)
+            wants_stream = bool(asked.body.get("stream"))
+            to_prefill = asked.tokens - choice.held_tokens
+            served = await self._ask(scope, choice, ready, body, to_prefill, wants_stream, course.decision)
             landed = served.replica
             await self._answer(served, send, asked, choice, course)
         finally:
@@ -231,25 +232,27 @@ class CompletionService:
                 url = target.url + scope["path"]
                 answer = await attempt(self._client, url, headers, body, self._limits, wants_stream=wants_stream)
             except AttemptFailedError as error:
-                counted.end(tokens)
+                counted.end()
                 self._backend.failed(target, error)
                 self._metrics.retries.labels(error.failure.value).inc()
                 failures.append(error.failure)
                 continue
             except BaseException:
-                counted.end(tokens)
+                counted.end()
                 counted.breaker.gave_up()
                 raise
-            return self._landed(answer, target, counted, tokens, decision.attempts)
+            finally:
+                counted.prefilled(tokens)
+            return self._landed(answer, target, counted, decision.attempts)
         raise _refusal_of(failures)
 
-    def _landed(self, answer: Answer, target: Target, counted: Replica, tokens: int, attempts: int) -> Served:
+    def _landed(self, answer: Answer, target: Target, counted: Replica, attempts: int) -> Served:
         replica = self._backend.landed(target, answer.headers)
         if replica is not None and replica is not counted:
             # The load is where the answer comes from.
-            counted.end(tokens)
+            counted.end()
             counted.breaker.gave_up()
-            replica.begin(tokens)
+            replica.begin(0)
         return Served(answer, replica, attempts)
 
     async def _answer(self, served: Served, send: Send, asked: Asked, choice: Choice, course: Course) -> None:
@@ -267,7 +270,7 @@ class CompletionService:
                 self._metrics.first_byte.observe(time.perf_counter() - course.started)
                 told = await pass_on(answer, send, self._route(course), self._limits.stall_s)
         finally:
-            counted.end(asked.tokens)
+            counted.end()
             if told is not None:
                 self._count(told, counted, choice, decision)
 

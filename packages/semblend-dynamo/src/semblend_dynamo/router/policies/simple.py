@@ -48,7 +48,7 @@ class PrefixHash(Policy):
         beginning.update(f"\0{asked.model}\0{asked.circle}".encode("utf-8", "surrogatepass"))
         key = beginning.digest()
         order = sorted(replicas, key=lambda each: hashlib.blake2b(key + each.name.encode(), digest_size=8).digest())
-        most = 4 + 2 * sum(each.in_flight for each in replicas) / len(replicas)
+        most = 4 + 1.25 * sum(each.in_flight for each in replicas) / len(replicas)
         for replica in order:
             if replica.in_flight <= most:
                 return Choice(replica, self.name, "prefix" if replica is order[0] else "prefix_replica_busy")
