@@ -86,7 +86,7 @@ def with_strangers(lines: list[str], seed: int) -> list[str]:
     for number in drawn:
         donor = items[number]["donor_prompts"][0]
         text = " ".join(reversed(donor["text"].split()))
-        items[number]["donor_prompts"].append({**donor, "donor_id": f"stranger-{donor['donor_id']}", "text": text})
+        items[number]["donor_prompts"].append({**donor, "donor_id": donor["donor_id"][::-1], "text": text})
     return [json.dumps(item, sort_keys=True) for item in items]
 
 

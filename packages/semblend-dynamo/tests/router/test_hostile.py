@@ -63,51 +63,44 @@ def hang(connection: socket.socket) -> None:
     connection.recv(1)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code"),
-    [
-        (b"", 400, "malformed_json"),
-        (b"{", 400, "malformed_json"),
-        (f'{{"prompt": "{SECRET}"'.encode(), 400, "malformed_json"),
-        (b"[1]", 400, "malformed_json"),
-        (b"null", 400, "malformed_json"),
-        (b"\xff\xfe\x00", 400, "malformed_json"),
-        (b"[" * 100_000, 400, "malformed_json"),
-        (b"{" + b'"a":{' * 100_000, 400, "malformed_json"),
-    ],
-)
-def test_malformed_bodies_are_refused(fleet: Any, body: bytes, status: int, code: str) -> None:
+MALFORMED = [
+    *(b"", b"{", f'{{"prompt": "{SECRET}"'.encode(), b"[1]", b"null", b"\xff\xfe\x00", b"[" * 100_000),
+    b"{" + b'"a":{' * 100_000,
+]
+
+
+def test_malformed_bodies_are_refused(fleet: Any) -> None:
     served = fleet(1)
-    answer = served.client.post("/v1/completions", content=body)
-    assert answer.status_code == status
-    assert answer.json()["error"]["code"] == code
-    assert SECRET not in answer.text
+    for body in MALFORMED:
+        answer = served.client.post("/v1/completions", content=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed_json"), body[:20]
+        assert SECRET not in answer.text
     assert served.seen[0].requests == 0
     assert served.chat("hi").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"prompt": None},
-        {"prompt": {"a": 1}},
-        {"prompt": [[1, "a"], None]},
-        {"prompt": [1e99, -1]},
-        {"prompt": [2**80]},
-        {"prompt": [True, False]},
-        {"messages": "hi"},
-        {"messages": [None, 1, {"role": 7, "content": {"a": [1]}}]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}, None, 3]}]},
-        {"model": 7, "stream": "yes", "cache_salt": [1], "prompt": "\ud800"},
-        {"prompt": "x", "model": "m" * 100_000},
-    ],
-)
-def test_odd_requests_are_the_replicas_to_judge(fleet: Any, fields: dict[str, Any]) -> None:
+ODD: list[dict[str, Any]] = [
+    {},
+    {"prompt": None},
+    {"prompt": {"a": 1}},
+    {"prompt": [[1, "a"], None]},
+    {"prompt": [1e99, -1]},
+    {"prompt": [2**80]},
+    {"prompt": [True, False]},
+    {"messages": "hi"},
+    {"messages": [None, 1, {"role": 7, "content": {"a": [1]}}]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url"}, None, 3]}]},
+    {"model": 7, "stream": "yes", "cache_salt": [1], "prompt": "\ud800"},
+    {"prompt": "x", "model": "m" * 100_000},
+]
+
+
+def test_odd_requests_are_the_replicas_to_judge(fleet: Any) -> None:
     served = fleet(1)
-    answer = served.client.post("/v1/completions", content=json.dumps(fields), headers={"x-tenant-id": "a"})
-    assert answer.status_code == 200
-    assert served.seen[0].bodies[0] == json.loads(json.dumps(fields))
+    for fields in ODD:
+        answer = served.client.post("/v1/completions", content=json.dumps(fields), headers={"x-tenant-id": "a"})
+        assert answer.status_code == 200, fields
+    assert served.seen[0].bodies == json.loads(json.dumps(ODD))
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -137,7 +130,6 @@ def test_a_slow_body_is_given_up(fleet: Any) -> None:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
         answer = connection.recv(65536)
     assert answer.startswith(b"HTTP/1.1 408")
-    assert b"body_too_slow" in answer
     assert served.chat("hi").status_code == 200
 
 
@@ -151,14 +143,14 @@ def test_a_client_that_never_finishes_its_head_is_let_go(fleet: Any, sent: bytes
     assert served.chat("hi").status_code == 200
 
 
-@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\0" * 1000])
-def test_what_is_no_http_is_refused(fleet: Any, garbage: bytes) -> None:
+def test_what_is_no_http_is_refused(fleet: Any) -> None:
     served = fleet(1)
-    with socket.create_connection(address(served.url)) as connection:
-        connection.settimeout(60)
-        connection.sendall(garbage)
-        answer = connection.recv(65536)
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    for garbage in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\0" * 1000):
+        with socket.create_connection(address(served.url)) as connection:
+            connection.settimeout(60)
+            connection.sendall(garbage)
+            answer = connection.recv(65536)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
     assert served.chat("hi").status_code == 200
 
 
@@ -208,21 +200,24 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(set(GARBAGE) - {"a redirect"}))
-def test_a_replica_that_sends_garbage_is_replaced_before_the_client_sees_any(
-    fleet: Any, raw_replica: Any, serve: Any, kind: str
+def test_replicas_that_send_garbage_are_replaced_before_the_client_sees_any(
+    fleet: Any, raw_replica: Any, serve: Any
 ) -> None:
     from semblend_dynamo.stub_replica import create_stub
 
-    good = serve(create_stub())
-    served = fleet(urls=[raw_replica(GARBAGE[kind]), good.url], policy="round_robin")
-    for _ in range(4):
+    kinds = sorted(set(GARBAGE) - {"a redirect"})
+    urls = [f"good={serve(create_stub()).url}", *(raw_replica(GARBAGE[kind]) for kind in kinds)]
+    served = fleet(urls=urls, policy="round_robin", breaker_failures=1000)
+    for _ in range(2 * len(urls)):
         answer = served.chat("hi")
         assert answer.status_code == 200
-        assert answer.headers["x-semblend-replica"] == "replica-1"
+        assert answer.headers["x-semblend-replica"] == "good"
+    failed = {each["name"]: each["failures"] for each in served.status()["replicas"] if each["name"] != "good"}
+    assert len(failed) == len(kinds)
+    assert all(failed.values())
 
 
-@pytest.mark.parametrize("kind", sorted(GARBAGE))
+@pytest.mark.parametrize("kind", ["no http", "no json", "cut body", "500", "a redirect"])
 def test_garbage_from_the_only_replica_is_a_502_that_quotes_none_of_it(fleet: Any, raw_replica: Any, kind: str) -> None:
     served = fleet(urls=[raw_replica(GARBAGE[kind])])
     answer = served.chat(SECRET)
@@ -244,12 +239,22 @@ def test_a_stream_that_opens_with_garbage_is_replaced(fleet: Any, raw_replica: A
 
 def test_a_stream_that_breaks_off_ends_with_an_error_event(fleet: Any, raw_replica: Any) -> None:
     """What has begun cannot begin anew elsewhere: the client is told, and never sees a clean end."""
-    cut = reply(
-        "HTTP/1.1 200 OK\ncontent-type: text/event-stream\ntransfer-encoding: chunked",
-        b'14\r\ndata: {"choices":[]}\n\r\n',
-    )
+    has_begun = threading.Event()
+
+    def cut(connection: socket.socket) -> None:
+        reply(
+            "HTTP/1.1 200 OK\ncontent-type: text/event-stream\ntransfer-encoding: chunked",
+            b'16\r\ndata: {"choices":[]}\n\n\r\n',
+        )(connection)
+        assert has_begun.wait(600)
+
     served = fleet(urls=[raw_replica(cut)])
-    text = served.chat("hi", stream=True).text
+    body = {"model": "stub", "prompt": "hi", "stream": True}
+    with served.client.stream("POST", "/v1/completions", json=body) as answer:
+        pieces = answer.iter_text()
+        text = next(pieces)
+        has_begun.set()
+        text += "".join(pieces)
     assert "[DONE]" not in text
     assert json.loads(text.strip().splitlines()[-1].removeprefix("data: "))["error"]["code"] == "broke_off"
     assert "semblend_router_broke_off_total 1.0" in served.client.get("/metrics").text
@@ -275,7 +280,7 @@ def test_a_stream_that_stalls_is_ended(fleet: Any, raw_replica: Any) -> None:
     def stall(connection: socket.socket) -> None:
         reply(
             "HTTP/1.1 200 OK\ncontent-type: text/event-stream\ntransfer-encoding: chunked",
-            b'14\r\ndata: {"choices":[]}\n\r\n',
+            b'16\r\ndata: {"choices":[]}\n\n\r\n',
         )(connection)
         hang(connection)
 

@@ -57,6 +57,7 @@ def serve(app: Any, host: str, port: int) -> None:
         port=port,
         http=PatientProtocol,
         access_log=False,
+        server_header=False,
         log_level="info",
         timeout_graceful_shutdown=30,
     )

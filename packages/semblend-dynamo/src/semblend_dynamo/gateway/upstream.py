@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
-import httpx
+import aiohttp
+from multidict import CIMultiDict
 
 from semblend_dynamo.gateway.headers import RawHeaders, header
 
@@ -73,19 +74,18 @@ class Answer:
     """``first`` is all there is."""
     is_stream: bool
     """Server-sent events."""
-    _response: httpx.Response
-    _pieces: AsyncIterator[bytes] = field(repr=False)
-    _stall_s: float = 60.0
+    _response: aiohttp.ClientResponse
+    _stall_s: float
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """What follows ``first``. BrokeOffError where it ends too early or stalls."""
+        """What follows ``first``, as much at a time as has come. BrokeOffError where it ends too early or stalls."""
         while not self.complete:
             try:
                 async with asyncio.timeout(self._stall_s):
-                    piece = await anext(self._pieces, None)
-            except (httpx.HTTPError, httpx.StreamError, TimeoutError):
+                    piece = await self._response.content.readany()
+            except (aiohttp.ClientError, TimeoutError, OSError):
                 raise BrokeOffError from None
-            if piece is None:
+            if not piece:
                 return
             yield piece
 
@@ -95,58 +95,80 @@ class Answer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._response.aclose()
+        # A connection whose answer was read to its end is back in the pool already; any other is of no more use.
+        self._response.close()
 
 
-async def attempt(
-    client: httpx.AsyncClient,
-    url: str,
-    headers: RawHeaders,
-    body: bytes,
-    limits: Limits,
-    *,
-    wants_stream: bool,
-    judged: bool = True,
-) -> Answer:
-    """Ask ``url``. AttemptFailedError: it gave no answer that a client should see, and another may be asked.
+class Upstream:
+    """Connections to servers, kept and used again. Made outside of a loop, it belongs to the first that uses it."""
 
-    Without ``judged`` any answer is one, whatever its status and its content.
-    """
-    timeout = httpx.Timeout(connect=limits.connect_s, read=None, write=limits.stall_s, pool=limits.connect_s)
-    response: httpx.Response | None = None
-    try:
-        async with asyncio.timeout(limits.first_byte_s):
-            request = client.build_request("POST", url, headers=list(headers), content=body, timeout=timeout)
-            response = await client.send(request, stream=True)
-            return await _begun(response, limits, wants_stream, judged)
-    except BaseException as error:
-        if response is not None:
-            await response.aclose()
-        if isinstance(error, TimeoutError):
-            raise AttemptFailedError(Failure.TIMEOUT) from None
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-            raise AttemptFailedError(Failure.CONNECT) from None
-        if isinstance(error, httpx.HTTPError | httpx.StreamError | httpx.InvalidURL):
-            raise AttemptFailedError(Failure.BROKEN) from None
-        raise
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._session: aiohttp.ClientSession | None = None
 
+    async def attempt(
+        self, url: str, headers: RawHeaders, body: bytes, *, wants_stream: bool, judged: bool = True
+    ) -> Answer:
+        """Ask ``url``. AttemptFailedError: it gave no answer that a client should see, and another may be asked.
 
-async def _begun(response: httpx.Response, limits: Limits, wants_stream: bool, judged: bool) -> Answer:
-    failure = _FAILED_STATUS.get(response.status_code)
-    if judged and failure is not None:
-        raise AttemptFailedError(failure, response.status_code)
-    raw = response.headers.raw
-    is_stream = header(raw, b"content-type").startswith("text/event-stream")
-    pieces = response.aiter_raw()
-    first, complete = b"", False
-    # A stream goes on with its first piece; anything else is waited for, as far as it is not too long.
-    while not complete and (len(first) < WHOLE_ANSWER if not is_stream else not first):
-        piece = await anext(pieces, None)
-        complete = piece is None
-        first += piece or b""
-    if judged and response.status_code == 200 and not _is_an_answer(first, complete, is_stream, wants_stream):
-        raise AttemptFailedError(Failure.GARBAGE)
-    return Answer(response.status_code, raw, first, complete, is_stream, response, pieces, limits.stall_s)
+        Without ``judged`` any answer is one, whatever its status and its content.
+        """
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout(self._limits.first_byte_s):
+                response = await self._ask(url, headers, body)
+                return await self._begun(response, wants_stream, judged)
+        except BaseException as error:
+            if response is not None:
+                response.close()
+            if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+                raise AttemptFailedError(Failure.CONNECT) from None
+            if isinstance(error, TimeoutError):
+                raise AttemptFailedError(Failure.TIMEOUT) from None
+            if isinstance(error, aiohttp.ClientError | OSError | ValueError):
+                raise AttemptFailedError(Failure.BROKEN) from None
+            raise
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, url: str, headers: RawHeaders, body: bytes) -> aiohttp.ClientResponse:
+        if self._session is None:
+            self._session = self._open()
+        sent = CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers)
+        try:
+            return await self._session.post(url, headers=sent, data=body, allow_redirects=False)
+        except aiohttp.ServerDisconnectedError:
+            # A kept connection may have been closed at the other end in this very moment: once more, by a new one.
+            return await self._session.post(url, headers=sent, data=body, allow_redirects=False)
+
+    def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            # No limit beside the admission's: it would only be a second queue that nobody sees.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("user-agent", "accept", "accept-encoding"),
+            trust_env=False,
+        )
+
+    async def _begun(self, response: aiohttp.ClientResponse, wants_stream: bool, judged: bool) -> Answer:
+        failure = _FAILED_STATUS.get(response.status)
+        if judged and failure is not None:
+            raise AttemptFailedError(failure, response.status)
+        raw = response.raw_headers
+        is_stream = header(raw, b"content-type").startswith("text/event-stream")
+        first, complete = b"", False
+        # A stream goes on with its first piece; anything else is waited for, as far as it is not too long.
+        while not complete and (len(first) < WHOLE_ANSWER if not is_stream else not first):
+            piece = await response.content.readany()
+            complete = not piece
+            first += piece
+        if judged and response.status == 200 and not _is_an_answer(first, complete, is_stream, wants_stream):
+            raise AttemptFailedError(Failure.GARBAGE)
+        return Answer(response.status, raw, first, complete, is_stream, response, self._limits.stall_s)
 
 
 def _is_an_answer(first: bytes, complete: bool, is_stream: bool, wants_stream: bool) -> bool:

@@ -34,7 +34,7 @@ from semblend_dynamo.gateway.leaving import UntilClientLeaves
 from semblend_dynamo.gateway.replica_address import checked_address
 from semblend_dynamo.gateway.secret_file import ConfigurationError, read_secret
 from semblend_dynamo.gateway.serving import serve
-from semblend_dynamo.gateway.upstream import AttemptFailedError, Failure, Limits, attempt
+from semblend_dynamo.gateway.upstream import AttemptFailedError, Failure, Limits, Upstream
 from semblend_dynamo.proxy.settings import ProxySettings
 from semblend_dynamo.proxy.traces import Traced, TraceWriter
 
@@ -42,6 +42,7 @@ _BODY_TIMEOUT_S = 30.0
 _BODIES = 16
 """Bodies of the largest size that are held at once."""
 _CONNECT_S = 5.0
+_MODELS_TIMEOUT_S = 10.0
 
 
 class ProxyMetrics:
@@ -56,13 +57,12 @@ class ProxyMetrics:
 class ProxyService:
     """An ASGI application for ``/v1/chat/completions`` and ``/v1/completions``."""
 
-    def __init__(self, settings: ProxySettings, upstream: str, client: httpx.AsyncClient, traces: TraceWriter) -> None:
+    def __init__(self, settings: ProxySettings, address: str, upstream: Upstream, traces: TraceWriter) -> None:
+        self._address = address
         self._upstream = upstream
-        self._client = client
         self._traces = traces
         self._timeout_s = settings.timeout_s
         self._bodies = BodyReader(settings.max_body, _BODY_TIMEOUT_S, BodyMemory(_BODIES * settings.max_body))
-        self._limits = Limits(_CONNECT_S, settings.timeout_s, settings.timeout_s)
         self.metrics = ProxyMetrics()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,12 +86,10 @@ class ProxyService:
                 fields = parse_object(body)
                 async with UntilClientLeaves(receive):
                     headers = to_replica(scope["headers"])
-                    url, stream = self._upstream + scope["path"], fields.get("stream") is True
-                    begun = await attempt(
-                        self._client, url, headers, body, self._limits, wants_stream=stream, judged=False
-                    )
+                    url, stream = self._address + scope["path"], fields.get("stream") is True
+                    begun = await self._upstream.attempt(url, headers, body, wants_stream=stream, judged=False)
                     async with begun as answer:
-                        told = await pass_on(answer, watched_send, own, self._limits.stall_s)
+                        told = await pass_on(answer, watched_send, own, self._timeout_s)
         except ClientLeftError:
             pass
         except Refusal as refusal:
@@ -129,7 +127,7 @@ def create_app(settings: ProxySettings) -> FastAPI:
     named = settings.variable("upstream")
     if not settings.upstream:
         raise ConfigurationError(f"there is no server behind the proxy: set {named}=http://host:port")
-    upstream = checked_address(settings.upstream, named)
+    address = checked_address(settings.upstream, named)
     key = settings.hash_key_file
     secret = read_secret(key, settings.variable("hash_key_file")) if key else ""
     try:
@@ -139,14 +137,15 @@ def create_app(settings: ProxySettings) -> FastAPI:
     except OSError as error:
         what = f"{settings.variable('trace_dir')}={settings.trace_dir!r}"
         raise ConfigurationError(f"{what}: no trace can be written there ({type(error).__name__})") from None
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=512, keepalive_expiry=30)
-    client = httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False, trust_env=False)
-    service = ProxyService(settings, upstream, client, traces)
+    upstream = Upstream(Limits(_CONNECT_S, settings.timeout_s, settings.timeout_s))
+    asking = httpx.AsyncClient(timeout=_MODELS_TIMEOUT_S, follow_redirects=False, trust_env=False)
+    service = ProxyService(settings, address, upstream, traces)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await client.aclose()
+        await upstream.close()
+        await asking.aclose()
         traces.close()
 
     app = FastAPI(title="semblend-proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -165,7 +164,7 @@ def create_app(settings: ProxySettings) -> FastAPI:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         try:
-            answer = await client.get(f"{upstream}/v1/models", headers=to_replica(request.scope["headers"]), timeout=10)
+            answer = await asking.get(f"{address}/v1/models", headers=to_replica(request.scope["headers"]))
         except httpx.HTTPError:
             refusal = Refusal(502, "upstream", "the server behind the proxy gave no answer")
             return Response(refusal.body(), refusal.status, media_type="application/json")

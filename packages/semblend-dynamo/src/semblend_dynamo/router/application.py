@@ -58,7 +58,7 @@ def create_app(router: Router) -> FastAPI:
         headers = to_replica(request.scope["headers"])
         try:
             url = f"{router.backend.a_url()}/v1/models"
-            answer = await router.client.get(url, headers=headers, timeout=_MODELS_TIMEOUT_S)
+            answer = await router.prober.get(url, headers=headers, timeout=_MODELS_TIMEOUT_S)
         except httpx.HTTPError:
             return _refused(Refusal(502, "no_answer", "no replica gave an answer"))
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from semblend_dynamo.gateway.bodies import BodyMemory, BodyReader
 from semblend_dynamo.gateway.identity import Salting
 from semblend_dynamo.gateway.replica_address import checked_address
 from semblend_dynamo.gateway.secret_file import ConfigurationError, read_secret
-from semblend_dynamo.gateway.upstream import Limits
+from semblend_dynamo.gateway.upstream import Limits, Upstream
 from semblend_dynamo.placement import PlacementSettings
 from semblend_dynamo.router.admission import Admission
 from semblend_dynamo.router.asked import Reading, open_tokenizer, weights_in
@@ -50,7 +49,7 @@ class Router:
     bodies: BodyMemory
     decisions: DecisionLog
     metrics: RouterMetrics
-    client: httpx.AsyncClient
+    upstream: Upstream
     prober: httpx.AsyncClient
     operator_token: str = ""
 
@@ -68,9 +67,8 @@ class Router:
 
     async def close(self) -> None:
         self.service.close()
-        for each in (self.client, self.prober):
-            with contextlib.suppress(httpx.HTTPError):
-                await each.aclose()
+        await self.upstream.close()
+        await self.prober.aclose()
         self.policy.close()
 
 
@@ -83,9 +81,7 @@ def build_router(
     backend = _backend(settings)
     policy = _policy(settings, core, placement, reading)
     salting = _salting(settings)
-    # No pool limit beside the admission's: it would only be a second queue that nobody sees.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=512, keepalive_expiry=30)
-    client = httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False, trust_env=False)
+    upstream = Upstream(Limits(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.stall_timeout_s))
     prober = httpx.AsyncClient(timeout=_PROBE_TIMEOUT_S, follow_redirects=False, trust_env=False)
 
     def room() -> int:
@@ -107,13 +103,13 @@ def build_router(
     service = CompletionService(
         backend=backend,
         policy=policy,
-        client=client,
+        upstream=upstream,
         bodies=BodyReader(settings.max_body, settings.body_timeout_s, bodies),
         admission=admission,
         sessions=sessions,
         salting=salting,
         reading=reading,
-        limits=Limits(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.stall_timeout_s),
+        stall_s=settings.stall_timeout_s,
         timeout_s=settings.timeout_s,
         replica_in_flight=settings.replica_in_flight,
         tenant_header=settings.tenant_header,
@@ -132,7 +128,7 @@ def build_router(
         bodies=bodies,
         decisions=decisions,
         metrics=metrics,
-        client=client,
+        upstream=upstream,
         prober=prober,
         operator_token=read_secret(token, settings.variable("operator_token_file")) if token else "",
     )

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
 from semblend_core import tenant_of_salt
 from semblend_dynamo.gateway.answering import Told, pass_on, refuse
 from semblend_dynamo.gateway.bodies import BodyReader, ClientLeftError, Receive, Scope, Send, parse_object
@@ -19,7 +17,7 @@ from semblend_dynamo.gateway.errors import Refusal
 from semblend_dynamo.gateway.headers import RawHeaders, to_replica
 from semblend_dynamo.gateway.identity import Caller, Salting, caller_of
 from semblend_dynamo.gateway.leaving import UntilClientLeaves
-from semblend_dynamo.gateway.upstream import Answer, AttemptFailedError, Failure, Limits, attempt
+from semblend_dynamo.gateway.upstream import Answer, AttemptFailedError, Failure, Upstream
 from semblend_dynamo.router.admission import Admission
 from semblend_dynamo.router.asked import Asked, Reading
 from semblend_dynamo.router.backends import Backend, Target
@@ -64,13 +62,13 @@ class CompletionService:
         *,
         backend: Backend,
         policy: Policy,
-        client: httpx.AsyncClient,
+        upstream: Upstream,
         bodies: BodyReader,
         admission: Admission,
         sessions: Sessions,
         salting: Salting,
         reading: Reading,
-        limits: Limits,
+        stall_s: float,
         timeout_s: float,
         replica_in_flight: int,
         tenant_header: str,
@@ -80,13 +78,13 @@ class CompletionService:
     ) -> None:
         self._backend = backend
         self._policy = policy
-        self._client = client
+        self._upstream = upstream
         self._bodies = bodies
         self._admission = admission
         self._sessions = sessions
         self._salting = salting
         self._reading = reading
-        self._limits = limits
+        self._stall_s = stall_s
         self._timeout_s = timeout_s
         self._replica_in_flight = replica_in_flight
         self._tenant_header = tenant_header
@@ -230,7 +228,7 @@ class CompletionService:
             try:
                 headers = to_replica(scope["headers"], target.headers)
                 url = target.url + scope["path"]
-                answer = await attempt(self._client, url, headers, body, self._limits, wants_stream=wants_stream)
+                answer = await self._upstream.attempt(url, headers, body, wants_stream=wants_stream)
             except AttemptFailedError as error:
                 counted.end()
                 self._backend.failed(target, error)
@@ -268,7 +266,7 @@ class CompletionService:
                     if answer.status == 200:
                         self._learn(asked, choice, served.replica)
                 self._metrics.first_byte.observe(time.perf_counter() - course.started)
-                told = await pass_on(answer, send, self._route(course), self._limits.stall_s)
+                told = await pass_on(answer, send, self._route(course), self._stall_s)
         finally:
             counted.end()
             if told is not None:
