@@ -155,7 +155,6 @@ class SchedulerSide:
         """The request is over, in whatever state. Its blocks may be another's in the next step."""
         with self.turn:
             request_id = str(request.request_id)
-            self.requests.end_refused(request_id)
             life = self.requests.get(request_id)
             if life is not None:
                 self._end(life)
@@ -225,6 +224,7 @@ class SchedulerSide:
         life = self.follow(request)
         if isinstance(life, DeclineReason):
             self.requests.refuse(request_id, life)
+            self.requests.end_refused(request_id)  # The engine asks once, and may not tell of its end.
             return None
         self.keeper.meet(life.namespace)
         self.requests.add(life)
