@@ -22,6 +22,26 @@ def test_help_says_what_it_changes_and_that_it_was_never_run(capsys: pytest.Capt
         assert word in said
 
 
+@pytest.fixture(autouse=True)
+def _without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.startswith("SEMBLEND_"):
+            monkeypatch.delenv(name)
+
+
+def test_settings_reach_the_engines_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "extra.yaml"
+    given.write_text("env_overrides:\n  SEMBLEND_CAPTURE: hinted\n  OTHER: '1'\n")
+    monkeypatch.setenv("SEMBLEND_CAPTURE", "all")
+    monkeypatch.setenv("SEMBLEND_SHARING", "all")
+    monkeypatch.setenv("SOME_SECRET", "x")
+    launcher.main(["--config", str(given), "--print-config"])
+    told = yaml.safe_load(capsys.readouterr().out)["env_overrides"]
+    assert told == {"SEMBLEND_CAPTURE": "hinted", "SEMBLEND_SHARING": "all", "OTHER": "1"}
+
+
 def test_the_configuration_is_completed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = tmp_path / "extra.yaml"
     given.write_text("kv_cache_config:\n  max_tokens: 1000\nmax_batch_size: 8\n")

@@ -24,6 +24,7 @@ What it changes in the configuration:
   kv_connector_config                     SemBlend's connector
   kv_cache_config.enable_block_reuse      true: without it TensorRT-LLM ignores what a connector promises
   kv_cache_config.enable_partial_reuse    false: nothing can be loaded behind a part of a block
+  env_overrides                           your SEMBLEND_* variables, which would not reach the engine otherwise
 
 A file that you give with --config is read first, and only completed. What contradicts the above is an error.
 SemBlend itself is configured by SEMBLEND_* and SEMBLEND_TRTLLM_* variables: see docs/settings.md.
@@ -67,7 +68,8 @@ def completed(config: str | None, *, kv_events: bool) -> str:
     if not isinstance(options, dict):
         raise SystemExit(f"semblend-trtllm: --config {config} holds no mapping of options")
     try:
-        return str(yaml.safe_dump(with_semblend(options, kv_events=kv_events), sort_keys=False))
+        made = with_semblend(options, kv_events=kv_events, environment=os.environ)
+        return str(yaml.safe_dump(made, sort_keys=False))
     except PresetError as error:
         raise SystemExit(f"semblend-trtllm: {error}") from None
 

@@ -26,8 +26,14 @@ def kv_connector_config() -> Any:
     return arguments.KvCacheConnectorConfig(**CONNECTOR)
 
 
-def with_semblend(options: Mapping[str, Any], *, kv_events: bool = False) -> dict[str, Any]:
-    """``options`` of ``trtllm-serve --config`` with SemBlend switched on. PresetError where they contradict that."""
+def with_semblend(
+    options: Mapping[str, Any], *, kv_events: bool = False, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """``options`` of ``trtllm-serve --config`` with SemBlend switched on. PresetError where they contradict that.
+
+    ``environment``: whose ``SEMBLEND_*`` variables are handed on to the engine's processes. By itself TensorRT-LLM only
+    hands on its own.
+    """
     given = options.get("kv_connector_config")
     if given is not None and dict(given) != CONNECTOR:
         raise PresetError(f"kv_connector_config names another connector ({dict(given)}): leave it out")
@@ -51,4 +57,8 @@ def with_semblend(options: Mapping[str, Any], *, kv_events: bool = False) -> dic
     cache |= {"enable_block_reuse": True, "enable_partial_reuse": False}
     if kv_events:
         cache.setdefault("event_buffer_max_size", EVENTS)
-    return {**options, "kv_cache_config": cache, "kv_connector_config": dict(CONNECTOR)}
+    completed = {**options, "kv_cache_config": cache, "kv_connector_config": dict(CONNECTOR)}
+    ours = {name: value for name, value in (environment or {}).items() if name.startswith("SEMBLEND_")}
+    if ours:
+        completed["env_overrides"] = {**ours, **(options.get("env_overrides") or {})}
+    return completed
