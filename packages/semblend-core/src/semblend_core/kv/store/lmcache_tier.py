@@ -16,7 +16,7 @@ from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors, TokenRange, lay
 from semblend_core.kv.store.lmcache_catalogue import LmcacheCatalogue, listed
 from semblend_core.kv.store.lmcache_client import LmcacheClient, LmcacheKey
 from semblend_core.kv.store.lmcache_engine import find_lmcache
-from semblend_core.kv.store.lmcache_rows import pack, row_bytes, unpack
+from semblend_core.kv.store.lmcache_rows import TAIL_BYTES, pack, row_bytes, unpack
 from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
 from semblend_core.kv.store.side_stream import SideStream, wait
 from semblend_core.kv.store.tier import Source, StorageTier
@@ -169,12 +169,19 @@ class LmcacheTier(StorageTier):
         if self._catalogue is not None:
             self._catalogue.remove(storage.metadata)
 
+    def prepare(self, token_bytes: int) -> None:
+        """Open LMCache for donors of so many bytes a token."""
+        self._open_for(token_bytes + TAIL_BYTES)
+
     def _open(self, spec: KvSpec) -> LmcacheClient:
-        """Made for the first donor: only then is it known how long a row is."""
+        return self._open_for(row_bytes(spec))
+
+    def _open_for(self, row_size: int) -> LmcacheClient:
+        """LMCache must know how long a row is."""
         with self._opening:
             if self._client is None:
-                self._client = LmcacheClient(self._url, self._local_bytes, row_bytes(spec))
-                self._row_bytes = row_bytes(spec)
+                self._client = LmcacheClient(self._url, self._local_bytes, row_size)
+                self._row_bytes = row_size
             return self._client
 
 
