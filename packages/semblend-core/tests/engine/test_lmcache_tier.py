@@ -28,6 +28,17 @@ def test_every_type_is_bit_exact(open_store: OpenStore, dtype: torch.dtype, valu
     store.check_integrity()
 
 
+def test_lmcache_may_be_opened_before_the_first_donor(open_store: OpenStore) -> None:
+    store, kv = open_store(), make_kv()
+    store.prepare(kv.nbytes // kv.tokens)
+    assert store.flush()
+    opened = store._lmcache._client  # type: ignore[union-attr]
+    assert opened is not None
+    keep(store, "d", kv)
+    assert same_bytes(load(store, "d", [(0, 700)])[0], kv)
+    assert store._lmcache._client is opened  # type: ignore[union-attr]
+
+
 def test_ranges_over_the_ends_of_chunks_come_one_by_one(open_store: OpenStore) -> None:
     store, kv = open_store(), make_kv()
     keep(store, "d", kv)

@@ -19,12 +19,12 @@ from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine
 CHUNK_TOKENS = 256
 """Tokens that lie under one key of LMCache's."""
 _MARK = b"SBK1"
-_TAIL = 8
+TAIL_BYTES = 8
 """Bytes behind each row. Those of a chunk's last row hold the mark and the checksum, the others nothing."""
 
 
 def row_bytes(spec: KvSpec) -> int:
-    return spec.layers * sum(spec.row_bytes) + _TAIL
+    return spec.layers * sum(spec.row_bytes) + TAIL_BYTES
 
 
 def pack(spec: KvSpec, layers: Sequence[LayerTensors]) -> Tensor:
@@ -54,11 +54,11 @@ def unpack(rows: Tensor, spec: KvSpec, layers: Sequence[LayerTensors], first: in
 def seal(chunk: Tensor) -> None:
     """Write the checksum of a chunk's rows behind them."""
     content = raw_bytes(chunk)
-    content[-_TAIL:] = _MARK + zlib.crc32(content[:-_TAIL]).to_bytes(4, "big")
+    content[-TAIL_BYTES:] = _MARK + zlib.crc32(content[:-TAIL_BYTES]).to_bytes(4, "big")
 
 
 def check(chunk: Tensor) -> None:
     """CorruptDonorError unless the rows are the ones that were sealed."""
     content = raw_bytes(chunk)
-    if bytes(content[-_TAIL:]) != _MARK + zlib.crc32(content[:-_TAIL]).to_bytes(4, "big"):
+    if bytes(content[-TAIL_BYTES:]) != _MARK + zlib.crc32(content[:-TAIL_BYTES]).to_bytes(4, "big"):
         raise CorruptDonorError(Quarantine.CHECKSUM, "what LMCache holds is not what was stored")

@@ -14,8 +14,9 @@ from semblend_core.contract import TenantReport, TokenIds, tenant_of
 from semblend_core.kv.store.donor_file import DonorMetadata
 from semblend_core.kv.store.kv_spec import KvSpec, LayerTensors, TokenRange, layers_of
 from semblend_core.kv.store.lmcache_catalogue import LmcacheCatalogue, listed
-from semblend_core.kv.store.lmcache_client import LmcacheClient, LmcacheKey, find_lmcache
-from semblend_core.kv.store.lmcache_rows import pack, row_bytes, unpack
+from semblend_core.kv.store.lmcache_client import LmcacheClient, LmcacheKey
+from semblend_core.kv.store.lmcache_engine import find_lmcache
+from semblend_core.kv.store.lmcache_rows import TAIL_BYTES, pack, row_bytes, unpack
 from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
 from semblend_core.kv.store.side_stream import SideStream, wait
 from semblend_core.kv.store.tier import Source, StorageTier
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 STAGING_BYTES = 1024**3
 """Memory that LMCache takes here where the donors lie on a server: what is on its way, and what was used last."""
+
+MOST_UNDELETED = 4096
+"""Donors remembered to be deleted later. Beyond that a purge needs the list."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,12 +72,19 @@ class LmcacheTier(StorageTier):
                 source.fill(layers, self._side)
                 wait(self._side.mark())
             rows = pack(source.spec, layers)
-        self._open(source.spec).store(storage.key, rows)
+        name = storage.metadata.stem
         if self._catalogue is not None:
-            try:
+            try:  # Before it is stored: whatever becomes of this process, a purge finds it.
                 self._catalogue.add(storage.metadata)
-            except OSError as error:  # It can be used here all the same.
-                logger.warning("SemBlend could not list a donor in %s: %s", self._catalogue.root, error)
+            except OSError as error:
+                raise StoreFaultError(StoreDecline.LMCACHE_ERROR, f"it could not be listed: {error}") from error
+        try:
+            self._open(source.spec).store(storage.key, rows)
+        except StoreFaultError:
+            self._must_delete(storage)  # A part of it may have come there.
+            raise
+        self._undeleted.pop(name, None)
+        self._delete_overdue()
         return storage
 
     def read(
@@ -136,9 +147,19 @@ class LmcacheTier(StorageTier):
         if self._client is not None:
             self._client.close()
 
+    def _must_delete(self, storage: LmcacheStorage) -> None:
+        self._undeleted[storage.metadata.stem] = storage
+        while len(self._undeleted) > MOST_UNDELETED:
+            self._undeleted.pop(next(iter(self._undeleted)), None)
+
+    def _delete_overdue(self) -> None:
+        """A few of what could not be deleted while the server was gone."""
+        for storage in list(self._undeleted.values())[:4]:
+            self._delete(storage)
+
     def _delete(self, storage: LmcacheStorage) -> None:
         name = storage.metadata.stem
-        self._undeleted[name] = storage
+        self._must_delete(storage)
         try:
             self._open(storage.metadata.spec).remove(storage.key)
         except Exception as error:  # The catalogue goes on listing it, so that a later purge finds it.
@@ -148,12 +169,19 @@ class LmcacheTier(StorageTier):
         if self._catalogue is not None:
             self._catalogue.remove(storage.metadata)
 
+    def prepare(self, token_bytes: int) -> None:
+        """Open LMCache for donors of so many bytes a token."""
+        self._open_for(token_bytes + TAIL_BYTES)
+
     def _open(self, spec: KvSpec) -> LmcacheClient:
-        """Made for the first donor: only then is it known how long a row is."""
+        return self._open_for(row_bytes(spec))
+
+    def _open_for(self, row_size: int) -> LmcacheClient:
+        """LMCache must know how long a row is."""
         with self._opening:
             if self._client is None:
-                self._client = LmcacheClient(self._url, self._local_bytes, row_bytes(spec))
-                self._row_bytes = row_bytes(spec)
+                self._client = LmcacheClient(self._url, self._local_bytes, row_size)
+                self._row_bytes = row_size
             return self._client
 
 

@@ -64,6 +64,7 @@ class WorkerSide:
         if refused:
             self._news.self_test[rank] = SelfTestResult.refused(refused)
         self._store = DonorStore(options, on_gone=self._donor_gone)
+        self._store.prepare(memory.token_bytes)
         self._fetched = FetchedAhead(self._store)
         if options.disk_path is not None or options.lmcache_path is not None:
             recover_in_background(self._store, self._recovered)
