@@ -81,6 +81,18 @@ class Namespace:
         object.__setattr__(sibling, "digest", sibling._compute_digest())
         return sibling
 
+    def for_tenant(self, salt_digest: str) -> Namespace:
+        """The same namespace as another tenant has it, of whose salt only the digest is known.
+
+        For what is told from process to process, where raw salts must not go.
+        """
+        if len(salt_digest) != len(_UNSALTED) or set(salt_digest) - set("0123456789abcdef"):
+            raise ValueError(f"salt_digest must be {len(_UNSALTED)} hexadecimal digits, got {salt_digest!r}")
+        sibling = object.__new__(Namespace)
+        sibling.__dict__.update(self.__dict__, salt_digest=salt_digest)
+        object.__setattr__(sibling, "digest", sibling._compute_digest())
+        return sibling
+
     def _compute_digest(self) -> str:
         identity = {name: value for name, value in self.__dict__.items() if name != "digest"}
         encoded = json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()

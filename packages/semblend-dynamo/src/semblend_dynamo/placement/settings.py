@@ -65,9 +65,10 @@ class PlacementSettings(DeclaredSettings):
     )
     likeness_wait_ms: float = setting(
         "placement",
-        0.0,
+        5.0,
         Number(0),
-        "How long a request without spans may wait for its likeness; 0: it takes what is there already.",
+        "How long a request without spans may wait for its likeness; one with spans never waits. 0: it takes what is "
+        "there already.",
         unit="ms",
     )
 
