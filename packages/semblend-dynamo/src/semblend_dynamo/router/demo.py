@@ -1,7 +1,7 @@
-"""``python -m semblend_dynamo.router.demo``: two stub replicas, each policy in turn, and a table of where requests went.
+"""``python -m semblend_dynamo.router.demo``: two stub replicas, each policy, and a table of where requests went.
 
-The stubs run no model. What they call cached are words of paragraphs that they have seen: the table shows placement, and
-is no measurement of reuse.
+The stubs run no model. What they call cached are words of paragraphs that they have seen: the table shows placement,
+and is no measurement of reuse.
 """
 
 from __future__ import annotations
