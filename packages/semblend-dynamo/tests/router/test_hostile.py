@@ -323,3 +323,38 @@ def test_many_at_once_and_some_of_them_bad(fleet: Any) -> None:
         thread.join()
     assert (results.count(200), results.count(400)) == (53, 27)
     wait_until(lambda: served.router.bodies.held == 0, "all bodies are given back", every_s=0.01)
+
+
+def test_one_id_for_many_requests_at_once_mixes_nothing_up(fleet: Any) -> None:
+    served = fleet(2)
+    served.behaviours[0].first_s = served.behaviours[1].first_s = 0.05
+    words = [" ".join(f"w{n}-{m}" for m in range(100)) for n in range(8)]
+    statuses: list[int] = []
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=served.url, timeout=60, trust_env=False) as own:
+            headers = {"x-request-id": "the-same", "x-tenant-id": "a"}
+            body = {"model": "stub", "prompt": words[number]}
+            statuses.extend(own.post("/v1/completions", json=body, headers=headers).status_code for _ in range(3))
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 24
+    assert "error" not in {each["reason"] for each in served.status()["decisions"]}
+    wait_until(lambda: served.status()["donors"] == 8, "all are remembered", every_s=0.01)
+    served.router.policy.check_integrity()
+
+
+def test_a_policy_that_fails_costs_no_request(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = fleet(2)
+
+    async def fail(*arguments: object) -> None:
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr(served.router.policy, "choose", fail)
+    answer = served.chat("hi")
+    assert answer.status_code == 200
+    assert answer.headers["x-semblend-routing-reason"] == "error"
