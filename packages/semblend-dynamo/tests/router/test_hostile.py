@@ -171,7 +171,7 @@ def test_a_client_that_leaves_takes_its_request_along(fleet: Any) -> None:
 def test_a_client_that_reads_nothing_is_left(fleet: Any) -> None:
     """Its answer is longer than all buffers between: the replica must not be held for it for ever."""
     served = fleet(1, stall_timeout_s=0.5)
-    served.behaviours[0].pieces = 300_000
+    served.behaviours[0].pieces = 150_000
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(address(served.url))
@@ -180,6 +180,7 @@ def test_a_client_that_reads_nothing_is_left(fleet: Any) -> None:
         connection.sendall(body)
         wait_until(lambda: served.status()["replicas"][0]["served"] == 1, "it has begun", every_s=0.01)
         wait_until(lambda: served.status()["under_way"] == 0, "the request is given up", every_s=0.05)
+    assert "semblend_router_clients_left_total 1.0" in served.client.get("/metrics").text
     served.behaviours[0].pieces = 3
     assert served.chat("hi").status_code == 200
 
