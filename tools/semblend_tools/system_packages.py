@@ -1,7 +1,8 @@
 """Programs that a package's tests use and pip cannot bring, such as a browser.
 
-A package names them, as Debian does, in its `[tool.semblend] test-system-packages`. Where we may, they are installed
-before its tests run; where we may not, the command to do so is shown, and the tests that need them are skipped.
+A package names them, as Debian does, in its `[tool.semblend] test-system-packages`; where the program has another name,
+it follows a colon (`etcd-server:etcd`). Where we may, they are installed before its tests run; where we may not, the
+command to do so is shown, and the tests that need them are skipped.
 """
 
 import os
@@ -15,16 +16,22 @@ from semblend_tools.progress import say, step
 
 def provide(clone: Clone, names: Sequence[str]) -> bool:
     """Make sure that the programs are there; False where some are not, which is said but is no failure."""
-    missing = [name for name in names if shutil.which(name) is None]
+    missing = _missing(names)
     if not missing:
         return True
     if may_install():
         with step(f"installing the system packages that the tests use: {' '.join(missing)}"):
             _install(clone, missing)
-        missing = [name for name in missing if shutil.which(name) is None]
+        missing = _missing(names)
     if missing:
         say(f"without {', '.join(missing)} the tests that need it are skipped. To run them: {install_command(missing)}")
     return not missing
+
+
+def _missing(names: Sequence[str]) -> list[str]:
+    """Debian packages whose program is not here."""
+    said = [name.partition(":") for name in names]
+    return [package for package, _, program in said if shutil.which(program or package) is None]
 
 
 def may_install() -> bool:

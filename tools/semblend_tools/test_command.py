@@ -126,17 +126,21 @@ def _engine_suites(clone: Clone, package: Package, packages: Sequence[Package], 
     owner = environment_owner(package, packages)
     if owner is None:
         return []
+    needed = package.test_system_packages
     releases = releases_of(owner)
     if owner is not package or not releases:
         # Another package's environment is tested in its own release only.
         own = releases[0] if releases else None
-        suite = Suite(package.name, engine_of(clone, owner, own), (package.engine_tests,))
+        suite = Suite(package.name, engine_of(clone, owner, own), (package.engine_tests,), system_packages=needed)
         return [suite] if choice.release in (None, OWN, own and own.version) else []
     if choice.release not in (None, OWN):
         releases = [release for release in releases if release.version == choice.release]
     elif choice.release == OWN or not choice.everything:
         releases = releases[:1]
-    return [Suite(package.name, engine_of(clone, owner, release), release.tests) for release in releases]
+    return [
+        Suite(package.name, engine_of(clone, owner, release), release.tests, system_packages=needed)
+        for release in releases
+    ]
 
 
 def _lint_job(clone: Clone) -> Job[Result]:

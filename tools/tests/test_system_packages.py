@@ -51,6 +51,14 @@ def test_what_is_missing_is_installed_by_root_and_said(workspace: Any, apt: Apt,
     assert f"installing the system packages that the tests use: {PROGRAM}" in capfd.readouterr().out
 
 
+def test_a_program_may_have_another_name_than_its_package(workspace: Any, apt: Apt) -> None:
+    apt.put(brings=True)
+    assert provide(workspace.clone, ["shell-of-debian:sh"]) is True
+    assert apt.calls == []
+    assert provide(workspace.clone, [f"package-of-it:{PROGRAM}"]) is True
+    assert apt.calls[-1].endswith(" package-of-it")
+
+
 def test_what_is_there_is_left_alone(workspace: Any, apt: Apt, capfd: Any) -> None:
     apt.put(brings=False)
     assert provide(workspace.clone, ["sh"]) is True

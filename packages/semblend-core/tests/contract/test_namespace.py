@@ -105,6 +105,19 @@ def test_extras_may_come_in_any_order() -> None:
     assert build(extras=[("b", "2"), ("a", "1")]).extras == (("a", "1"), ("b", "2"))
 
 
+def test_another_tenants_namespace_needs_only_the_digest_of_its_salt() -> None:
+    theirs = build(salt="theirs")
+    assert build(salt="ours").for_tenant(theirs.salt_digest) == theirs
+    assert build(salt="ours").for_tenant(theirs.salt_digest).digest == theirs.digest
+    assert build(salt="ours").for_tenant(build(salt=None).salt_digest) == build(salt=None)
+
+
+@pytest.mark.parametrize("digest", ["", "theirs", "0" * 15, "G" * 16])
+def test_a_tenant_is_named_by_sixteen_digits(digest: str) -> None:
+    with pytest.raises(ValueError, match="16 hexadecimal digits"):
+        build().for_tenant(digest)
+
+
 @pytest.mark.parametrize("rank", range(4))
 def test_another_ranks_namespace_is_the_one_built_with_that_rank(rank: int) -> None:
     assert build().for_rank(rank) == build(tensor_parallel_rank=rank)

@@ -95,6 +95,15 @@ def test_what_shows_itself_is_believed(
     assert classify_text(text, otherwise) == expected
 
 
+def test_every_legal_term_has_its_stem() -> None:
+    """The quick search must not miss what the slower one would find."""
+    from semblend_core.prompts.classifying import _LEGAL_STEMS, _LEGAL_WORDS
+
+    terms = [term.replace("\\w+", "x") for term in _LEGAL_WORDS.pattern[len("\\b(?:") :].split("|")]
+    assert len(terms) > 20
+    assert [term for term in terms if not any(stem in term.lower() for stem in _LEGAL_STEMS)] == []
+
+
 def test_legal_evidence_is_retrieved_context_of_a_kind() -> None:
     labelled, shown = segment_text(f"EVIDENCE: a letter\nCONTEXT: {CONTRACT}")
     assert (labelled.type, labelled.kind) == (BlockType.RETRIEVED_CONTEXT, BlockKind.LEGAL_EVIDENCE)

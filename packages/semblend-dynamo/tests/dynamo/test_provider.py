@@ -41,7 +41,7 @@ def test_of_two_donors_the_one_that_holds_more_is_named(provider: SemBlendKvCach
         await provider.register_donor("more", DOCUMENT)
         await provider.register_donor("less", rest)
         match = await provider.find_semantic_match([*rest, *DOCUMENT])
-        assert match is not None
+        assert match is not None, provider._book.provider.stats()
         assert match.donor_id == "more"
 
     asyncio.run(scenario())

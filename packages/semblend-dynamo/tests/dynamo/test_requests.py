@@ -9,6 +9,7 @@ from semblend_dynamo.dynamo.arguments import parse
 from semblend_dynamo.dynamo.continuing import Progress
 from semblend_dynamo.dynamo.requests import RequestReader
 from semblend_dynamo.dynamo.taints import Taints
+from semblend_dynamo.dynamo.versions import why_unsure
 
 READER = RequestReader("model", 16)
 GIVEN = ["--endpoint", "dyn://w.backend.generate", "--model-path", "m", "--model-name", "n", "--block-size", "16"]
@@ -102,3 +103,8 @@ def test_a_worker_is_preferred_by_a_taint_that_no_other_has() -> None:
     }
     taints = Taints(lambda: cards)
     assert [taints.of(number) for number in (1, 2, 3, 4)] == ["host/a", None, None, None]
+
+
+def test_another_dynamo_is_named_at_the_start() -> None:
+    assert why_unsure("1.6.1") is None
+    assert "9.9.9 is tried at your own risk" in (why_unsure("9.9.9") or "")

@@ -18,10 +18,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """A router with these variables in front of three telling workers."""
     with ExitStack() as stack:
 
-        def starting(*, workers: dict[str, str] | None = None, **environment: str) -> tuple[Router, Frontend]:
+        def starting(
+            *options: str, workers: dict[str, str] | None = None, **environment: str
+        ) -> tuple[Router, Frontend]:
             fleet = stack.enter_context(fleet_with_files(tmp_path))
             fleet.start_telling_workers(*NAMES, **(workers or {}))
-            router = fleet.start_router(**environment)
+            router = fleet.start_router("router", *options, **environment)
             frontend = fleet.start_frontend("front", "round-robin")
             until_all_are_heard_of(fleet, frontend)
             return router, frontend
@@ -101,6 +103,15 @@ def test_too_little_that_is_held_is_left_to_dynamo(start: Start) -> None:
     answer = frontend.ask(other_frame(0, text))
     assert answer.semblend is not None
     assert (answer.semblend["outcome"], answer.semblend["reason"]) == ("native", "too_little")
+
+
+def test_workers_without_kv_events_are_seen_by_where_requests_went(start: Start) -> None:
+    """Dynamo's index then remembers its own routing."""
+    router, frontend = start("--kv-router-config", '{"use_kv_events": false}', workers={"TELLING_BLOCKS": "0"})
+    texts = documents(6, seed=8)
+    homes = homes_of(router, frontend, texts)
+    assert len(set(homes)) > 1
+    assert [who(frontend.ask(other_frame(number, text))) for number, text in enumerate(texts)] == homes
 
 
 def test_a_preference_moves_requests_and_names_no_worker(start: Start) -> None:

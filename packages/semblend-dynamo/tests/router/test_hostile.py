@@ -171,7 +171,7 @@ def test_a_client_that_leaves_takes_its_request_along(fleet: Any) -> None:
 def test_a_client_that_reads_nothing_is_left(fleet: Any) -> None:
     """Its answer is longer than all buffers between: the replica must not be held for it for ever."""
     served = fleet(1, stall_timeout_s=0.5)
-    served.behaviours[0].pieces = 300_000
+    served.behaviours[0].pieces = 150_000
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(address(served.url))
@@ -180,6 +180,7 @@ def test_a_client_that_reads_nothing_is_left(fleet: Any) -> None:
         connection.sendall(body)
         wait_until(lambda: served.status()["replicas"][0]["served"] == 1, "it has begun", every_s=0.01)
         wait_until(lambda: served.status()["under_way"] == 0, "the request is given up", every_s=0.05)
+    assert "semblend_router_clients_left_total 1.0" in served.client.get("/metrics").text
     served.behaviours[0].pieces = 3
     assert served.chat("hi").status_code == 200
 
@@ -323,3 +324,38 @@ def test_many_at_once_and_some_of_them_bad(fleet: Any) -> None:
         thread.join()
     assert (results.count(200), results.count(400)) == (53, 27)
     wait_until(lambda: served.router.bodies.held == 0, "all bodies are given back", every_s=0.01)
+
+
+def test_one_id_for_many_requests_at_once_mixes_nothing_up(fleet: Any) -> None:
+    served = fleet(2)
+    served.behaviours[0].first_s = served.behaviours[1].first_s = 0.05
+    words = [" ".join(f"w{n}-{m}" for m in range(100)) for n in range(8)]
+    statuses: list[int] = []
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=served.url, timeout=60, trust_env=False) as own:
+            headers = {"x-request-id": "the-same", "x-tenant-id": "a"}
+            body = {"model": "stub", "prompt": words[number]}
+            statuses.extend(own.post("/v1/completions", json=body, headers=headers).status_code for _ in range(3))
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * 24
+    assert "error" not in {each["reason"] for each in served.status()["decisions"]}
+    wait_until(lambda: served.status()["donors"] == 8, "all are remembered", every_s=0.01)
+    served.router.policy.check_integrity()
+
+
+def test_a_policy_that_fails_costs_no_request(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = fleet(2)
+
+    async def fail(*arguments: object) -> None:
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr(served.router.policy, "choose", fail)
+    answer = served.chat("hi")
+    assert answer.status_code == 200
+    assert answer.headers["x-semblend-routing-reason"] == "error"

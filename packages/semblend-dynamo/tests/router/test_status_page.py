@@ -130,7 +130,7 @@ def shown(browser: Browser, url: str, *, width: int = 1100, dark: bool = False) 
 
 
 def test_the_page_shows_the_fleet_and_why_requests_went_where_they_went(fleet: Any, browser: Browser) -> None:
-    served = fleet(2)
+    served = fleet(2, probe_interval_s=3600)
     document = " ".join(f"word{n}" for n in range(200))
     hostile = "<img src=x onerror=alert(1)>"
     served.chat(document)

@@ -14,7 +14,7 @@ _ROTATED = "keys are always turned to their new place, and a self-test proves it
 _ENGINE = "the engine tells it"
 _TENANTS = "send the tenant as cache_salt with each request"
 _SERVICE = "no service beside the engine is asked"
-_NO_ROUTER = "semblend-dynamo has no router yet"
+_OF_DYNAMO = "the router of semblend-dynamo reads Dynamo's own `DYN_*` and `NATS_SERVER`"
 _MEASURE = "docs/telemetry.md says what is counted"
 
 EARLIER: dict[str, str] = {
@@ -76,9 +76,9 @@ EARLIER: dict[str, str] = {
     "SEMBLEND_DONOR_TENANT": _TENANTS,
     "SEMBLEND_DONOR_TEMPLATE": _TENANTS,
     "SEMBLEND_UNSALTED_DONOR_WARN_AFTER": "requests without a cache_salt share nothing unless SEMBLEND_SHARING=all",
-    "SEMBLEND_NATS_*": _NO_ROUTER,
-    "SEMBLEND_ENDPOINT_ID": _NO_ROUTER,
-    "SEMBLEND_WORKER_ID": _NO_ROUTER,
+    "SEMBLEND_NATS_*": _OF_DYNAMO,
+    "SEMBLEND_ENDPOINT_ID": _OF_DYNAMO,
+    "SEMBLEND_WORKER_ID": _OF_DYNAMO,
     "SEMBLEND_METRICS": _MEASURE,
     "SEMBLEND_REGISTER_TIMING": _MEASURE,
 }

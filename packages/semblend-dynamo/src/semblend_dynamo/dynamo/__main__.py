@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
 from semblend_core import SettingError, require_extra
 from semblend_dynamo.dynamo.arguments import parse
+from semblend_dynamo.dynamo.versions import installed_version, why_unsure
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from semblend_dynamo.dynamo.component import run
 
     configure_dynamo_logging()
+    unsure = why_unsure(installed_version())
+    if unsure is not None:
+        logger.warning(unsure)
     try:
         uvloop.run(dynamo_worker()(run)(given))
     except SettingError as error:

@@ -51,7 +51,7 @@ class Likeness:
             return {}
         self._asked += 1
         self._account.count("likeness_asked")
-        patient = self._late_in_a_row < PATIENCE or self._asked % TRY_AGAIN_EVERY == 0
+        patient = self.waits or self._asked % TRY_AGAIN_EVERY == 0
         deadline = time.perf_counter() + (self._wait_s if patient else 0.0)
         # The thread that answers needs a chance to run, whatever the wait.
         while (answer := self._evidence.poll(request.request_id)) is None and time.perf_counter() < deadline:
@@ -63,6 +63,11 @@ class Likeness:
         self._late_in_a_row = 0
         self._account.count("likeness_found" if answer else "likeness_none")
         return {each.donor_id: each.similarity for each in answer}
+
+    @property
+    def waits(self) -> bool:
+        """Whether requests still wait for their answers; not where too many came too late."""
+        return self._late_in_a_row < PATIENCE
 
     def close(self) -> None:
         self._evidence.close()

@@ -58,7 +58,7 @@ class PlacementSettings(DeclaredSettings):
     )
     likeness: float = setting(
         "placement",
-        0.1,
+        0.0,
         Number(0, 1),
         "Where no donor shares tokens: what a prompt that only reads alike is worth, as a share of the prompt; 0: "
         "likeness is not asked for.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +26,10 @@ from semblend_dynamo.router.backends import Backend, Target
 from semblend_dynamo.router.decisions import Decision, DecisionLog
 from semblend_dynamo.router.metrics import RouterMetrics
 from semblend_dynamo.router.policies import Choice, Policy
-from semblend_dynamo.router.replicas import Replica
+from semblend_dynamo.router.replicas import Replica, least_busy
 from semblend_dynamo.router.sessions import Sessions
+
+logger = logging.getLogger(__name__)
 
 _LARGE_BODY = 64 << 10
 """A body above this is read on a thread, so that others need not wait for it."""
@@ -93,6 +97,8 @@ class CompletionService:
         self._metrics = metrics
         self._learner = ThreadPoolExecutor(1, thread_name_prefix="semblend-router-learner")
         self._to_learn = 0
+        # A client may send the same id twice at once: what is remembered of a request needs a name of its own.
+        self._numbers = itertools.count()
 
     def close(self) -> None:
         self._learner.shutdown(wait=True, cancel_futures=True)
@@ -149,7 +155,7 @@ class CompletionService:
             body = json.dumps(fields).encode()
         model = fields.get("model")
         asked = Asked(
-            request_id=caller.request_id,
+            request_id=f"r{next(self._numbers)}",
             model=model if isinstance(model, str) else "",
             circle=self._salting.circle_of(fields, caller),
             session=caller.session,
@@ -165,7 +171,7 @@ class CompletionService:
         choice = await self._choose(asked, ready)
         took = time.perf_counter() - started
         self._metrics.deciding.observe(took)
-        course.decision = self._note(asked, choice, took)
+        course.decision = self._note(asked, choice, took, course.caller)
         landed: Replica | None = None
         try:
             wants_stream = bool(asked.body.get("stream"))
@@ -191,11 +197,16 @@ class CompletionService:
         kept = self._sessions.find(asked, ready)
         if kept is not None:
             return Choice(kept, "session_affinity", "session")
-        return await self._policy.choose(asked, ready)
+        try:
+            return await self._policy.choose(asked, ready)
+        except Exception as error:
+            # A request is served whatever becomes of its placement. The message could quote the prompt.
+            logger.error("a replica could not be chosen by %s: %s", self._policy.name, type(error).__name__)
+            return Choice(least_busy(ready), "fallback", "error")
 
-    def _note(self, asked: Asked, choice: Choice, took: float) -> Decision:
+    def _note(self, asked: Asked, choice: Choice, took: float, caller: Caller) -> Decision:
         decision = Decision(
-            request_id=asked.request_id,
+            request_id=caller.request_id,
             tenant="" if asked.circle is None else tenant_of_salt(asked.circle),
             model=asked.model[:80],
             tokens=asked.tokens,

@@ -143,13 +143,15 @@ class Fleet:
         script = str(Path(__file__).parent / "telling_worker.py")
         return {name: self._start(f"worker-{name}", [script, name, str(self.model)], **environment) for name in names}
 
-    def start_router(self, name: str = "router", **environment: str) -> Router:
+    def start_router(self, name: str = "router", *options: str, **environment: str) -> Router:
         port = free_port()
         command = [
             *("-m", "semblend_dynamo.dynamo", "--endpoint", "dyn://workers.backend.generate", "--namespace", "front"),
-            *("--model-path", str(self.model), "--model-name", MODEL, "--block-size", str(BLOCK)),
+            *("--model-path", str(self.model), "--model-name", MODEL, "--block-size", str(BLOCK), *options),
         ]
-        chosen = {"SEMBLEND_SHARING": "all", "SEMBLEND_EMBEDDER": "none", "DYN_SYSTEM_PORT": str(port), **environment}
+        chosen = {"SEMBLEND_SHARING": "all", "SEMBLEND_EMBEDDER": "none", "DYN_SYSTEM_PORT": str(port)}
+        # A slow machine is no defect: no lookup is given up for its time.
+        chosen |= {"SEMBLEND_LOOKUP_BUDGET_MS": "60000"} | environment
         router = Router(**vars(self._start(name, command, **chosen)))
         router.metrics_port = port
         _until(lambda: "semblend-dynamo-router serves" in router.log.read_text(), f"{name} serves", router)
