@@ -120,7 +120,7 @@ def test_a_wrong_value_names_the_variable_the_value_and_what_is_allowed() -> Non
 
 def test_all_wrong_values_are_named_at_once() -> None:
     wrong = {
-        "SEMBLEND_EVICTION": "fifo",
+        "SEMBLEND_EVICTION": "random",
         "SEMBLEND_MAX_SPANS": "0",
         "SEMBLEND_LOOKUP_BUDGET_MS": "nan",
         "SEMBLEND_ENABLED": "maybe",

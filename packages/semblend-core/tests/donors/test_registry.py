@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from semblend_core.contract import DeclineReason, TokenIds
 from semblend_core.discovery import Geometry
 from semblend_core.donors import DonorRecord, DonorRegistry
+from semblend_core.eviction import POLICY_NAMES
 
 NAMESPACES = ("a", "b")
 
@@ -44,7 +45,7 @@ def keep(registry: DonorRegistry, *donor_ids: str, size: int = 100) -> list[str]
 class RegistryMachine(RuleBasedStateMachine):
     """Any mix of registering, pinning, unpinning and forgetting keeps budgets, pins and answers right."""
 
-    @initialize(budget=st.integers(8_000, 200_000), most=st.integers(1, 12), eviction=st.sampled_from(["lru", "lfu"]))
+    @initialize(budget=st.integers(8_000, 200_000), most=st.integers(1, 12), eviction=st.sampled_from(POLICY_NAMES))
     def start(self, budget: int, most: int, eviction: str) -> None:
         self.registry = DonorRegistry(
             geometry=Geometry.for_min_span(16), max_bytes=budget, max_donors=most, eviction=eviction

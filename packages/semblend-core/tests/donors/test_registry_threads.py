@@ -36,7 +36,7 @@ def together(*jobs: Callable[[], None]) -> None:
         raise raised[0]
 
 
-@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+@pytest.mark.parametrize("eviction", ["lru", "adaptive_semantic", "cost_aware"])
 def test_registering_finding_pinning_and_forgetting_at_once(eviction: str) -> None:
     registry = DonorRegistry(max_bytes=400_000, eviction=eviction)
     texts = [text(seed) for seed in range(150)]

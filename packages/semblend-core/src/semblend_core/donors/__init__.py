@@ -1,4 +1,4 @@
-"""Donors: the registry with its budgets and pins, and the eviction policies."""
+"""Donors: the registry with its budgets and pins."""
 
 from semblend_core.donors.registry import DonorRecord, DonorRegistry
 

@@ -6,15 +6,16 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, TokenIds, tenant_of
 from semblend_core.discovery import FoundRuns, Geometry, PreparedDonor, Run, SpanIndex
-from semblend_core.donors.eviction import POLICIES, EvictionPolicy
+from semblend_core.eviction import Entry, EvictionPolicy, policy_named
 
 RECORD_BYTES = 600
 """Charged per donor for its record, id and bookkeeping in Python objects."""
@@ -59,7 +60,8 @@ class DonorRegistry:
         self.max_donors = max_donors
         self._index = SpanIndex(geometry or Geometry())
         self._empty_index = SpanIndex(self._index.geometry)
-        self._policy: EvictionPolicy[int] = POLICIES[eviction]()
+        self._policy: EvictionPolicy[Hashable] = policy_named(eviction)
+        """Knows donors by namespace and id, so that one that comes back is no stranger."""
         self._scopes: dict[str, _Scope] = {}
         self._scope_numbers = itertools.count()
         self._serials = itertools.count(1)
@@ -118,6 +120,7 @@ class DonorRegistry:
         with self._writing, self._lock:
             gone = [record for record in self._records.values() if tenant_of(record.namespace) == tenant]
             self._unswept += [self._unlist(record).serial for record in gone]
+            self._policy.forget_ghosts(lambda name: tenant_of(cast(tuple[str, str], name)[0]) == tenant)
         return len(gone)
 
     def sweep(self) -> None:
@@ -165,6 +168,7 @@ class DonorRegistry:
 
     def pin(self, serials: Iterable[int]) -> list[DonorRecord] | None:
         """Pin all of ``serials`` and count their use; None, pinning nothing, when one of them is gone."""
+        now = time.monotonic()
         with self._lock:
             try:
                 records = [self._records[serial] for serial in dict.fromkeys(serials)]
@@ -173,7 +177,7 @@ class DonorRegistry:
             for record in records:
                 record.pins += 1
                 self._pinned[record.serial] = record
-                self._policy.used(record.serial)
+                self._policy.touch((record.namespace, record.donor_id), now)
             return records
 
     def unpin(self, records: Iterable[DonorRecord]) -> None:
@@ -187,8 +191,9 @@ class DonorRegistry:
         """Forget all donors at once."""
         with self._writing, self._lock:
             for record in self._records.values():
-                self._policy.removed(record.serial)
+                self._policy.remove((record.namespace, record.donor_id), evicted=False)
                 self._leave_scope(record.namespace)
+            self._policy.forget_ghosts()
             self._records.clear()
             self._by_id.clear()
             self._pinned.clear()
@@ -200,7 +205,8 @@ class DonorRegistry:
             self._index.check_integrity()
             assert len(self._records) == len(self._by_id), "donors do not add up"
             assert len(self._records) + len(self._unswept) == len(self._index), "the index holds others"
-            assert sorted(self._policy.order()) == sorted(self._records), "the eviction policy lost a donor"
+            assert set(self._policy) == set(self._by_id), "the eviction policy lost a donor"
+            self._policy.check_integrity()
             assert self.nbytes <= self.max_bytes or len(self) == 0, "over the byte budget"
             assert len(self) <= self.max_donors, "over the donor budget"
             assert all(record.pins >= 0 for record in self._records.values()), "a donor is unpinned twice"
@@ -225,10 +231,10 @@ class DonorRegistry:
                 # What can never fit beside the pinned donors must not cost the others their place.
                 held = sum(self._index.bytes_of(serial) + RECORD_BYTES for serial in self._pinned)
                 fits = alone + held <= self.max_bytes and len(self._pinned) < self.max_donors
-                victim = self._policy.victim(lambda serial: self._records[serial].pins > 0) if fits else None
+                victim = self._policy.victim(self._is_pinned) if fits else None
                 if victim is None:
                     return DeclineReason.DONOR_TOO_LARGE
-                record = self._unlist(self._records[victim])
+                record = self._unlist(self._by_id[cast(tuple[str, str], victim)], evicted=True)
             self._index.remove(record.serial)
             evicted.append(record)
         return None
@@ -238,13 +244,14 @@ class DonorRegistry:
         record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size))
         with self._lock:
             self._records[record.serial] = self._by_id[namespace, donor_id] = record
-            self._policy.added(record.serial, record.tokens)
+            entry = Entry(tokens=record.tokens, bytes=record.tokens, prompt_tokens=record.tokens)
+            self._policy.admit((namespace, donor_id), entry, time.monotonic())
         try:
             self._index.add(donor, record.serial)
         except BaseException:
             with self._lock:
                 del self._records[record.serial], self._by_id[namespace, donor_id]
-                self._policy.removed(record.serial)
+                self._policy.remove((namespace, donor_id), evicted=False)
             raise
 
     def _drop(self, record: DonorRecord) -> None:
@@ -252,12 +259,15 @@ class DonorRegistry:
             self._unlist(record)
         self._index.remove(record.serial)
 
-    def _unlist(self, record: DonorRecord) -> DonorRecord:
+    def _is_pinned(self, name: Hashable) -> bool:
+        return self._by_id[cast(tuple[str, str], name)].pins > 0
+
+    def _unlist(self, record: DonorRecord, *, evicted: bool = False) -> DonorRecord:
         """From here on nobody can pin the donor."""
         del self._records[record.serial]
         del self._by_id[record.namespace, record.donor_id]
         self._pinned.pop(record.serial, None)
-        self._policy.removed(record.serial)
+        self._policy.remove((record.namespace, record.donor_id), evicted=evicted)
         self._leave_scope(record.namespace)
         return record
 

@@ -7,7 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, cast
+
+import numpy as np
 
 from semblend_core.eviction.ghosts import Ghosts
 from semblend_core.eviction.policy import START_WEIGHTS, Entry, EvictionPolicy, Key, Spared
@@ -15,8 +17,8 @@ from semblend_core.eviction.reuse_odds import BIN_OF_AGE, HORIZON, SLICES_PER_BU
 
 GHOSTS_PER_KEY = 4
 FEWEST_GHOSTS = 1024
-LEARN_EVERY = 4
-"""Slices."""
+LEARN_FIRST, LEARN_EVERY = 64, 1024
+"""Accesses before it learns for the first time, and later between two times; or a quarter of the budget, if larger."""
 _KINDS = {kind: number for number, kind in enumerate(START_WEIGHTS)}
 Group: TypeAlias = tuple[int, int, int]
 """Keys that are worth the same: slice of their last access, row of their class, level of their price per byte."""
@@ -59,7 +61,9 @@ class CostAware(EvictionPolicy[Key]):
         self._accessed = 0
         """Bytes, by which time is counted: it passes as fast as others press in."""
         self._slice = 0
-        self._learnt = 0
+        self._learnt_in = 0
+        self._accesses = 0
+        self._learn_at = LEARN_FIRST
 
     @property
     def ghosts(self) -> int:
@@ -135,14 +139,17 @@ class CostAware(EvictionPolicy[Key]):
         self._odds.begin(row, weight)
 
     def _turn_of_newcomer(self, entry: Entry, now: float) -> int:
-        parent = self._followed.get(entry.parent) if entry.parent is not None else None  # type: ignore[call-overload]
+        if entry.parent is None:
+            return 0
+        parent = self._followed.get(cast(Key, entry.parent))
         if parent is None:
-            return 0 if entry.parent is None else 1
+            return 1
         came_with_it = parent.uses == 1 and parent.now == now
-        return int(parent.turn) if came_with_it else min(99, parent.turn + 1)
+        return parent.turn if came_with_it else min(99, parent.turn + 1)
 
     def _pass_time(self, size: int) -> None:
         self._accessed += size
+        self._accesses += 1
         width = max(1, (self.capacity or self.held or size) // SLICES_PER_BUDGET)
         now = max(self._slice, self._accessed // width) if self.capacity else self._slice + (self._accessed >= width)
         if now == self._slice:
@@ -151,22 +158,29 @@ class CostAware(EvictionPolicy[Key]):
             self._accessed = 0
         self._odds.move_to(now)
         self._slice = now
-        if now - self._learnt >= LEARN_EVERY or self._learnt == 0:
+        if self._accesses >= self._learn_at and now - self._learnt_in >= SLICES_PER_BUDGET // 4:
             self._odds.learn()
-            self._learnt = now
-        self._heap = [(self._worth(group), group) for group in self._groups]
-        heapify(self._heap)
+            self._learnt_in = now
+            self._learn_at = self._accesses + min(LEARN_EVERY, self._accesses)
+        self._rank_anew()
 
     def _group_for(self, key: Key, entry: Entry) -> Group:
         price = (entry.saved_ms or entry.tokens) / max(1, entry.bytes)
         return self._slice, self._followed[key].row, round(2 * math.log2(max(price, 1e-12)))
 
+    def _rank_anew(self) -> None:
+        """All groups have aged by a slice."""
+        groups = list(self._groups)
+        if groups:
+            since, row, level = np.array(groups).T
+            worth = self._odds.worth[row, BIN_OF_AGE[np.minimum(HORIZON, self._slice - since)]] * np.exp2(level / 2)
+            self._heap = list(zip(worth.tolist(), groups, strict=True))
+            heapify(self._heap)
+
     def _worth(self, group: Group) -> float:
         since, row, level = group
-        worth = self._odds.worth
-        age = min(HORIZON, self._slice - since)
-        per_hit = float(worth[row, BIN_OF_AGE[age]]) if row < len(worth) else 1.0
-        return per_hit * 2.0 ** (level / 2)
+        age_bin = BIN_OF_AGE[min(HORIZON, self._slice - since)]
+        return self._odds.worth.item(row, age_bin) * math.exp2(level / 2)
 
     def _lowest(self) -> float:
         while self._heap and self._heap[0][1] not in self._groups:

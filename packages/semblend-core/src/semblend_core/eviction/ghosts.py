@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 from semblend_core.eviction.policy import Key
 
 Memory = TypeVar("Memory")
+FEWEST = 64
+"""As many may always be kept."""
 
 
 class Ghosts(Generic[Key, Memory]):

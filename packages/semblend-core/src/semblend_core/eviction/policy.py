@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Generic, TypeAlias, TypeVar
@@ -108,6 +109,15 @@ class EvictionPolicy(ABC, Generic[Key]):
     @abstractmethod
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
         """Who should go next, leaving out those that are ``spared``; None when all are. It stays until ``remove``."""
+
+    def order(self) -> list[Key]:
+        """All keys, the next victim first, as if all had to go now. Not for every day: it copies the policy."""
+        emptied = deepcopy(self)
+        order = []
+        while (key := emptied.victim()) is not None:
+            order.append(key)
+            emptied.remove(key)
+        return order
 
     def forget_ghosts(self, gone: Callable[[Key], bool] | None = None) -> None:
         """Drop what is remembered of keys that are not held: all, or those that ``gone`` says."""

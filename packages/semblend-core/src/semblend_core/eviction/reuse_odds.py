@@ -19,7 +19,7 @@ BIN_OF_AGE: npt.NDArray[np.int64] = np.searchsorted(AGES, np.arange(HORIZON + 1)
 WIDTHS = np.diff(np.append(AGES, HORIZON)).astype(np.float64)
 TRUST = 12.0
 """A class is believed as much as the one that holds it once this many of its prompts were seen at an age."""
-FIRST_GUESS = 0.12
+FIRST_GUESS = 0.02
 """Odds of being wanted again, per bin of ages, before anything is known. Bins widen with age: recency counts."""
 
 
@@ -40,7 +40,7 @@ class ReuseOdds:
         self._waiting: Table = np.zeros((HORIZON, 0))
         """Weight of those that are followed, by the slice of their last access, modulo the horizon."""
         self.worth: Table = np.zeros((0, bins))
-        """Hits per slice and unit of space that a place is worth, by row and bin of ages."""
+        """Hits per slice that a place is worth, by row and bin of ages. A class is welcome until it is known."""
         self._slice = 0
 
     def row_of(self, path: tuple[int, ...], guess: float) -> int:
@@ -74,7 +74,7 @@ class ReuseOdds:
     def learn(self) -> None:
         """Work out anew what places are worth."""
         if self._rows:
-            self.worth = _index_of(self._odds())
+            self.worth[: len(self._rows)] = _index_of(self._odds())
 
     def _odds(self) -> Table:
         """Of being wanted again within a bin of ages, for who has got there, by row."""
@@ -109,15 +109,14 @@ class ReuseOdds:
         row = self._rows[path] = len(self._rows)
         while len(self._levels) <= len(path):
             self._levels.append({})
-        self._parents.append(
-            [level.setdefault(path[:depth], len(level)) for depth, level in enumerate(self._levels)]
-        )
+        self._parents.append([level.setdefault(path[:depth], len(level)) for depth, level in enumerate(self._levels)])
         self._guesses.append(guess)
         if row >= self._wanted.shape[0]:
             more = max(16, row)
             self._wanted = np.pad(self._wanted, ((0, more), (0, 0)))
             self._ended = np.pad(self._ended, ((0, more), (0, 0)))
             self._waiting = np.pad(self._waiting, ((0, 0), (0, more)))
+            self.worth = np.pad(self.worth, ((0, more), (0, 0)), constant_values=1.0)
         return row
 
 

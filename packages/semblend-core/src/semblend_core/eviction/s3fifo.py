@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import ClassVar
 
-from semblend_core.eviction.ghosts import Ghosts
+from semblend_core.eviction.ghosts import FEWEST, Ghosts
 from semblend_core.eviction.policy import Entry, EvictionPolicy, Key, Spared
 
 MOST_USES = 3
@@ -16,7 +16,7 @@ MOST_USES = 3
 class S3Fifo(EvictionPolicy[Key]):
     """A newcomer that is not used more than once while it passes the small queue goes, and is remembered.
 
-    ``small``: the small queue's share of the budget. Only as many ghosts are kept as keys are held.
+    ``small``: the small queue's share of the budget. As many ghosts are kept as keys are held.
     """
 
     name: ClassVar[str] = "s3fifo"
@@ -57,7 +57,7 @@ class S3Fifo(EvictionPolicy[Key]):
         assert self._small.keys() | self._main.keys() == self.entries.keys(), "the queues and the keys differ"
         assert not self._small.keys() & self._main.keys(), "a key is in both queues"
         assert self._small_bytes == sum(self.entries[key].bytes for key in self._small), "the small queue is miscounted"
-        assert len(self._ghosts) <= len(self.entries) + 1, "too many ghosts"
+        assert len(self._ghosts) <= max(FEWEST, len(self.entries) + 1), "too many ghosts"
         self._ghosts.check_integrity()
 
     def _pass_small(self, spared: Spared[Key] | None) -> Key | None:
@@ -107,4 +107,4 @@ class S3Fifo(EvictionPolicy[Key]):
                 self._ghosts.add(key, entry.bytes, True)
         else:
             del self._main[key]
-        self._ghosts.trim(len(self.entries))
+        self._ghosts.trim(max(FEWEST, len(self.entries)))

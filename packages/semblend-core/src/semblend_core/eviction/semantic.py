@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from semblend_core.eviction.frequency import ScoredPolicy
-from semblend_core.eviction.ghosts import Ghosts
+from semblend_core.eviction.ghosts import FEWEST, Ghosts
 from semblend_core.eviction.policy import START_WEIGHTS, Entry, EvictionPolicy, Key, Spared
 from semblend_core.eviction.ranked import Ranking
 
@@ -93,7 +93,7 @@ class AdaptiveSemantic(EvictionPolicy[Key]):
         assert all(LEAST_WEIGHT <= weight <= MOST_WEIGHT for weight in self.weights.values()), (
             "a weight is out of bounds"
         )
-        assert len(self._ghosts) <= len(self.entries) + 1, "too many ghosts"
+        assert len(self._ghosts) <= max(FEWEST, len(self.entries) + 1), "too many ghosts"
         self._ghosts.check_integrity()
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
@@ -118,7 +118,7 @@ class AdaptiveSemantic(EvictionPolicy[Key]):
         del self._uses[key]
         if evicted:
             self._ghosts.add(key, entry.bytes, kind)
-        self._ghosts.trim(len(self.entries))
+        self._ghosts.trim(max(FEWEST, len(self.entries)))
 
     def _place(self, key: Key, entry: Entry) -> None:
         kind = self._kind_of[key] = kind_of(entry)

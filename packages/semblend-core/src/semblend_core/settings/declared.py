@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, get_args
 
+from semblend_core.eviction import POLICY_NAMES
 from semblend_core.settings.declaring import DeclaredSettings, read_environment, setting
 from semblend_core.settings.installed import warn_of_unknown
 from semblend_core.settings.kinds import ByteSize, Choice, Flag, Never, Number, TenantIds, Text, Unset, Whole
 
 QualityTier: TypeAlias = Literal["fast", "balanced", "strict"]
 Probe: TypeAlias = Literal["auto", "never"]
-Eviction: TypeAlias = Literal["lru", "lfu"]
 Sharing: TypeAlias = Literal["salted", "all"]
 CachedTokens: TypeAlias = Literal["rounded", "left_out", "exact"]
 Capture: TypeAlias = Literal["all", "sampled", "hinted"]
@@ -169,11 +169,11 @@ class Settings(DeclaredSettings):
     donor_index_bytes: int = setting(
         "donors", 4 * 1024**3, ByteSize(), "Host memory for the donors' tokens and their index."
     )
-    eviction: Eviction = setting(
+    eviction: str = setting(
         "donors",
         "lru",
-        Choice(get_args(Eviction)),
-        "Who goes first when a budget is full: the least recently or the least often used donor.",
+        Choice(POLICY_NAMES),
+        "Who goes first when a budget is full, of the donors' index or of the KV kept: see [eviction](eviction.md).",
     )
 
     store_device_bytes: int = setting(

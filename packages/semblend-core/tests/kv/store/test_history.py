@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from semblend_core.eviction import POLICY_NAMES
 from semblend_core.kv.store import DonorStore, StoredKv, StoreOptions, Tier
 
 
@@ -21,7 +22,7 @@ class StoreMachine(RuleBasedStateMachine):
         device=st.sampled_from([0, 3000, 9000]),
         host=st.sampled_from([0, 8192, 40000]),
         disk=st.sampled_from([0, 30000, 10**6]),
-        eviction=st.sampled_from(["lru", "lfu"]),
+        eviction=st.sampled_from(POLICY_NAMES),
         promote=st.booleans(),
     )
     def start(self, device: int, host: int, disk: int, eviction: str, promote: bool) -> None:

@@ -21,7 +21,7 @@ from semblend_core.settings import Settings
         ({"queue_depth": 0}, "queue_depth=0 .* at least 1"),
         ({"queue_bytes": 0}, "queue_bytes=0"),
         ({"host_slab_bytes": 3 << 20}, "host_slab_bytes=3145728 is not a power of two; use 4194304"),
-        ({"eviction": "fifo"}, "eviction='fifo' is not known; use one of lfu, lru"),
+        ({"eviction": "random"}, "eviction='random' is not known; use one of fifo, lru, lfu,"),
         ({"disk_bytes": 1}, "disk_path is not: name a folder, or set disk_bytes to 0"),
         ({"host_bytes": 0}, "no tier has a budget: set device_bytes, host_bytes, or disk_bytes"),
     ],

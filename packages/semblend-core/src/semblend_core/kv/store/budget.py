@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import cast
 
 from semblend_core.contract import TokenIds
-from semblend_core.donors.eviction import POLICIES, EvictionPolicy
+from semblend_core.eviction import Entry as Described
+from semblend_core.eviction import policy_named
 from semblend_core.kv.store.kv_spec import KvSpec
 from semblend_core.kv.store.vocabulary import DonorKey, Tier
 
@@ -54,8 +56,8 @@ class TierBudget:
         """Charge of the listed copies that nobody reads."""
         self.pinned_donors = 0
         self.copies: dict[DonorKey, Copy] = {}
-        # The policies take any key; the table names one kind.
-        self.policy = cast(type[EvictionPolicy[DonorKey]], POLICIES[eviction])()
+        # Which donors come in is decided before: without a capacity, no policy refuses any.
+        self.policy = policy_named(eviction)
 
     def reserve(self, charge: int) -> bool:
         if self.used + charge > self.limit:
@@ -70,12 +72,14 @@ class TierBudget:
         """List a copy whose charge is reserved."""
         self.copies[copy.entry.key] = copy
         self.evictable += copy.charge
-        self.policy.added(copy.entry.key, copy.entry.spec.tokens)
+        tokens = copy.entry.spec.tokens
+        described = Described(tokens=tokens, bytes=copy.charge, prompt_tokens=tokens)
+        self.policy.admit(copy.entry.key, described, time.monotonic())
 
-    def remove(self, copy: Copy) -> None:
-        """Unlist a copy. Its charge stays until its bytes are freed."""
+    def remove(self, copy: Copy, *, evicted: bool = False) -> None:
+        """Unlist a copy. Its charge stays until its bytes are freed. ``evicted``: for want of room."""
         del self.copies[copy.entry.key]
-        self.policy.removed(copy.entry.key)
+        self.policy.remove(copy.entry.key, evicted=evicted)
         self._note(copy, -1)
         copy.listed = False
 
@@ -96,18 +100,22 @@ class TierBudget:
         """
         if charge > self.limit - self.used + self.evictable:
             return None
-        key = self.policy.victim(lambda key: self.copies[key].pins > 0)
-        return None if key is None else self.copies[key]
+        key = self.policy.victim(self._is_pinned)
+        return None if key is None else self.copies[cast(DonorKey, key)]
 
     def check_integrity(self) -> None:
         assert self.used <= self.limit, "over the byte budget"
         assert sum(copy.charge for copy in self.copies.values()) <= self.used, "a donor is not charged for"
-        assert sorted(self.policy.order()) == sorted(self.copies), "the eviction policy lost a donor"
+        assert set(self.policy) == set(self.copies), "the eviction policy lost a donor"
+        self.policy.check_integrity()
         assert all(copy.pins >= 0 for copy in self.copies.values()), "a donor is unpinned twice"
         assert all(copy.listed for copy in self.copies.values()), "an unlisted donor is listed"
         pinned = [copy.charge for copy in self.copies.values() if copy.pins]
         assert len(pinned) == self.pinned_donors, "the pinned donors do not add up"
         assert sum(copy.charge for copy in self.copies.values()) == self.evictable + sum(pinned), "nor do the others"
+
+    def _is_pinned(self, key: Hashable) -> bool:
+        return self.copies[cast(DonorKey, key)].pins > 0
 
     def _note(self, copy: Copy, sign: int) -> None:
         if copy.listed and copy.pins:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import cast
 
 from semblend_core.contract import TenantReport, tenant_of
 from semblend_core.kv.store.budget import Copy, Entry, TierBudget
@@ -84,8 +85,9 @@ class Holdings:
             copy = entry.fastest
             self.budgets[copy.tier].pin(copy)
             self.tally.hits[copy.tier] += 1
+            now = time.monotonic()
             for tier in entry.copies:  # The slower copies are its way back: as recent as the fast one.
-                self.budgets[tier].policy.used(key)
+                self.budgets[tier].policy.touch(key, now)
             return copy
 
     def pin_again(self, copy: Copy) -> bool:
@@ -158,6 +160,8 @@ class Holdings:
                 del self._coming[key]
                 self.tally.declines[StoreDecline.FORGOTTEN] += 1
             theirs = [entry for key, entry in self._entries.items() if tenant_of(key.namespace) == tenant]
+            for budget in self.budgets.values():
+                budget.policy.forget_ghosts(lambda key: tenant_of(cast(DonorKey, key).namespace) == tenant)
             return found, [copy for entry in theirs for copy in self._take_out(entry)]
 
     def too_old(self) -> int:
@@ -202,7 +206,7 @@ class Holdings:
     def entries_in(self, tier: Tier) -> list[Entry]:
         """The next victim first."""
         with self.lock:
-            return [self._entries[key] for key in self.budgets[tier].policy.order()]
+            return [self._entries[cast(DonorKey, key)] for key in self.budgets[tier].policy.order()]
 
     def count(self, change: Callable[[Tally], None]) -> None:
         with self.lock:
@@ -253,7 +257,7 @@ class Holdings:
         return copy
 
     def _unlist(self, copy: Copy, reason: Gone) -> bool:
-        self.budgets[copy.tier].remove(copy)
+        self.budgets[copy.tier].remove(copy, evicted=reason is Gone.EVICTED)
         del copy.entry.copies[copy.tier]
         if copy.entry.copies:
             return False

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from semblend_core.contract import tenant_of
-from semblend_core.donors.eviction import POLICIES
+from semblend_core.eviction import POLICY_NAMES
 from semblend_core.kv.store.vocabulary import Tier
 from semblend_core.settings import Settings
 
@@ -57,8 +57,8 @@ class StoreOptions:
         if self.host_slab_bytes & (self.host_slab_bytes - 1):
             larger = 1 << self.host_slab_bytes.bit_length()
             raise StoreOptionError(f"host_slab_bytes={self.host_slab_bytes} is not a power of two; use {larger}")
-        if self.eviction not in POLICIES:
-            raise StoreOptionError(f"eviction={self.eviction!r} is not known; use one of {', '.join(sorted(POLICIES))}")
+        if self.eviction not in POLICY_NAMES:
+            raise StoreOptionError(f"eviction={self.eviction!r} is not known; use one of {', '.join(POLICY_NAMES)}")
         if self.disk_bytes and not self.disk_path:
             raise StoreOptionError(
                 "disk_bytes is set and disk_path is not: name a folder, or set disk_bytes to 0 "
