@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sembench.laboratory.belady import Accesses, bound_of
-from sembench.laboratory.caches import Semantics, Unit, make_cache, replay
+from sembench.laboratory.caches import Semantics, make_cache, replay
 from sembench.laboratory.config import load_experiment, shipped_experiments
 from sembench.laboratory.experiment import run_experiment
 from sembench.laboratory.latency import LinearLatency
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, help="folder with the real traces")
     parser.add_argument("--policies", nargs="+", default=list(POLICY_NAMES), choices=POLICY_NAMES, help="default: all")
     parser.add_argument("--seeds", type=int, default=20, help="drawings of each workload (default 20)")
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of all different blocks of a trace")
     parser.add_argument("--sessions", type=int, default=100, help="coding sessions, the first so many (default 100)")
     parser.add_argument("--accesses", type=int, default=10**6, help="block accesses for the speed (default 1000000)")
     parser.add_argument("--parts", nargs="+", default=["workloads", "traces", "speed"], help="which to run")
@@ -48,7 +49,7 @@ def main() -> int:
     if "workloads" in options.parts:
         figures["workloads"] = study_workloads(options.policies, options.seeds)
     if "traces" in options.parts and options.traces is not None:
-        figures["traces"] = study_traces(options.traces, options.policies, options.sessions)
+        figures["traces"] = study_traces(options.traces, options)
     if "speed" in options.parts:
         figures["speed"] = study_speed(options.policies, options.accesses)
     print(json.dumps(figures))
@@ -92,17 +93,17 @@ def _by_workload(results: Sequence[LaboratoryResult], metric: str, form: str) ->
 # --- Real traces -----------------------------------------------------------------------------------------------------
 
 
-def study_traces(folder: Path, policies: Sequence[str], sessions: int) -> dict[str, Any]:
+def study_traces(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     conversation = folder / "conversation_trace.jsonl"
     if conversation.is_file():
         requests = read_trace(conversation, "mooncake")
         for semantics in ("block", "prefix"):
-            figures[f"mooncake {semantics}"] = _curve("Mooncake conversation", requests, policies, semantics, "blocks")
+            figures[f"mooncake {semantics}"] = _curve("Mooncake conversation", requests, semantics, options)
     coding = folder / "coding"
     if coding.is_dir():
-        requests = _sessions(coding, sessions)
-        figures["coding prefix"] = _curve(f"{sessions} coding sessions", requests, policies, "prefix", "blocks")
+        requests = _sessions(coding, options.sessions)
+        figures["coding prefix"] = _curve(f"{options.sessions} coding sessions", requests, "prefix", options)
     return figures
 
 
@@ -117,24 +118,26 @@ def _sessions(folder: Path, count: int) -> list[CacheRequest]:
 
 
 def _curve(
-    title: str, requests: list[CacheRequest], policies: Sequence[str], semantics: Semantics, unit: Unit
+    title: str, requests: list[CacheRequest], semantics: Semantics, options: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
     """Hit ratio by policy at shares of all different blocks."""
-    accesses = Accesses.of(requests, semantics, LINEAR, unit)
+    accesses = Accesses.of(requests, semantics, LINEAR, "blocks")
     different = len(set(accesses.keys))
     counts = f"{len(requests):,} requests, {len(accesses.keys):,} blocks, {different:,} different"
     print(f"\n{title}, {semantics} cache: {counts}")
-    figures: dict[str, dict[str, float]] = {policy: {} for policy in [*policies, BELADY]}
-    for share in SHARES:
+    figures: dict[str, dict[str, float]] = {policy: {} for policy in [*options.policies, BELADY]}
+    for share in options.shares:
         capacity = int(share * different)
-        for policy in policies:
+        for policy in options.policies:
             began = time.perf_counter()
-            tally = replay(requests, make_cache(policy, capacity, semantics=semantics, latency=LINEAR, unit=unit))
+            tally = replay(requests, make_cache(policy, capacity, semantics=semantics, latency=LINEAR, unit="blocks"))
             figures[policy][f"{share:.0%}"] = tally.hit_ratio or 0.0
             took = time.perf_counter() - began
             print(f"  {share:.0%} {policy}: {tally.hit_ratio:.4f} in {took:.1f} s", flush=True)
         figures[BELADY][f"{share:.0%}"] = bound_of(accesses, capacity).block_hits / len(accesses.keys)
-    rows = [[f"{share:.0%}", *(f"{figures[policy][f'{share:.0%}']:.3f}" for policy in figures)] for share in SHARES]
+    rows = [
+        [f"{share:.0%}", *(f"{figures[policy][f'{share:.0%}']:.3f}" for policy in figures)] for share in options.shares
+    ]
     print(f"\n{markdown_table(['of all blocks', *figures], rows)}\n", flush=True)
     return figures
 

@@ -35,10 +35,10 @@ class Prompt(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    messages: list[dict[str, Any]] | None = Field(None, min_length=1)
-    prompt: str | None = Field(None, min_length=1)
-    session_id: str = Field("", max_length=200)
-    tenant_id: str = Field("", max_length=200)
+    messages: list[dict[str, Any]] | None = Field(default=None, min_length=1)
+    prompt: str | None = Field(default=None, min_length=1)
+    session_id: str = Field(default="", max_length=200)
+    tenant_id: str = Field(default="", max_length=200)
 
     @property
     def body(self) -> dict[str, Any]:

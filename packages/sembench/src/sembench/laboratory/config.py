@@ -33,7 +33,7 @@ class LatencySettings(BaseModel):
 
     base_ttft_ms: Finite = BASE_MS
     token_latency_ms: Finite = TOKEN_MS
-    costs_file: str | None = Field(None, description="A file of SEMBLEND_COST_DIR; then the two numbers are not used.")
+    costs_file: str | None = Field(default=None, description="A file of SEMBLEND_COST_DIR, instead.")
 
     def model(self) -> LatencyModel:
         if self.costs_file is not None:
@@ -47,13 +47,15 @@ class CacheSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     semantics: Semantics = "prefix"
-    cache_token_budget: int | None = Field(None, ge=1, le=10**12)
-    cache_byte_budget: int | None = Field(None, ge=1, le=10**18, description="Instead of tokens; with bytes_per_token.")
-    bytes_per_token: int | None = Field(None, ge=1, le=10**9, description="Of KV, all layers together.")
+    cache_token_budget: int | None = Field(default=None, ge=1, le=10**12)
+    cache_byte_budget: int | None = Field(default=None, ge=1, le=10**18, description="Instead, with bytes_per_token.")
+    bytes_per_token: int | None = Field(default=None, ge=1, le=10**9, description="Of KV, all layers together.")
     policies: list[str] = Field(default_factory=lambda: list(POLICY_NAMES), min_length=1)
     latency: LatencySettings = LatencySettings()
-    seam_tokens: int = Field(SEAM_TOKENS, ge=0, le=4096, description="span: computed afresh where a moved run begins.")
-    min_span_tokens: int = Field(MIN_SPAN_TOKENS, ge=1, le=65536, description="span: shortest run worth moving.")
+    seam_tokens: int = Field(
+        default=SEAM_TOKENS, ge=0, le=4096, description="span: computed afresh in a run that moved."
+    )
+    min_span_tokens: int = Field(default=MIN_SPAN_TOKENS, ge=1, le=65536, description="span: shortest to move.")
 
     @field_validator("policies")
     @classmethod
@@ -87,12 +89,12 @@ class ExperimentConfig(CacheSettings):
     """A workload, drawn with several seeds, and a cache for it."""
 
     experiment_id: FileName
-    description: str = Field("", max_length=2000)
+    description: str = Field(default="", max_length=2000)
     workload: str
-    requests: int = Field(400, ge=1, le=1_000_000)
-    seeds: int = Field(20, ge=1, le=1000)
-    first_seed: int = Field(0, ge=0, le=2**31)
-    mean_gap_s: float = Field(MEAN_GAP_S, gt=0, le=1e6, allow_inf_nan=False, description="Seconds between requests.")
+    requests: int = Field(default=400, ge=1, le=1_000_000)
+    seeds: int = Field(default=20, ge=1, le=1000)
+    first_seed: int = Field(default=0, ge=0, le=2**31)
+    mean_gap_s: float = Field(default=MEAN_GAP_S, gt=0, le=1e6, allow_inf_nan=False, description="Between requests.")
 
     @field_validator("workload")
     @classmethod

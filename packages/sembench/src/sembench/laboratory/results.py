@@ -80,7 +80,7 @@ class LaboratoryResult(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_version: Literal["sembench.laboratory.v1"] = LABORATORY_SCHEMA
+    schema_version: Literal["sembench.laboratory.v1"] = "sembench.laboratory.v1"
     kind: Literal["experiment", "replay"]
     name: str
     description: str

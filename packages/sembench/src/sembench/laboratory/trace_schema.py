@@ -25,7 +25,7 @@ class TraceBlock(BaseModel):
     semantic_type: Annotated[str, Field(min_length=1, max_length=64)] = "other"
     token_count: int = Field(ge=1, le=MOST_TOKENS)
     text: str | None = None
-    position: int | None = Field(None, ge=0, le=10**9)
+    position: int | None = Field(default=None, ge=0, le=10**9)
 
 
 class TraceRequest(BaseModel):
@@ -41,8 +41,8 @@ class TraceRequest(BaseModel):
     blocks: list[TraceBlock] = Field(min_length=1, max_length=10**6)
     observed_ttft_ms: Milliseconds | None = None
     observed_total_latency_ms: Milliseconds | None = None
-    observed_prefix_hit_tokens: int | None = Field(None, ge=0, le=10**12)
-    observed_prefill_tokens: int | None = Field(None, ge=0, le=10**12)
+    observed_prefix_hit_tokens: int | None = Field(default=None, ge=0, le=10**12)
+    observed_prefill_tokens: int | None = Field(default=None, ge=0, le=10**12)
 
     def for_cache(self) -> CacheRequest:
         """Without text: what a simulated cache needs."""

@@ -21,21 +21,21 @@ _Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 class _Request(BaseModel):
     t: _Seconds = 0.0
     type: str = "n"
-    model: str = Field("", max_length=200)
-    tokens: int = Field(0, alias="in", ge=0, le=MOST_TOKENS)
+    model: str = Field(default="", max_length=200)
+    tokens: int = Field(default=0, alias="in", ge=0, le=MOST_TOKENS)
     ttft: _Seconds | None = None
     hash_ids: list[int] = Field(default_factory=list, max_length=10**6)
-    tool_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
-    system_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
+    tool_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
+    system_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
     requests: list[_Request] = Field(default_factory=list)
     """Of a sub-agent: its own, timed from when it began."""
 
 
 class _Session(BaseModel):
     id: str = Field(max_length=200)
-    block_size: int = Field(64, ge=1, le=65536)
-    tool_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
-    system_tokens: int = Field(0, ge=0, le=MOST_TOKENS)
+    block_size: int = Field(default=64, ge=1, le=65536)
+    tool_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
+    system_tokens: int = Field(default=0, ge=0, le=MOST_TOKENS)
     requests: list[_Request] = Field(min_length=1)
 
 

@@ -17,7 +17,7 @@ BLOCK_TOKENS = 512
 class _Line(BaseModel):
     timestamp: float = Field(ge=0, le=LATEST_MS, allow_inf_nan=False)
     input_length: int = Field(ge=1, le=MOST_TOKENS)
-    output_length: int = Field(0, ge=0, le=MOST_TOKENS)
+    output_length: int = Field(default=0, ge=0, le=MOST_TOKENS)
     hash_ids: list[Annotated[int, Field(ge=0, le=2**63)]] = Field(min_length=1, max_length=10**6)
 
 

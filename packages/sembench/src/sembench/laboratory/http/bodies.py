@@ -34,10 +34,10 @@ class SimulatedRequest(BaseModel):
     session_id: Name | None = None
     tenant_id: Name | None = None
     model_name: Name | None = None
-    timestamp_ms: Milliseconds | None = Field(None, description="Of your clock. Left out: this server's.")
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MOST_BLOCKS)
-    prompt: str | None = Field(None, min_length=1)
-    blocks: list[TraceBlock] | None = Field(None, min_length=1, max_length=MOST_BLOCKS)
+    timestamp_ms: Milliseconds | None = Field(default=None, description="Of your clock. Left out: this server's.")
+    messages: list[Message] | None = Field(default=None, min_length=1, max_length=MOST_BLOCKS)
+    prompt: str | None = Field(default=None, min_length=1)
+    blocks: list[TraceBlock] | None = Field(default=None, min_length=1, max_length=MOST_BLOCKS)
 
     @model_validator(mode="after")
     def _one_prompt(self) -> SimulatedRequest:
@@ -117,9 +117,9 @@ class RunOrder(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     experiment: str = Field(max_length=80, description="A name that GET /v1/experiments lists.")
-    seeds: int = Field(3, ge=1, le=MOST_SEEDS)
-    requests: int | None = Field(None, ge=1, le=MOST_REQUESTS)
-    cache_token_budget: int | None = Field(None, ge=1, le=10**9)
+    seeds: int = Field(default=3, ge=1, le=MOST_SEEDS)
+    requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
+    cache_token_budget: int | None = Field(default=None, ge=1, le=10**9)
     semantics: Semantics | None = None
     policies: PolicyNames | None = None
 
