@@ -79,6 +79,36 @@ def test_alone_there_is_nothing_to_wait_for() -> None:
     asyncio.run(scenario())
 
 
+def test_who_is_not_listed_yet_waits_to_be_and_a_dead_replica_is_not_waited_for() -> None:
+    """Discovery lists a dead replica for a while, and a new one a moment late."""
+
+    class Dead(Wire):
+        listed: tuple[int, ...] = ()
+
+        def instance_ids(self) -> list[int]:
+            return list(self.listed)
+
+        async def direct(self, request: Any, instance_id: int, annotated: bool) -> AsyncIterator[Any]:
+            if instance_id == 9:
+                raise ConnectionError("nobody there")
+            return await super().direct(request, instance_id, annotated)
+
+    async def scenario() -> None:
+        first, late = Replica(), Replica()
+        first.register(1)
+        wire = Dead({1: first, 2: late})
+        peers = Peers(wire, 2, late.told, late.account)
+        waiting = asyncio.ensure_future(peers.catch_up(30))
+        await asyncio.sleep(0.1)
+        assert not waiting.done(), "nobody is listed: nothing is known of the others"
+        wire.listed = (9, 1, 2)
+        assert await waiting
+        assert len(late.donors) == 1
+        await peers.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_stream_that_ends_is_followed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "LOOK_EVERY_S", 0.01)
 

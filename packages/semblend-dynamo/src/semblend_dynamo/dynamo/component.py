@@ -37,7 +37,7 @@ from semblend_dynamo.settings import EvidenceSettings
 
 logger = logging.getLogger(__name__)
 
-CATCH_UP_S = 10.0
+CATCH_UP_S = 30.0
 """How long a replica that starts waits for what the others know, before it takes requests."""
 
 

@@ -22,6 +22,7 @@ BATCH = 16
 WAITING = 4096
 """Events that may wait for a slow follower. Beyond that its stream ends, and it begins anew."""
 LOOK_EVERY_S = 0.5
+LISTED_EVERY_S = 0.02
 
 
 class PeerClient(Protocol):
@@ -114,13 +115,17 @@ class Peers:
         self._watch = asyncio.get_running_loop().create_task(self._look_for_peers())
 
     async def catch_up(self, timeout_s: float) -> bool:
-        """Wait until the replicas that are listed now have told what they know. False: some have not in time."""
-        self._begin_following()
-        waiting = [event.wait() for event in self._caught_up.values()]
-        if not waiting:
-            return True
+        """Wait until the replicas that are listed have told what they know. False: not in time.
+
+        One that cannot be reached is not waited for. This replica's own entry must be listed first: before that,
+        discovery has not told yet who else is there.
+        """
         try:
-            await asyncio.wait_for(asyncio.gather(*waiting), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                while self._own_id not in self._client.instance_ids():
+                    await asyncio.sleep(LISTED_EVERY_S)
+                self._begin_following()
+                await asyncio.gather(*(told.wait() for told in self._caught_up.values()))
         except TimeoutError:
             return False
         return True
@@ -154,13 +159,16 @@ class Peers:
 
     async def _follow(self, peer: int) -> None:
         """Ends when the stream does; if the peer is still listed it is followed anew."""
+        caught_up = self._caught_up[peer]
         try:
             async for message in await self._client.direct({}, peer, annotated=False):
                 await self._take(message)
                 if message.get("caught_up"):
-                    self._caught_up[peer].set()
+                    caught_up.set()
         except Exception as error:
             logger.info("replica %x is not heard (%s)", peer, type(error).__name__)
+        finally:
+            caught_up.set()  # there is nothing more to wait for
 
     async def _take(self, message: Any) -> None:
         events = []

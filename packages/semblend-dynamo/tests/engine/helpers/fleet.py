@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -22,7 +23,8 @@ from toy_model import write_toy_model
 
 MODEL = "toy"
 BLOCK = 16
-START_S = 120
+START_S = 600
+_WARM_UPS = itertools.count(10_000)
 _COUNTED = re.compile(r"dynamo_component_requests_total\{([^}]*)\} (\d+)")
 
 
@@ -95,10 +97,19 @@ class Router(Process):
         found = re.findall(rf"^{re.escape(name)}{labels} (\d+)", _get(self.metrics_port, "/metrics"), re.MULTILINE)
         return sum(map(int, found))
 
-    def until_donors(self, count: int) -> None:
+    def until_donors(self, count: int, *, kv_events: bool = True) -> None:
         """Donors are registered, and their KV events arrive, shortly after the answer."""
         _until(lambda: self.figure("semblend_placement_donors") >= count, f"{self.name} knows {count} donors", self)
+        if kv_events:
+            _until(self._has_heard_of_its_requests, f"{self.name} has the KV events of its requests", self)
         time.sleep(0.5)
+
+    def _has_heard_of_its_requests(self) -> bool:
+        """Every prompt of these tests has a block of its own, so each request means one event or more."""
+        lines = _get(self.metrics_port, "/metrics").splitlines()
+        applied = [line for line in lines if line.startswith("dynamo_component_kv_cache_events_applied")]
+        stored = [line for line in applied if 'event_type="stored"' in line and 'status="ok"' in line]
+        return sum(int(line.split()[-1]) for line in stored) >= self.figure("semblend_placement_requests_total")
 
     def until_donors_are(self, count: int) -> None:
         _until(lambda: self.figure("semblend_placement_donors") == count, f"{self.name} knows {count} donors", self)
@@ -169,17 +180,15 @@ class Fleet:
     def until_all_workers_serve(self, frontend: Frontend) -> None:
         """Start-up is a race: a router learns of workers one by one."""
         deadline = time.monotonic() + START_S
-        number = 0
         while any(worker.served() == 0 for worker in self.workers):
             assert time.monotonic() < deadline, "some worker never got a request"
-            frontend.ask(f"warm-up {number} " * 2)
-            number += 1
+            frontend.ask(f"{next(_WARM_UPS)} to warm up, to warm up")
 
     def landed(self, frontend: Frontend, text: str, **options: Any) -> tuple[int, Answer]:
         """The number of the worker that counted one request more, and the answer."""
         before = [worker.served() for worker in self.workers]
         answer = frontend.ask(text, **options)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while True:
             grown = [n for n, worker in enumerate(self.workers) if worker.served() > before[n]]
             if grown or time.monotonic() > deadline:
@@ -212,7 +221,7 @@ class Frontend:
     port: int
     process: Process
 
-    def ask(self, text: str, *, tenant: str | None = None, max_tokens: int = 4, timeout: float = 60) -> Answer:
+    def ask(self, text: str, *, tenant: str | None = None, max_tokens: int = 4, timeout: float = 300) -> Answer:
         """Raises AssertionError for any status but 200."""
         status, body = self.post(text, tenant=tenant, max_tokens=max_tokens, timeout=timeout)
         assert status == 200, (status, body)
@@ -222,7 +231,7 @@ class Frontend:
         return Answer(choice["message"].get("content") or "", said["usage"], engine.pop("semblend", None), engine)
 
     def post(
-        self, text: str, *, tenant: str | None = None, max_tokens: int = 4, timeout: float = 60
+        self, text: str, *, tenant: str | None = None, max_tokens: int = 4, timeout: float = 300
     ) -> tuple[int, str]:
         body = {
             "model": MODEL,
