@@ -97,6 +97,8 @@ def vllm_replica(
     ]
     variables = {
         "SEMBLEND_AUDIT_PATH": "/dev/stdout",
+        # It declines until it has seen what steps take: the policy that is tried first would have less to reuse.
+        "SEMBLEND_COST_GATE": "0",
         "VLLM_PLUGINS": "semblend",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -126,7 +126,6 @@ def run(
         "reused_requests": sum(bool(each.get("confirmed_tokens")) for each in warm),
         "confirmed_tokens": sum(each.get("confirmed_tokens") or 0 for each in warm),
         "prompt_tokens": sum(each.get("prompt_tokens") or 0 for each in warm),
-        "at_a_donors_replica": sum(each["route"].get("x-semblend-replica") in each["donor_workers"] for each in warm),
         "controls": len(controls),
         "controls_reused": sum(bool(each.get("confirmed_tokens")) for each in controls),
         "placements": placements,
