@@ -132,6 +132,7 @@ def test_requests_are_0_only_where_their_story_has_ended(log: Log) -> None:
                 record("plan", "found-only", materialize=False),
                 record("declined", "donor", reason="donor_too_short", stage="offer", donor_id="donor"),
                 record("evicted", None, donor_id="d", tokens=5, bytes=6, cause="budget"),
+                record("regretted", None, donor_id="d", tokens=4, after_s=1.5),
                 record("error", None, where="lookup", error="ValueError", location="a.py:3"),
             )
         ],
@@ -142,6 +143,7 @@ def test_requests_are_0_only_where_their_story_has_ended(log: Log) -> None:
     assert (summary.lookups, summary.lookup_hits, summary.plans) == (3, 2, 2)
     assert summary.declined == {"donor_too_short": 1, "no_donors": 1}
     assert summary.evicted == {"budget": 1}
+    assert (summary.evicted_donors, summary.regretted_donors, summary.regretted_tokens) == (1, 1, 4)
     assert (summary.errors, summary.error_samples) == (1, ["lookup: ValueError at a.py:3"])
 
 

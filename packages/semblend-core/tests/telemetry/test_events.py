@@ -51,6 +51,7 @@ def test_the_events_have_the_names_that_readers_know() -> None:
         "costs",
         "quality",
         "evicted",
+        "regretted",
         "tenant_purged",
         "error",
     }
@@ -111,6 +112,7 @@ def example(kind: type[AuditEvent]) -> dict[str, Any]:
         "agreement": 0.97,
         "kl": 0.01,
         "positions": 64,
+        "after_s": 2.5,
     }
     if kind.event == "quality":
         needed["tier"] = "balanced"

@@ -31,6 +31,7 @@ EventKind = Literal[
     "alias",
     "declined",
     "evicted",
+    "regretted",
     "error",
     "exact_retrieved",
     "stored",

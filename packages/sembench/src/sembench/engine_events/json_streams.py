@@ -14,7 +14,7 @@ from sembench.schema import InputError
 AUDIT_SCHEMA = "semblend.audit.v1"
 AUDIT_FAMILY = "semblend.audit."
 AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes"}
-AUDIT_TELLS |= {"alias_events", "alias_tokens"}
+AUDIT_TELLS |= {"alias_events", "alias_tokens", "evicted_donors", "regretted_donors", "regretted_tokens"}
 _RECORD = re.compile(r'\{\s*"schema"\s*:\s*"semblend\.audit\.')
 _DONOR_STAGES = ("offer", "capture")
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
@@ -86,6 +86,9 @@ def read_audit_event(record: dict[str, Any]) -> Event:
             return Event(kind="declined", reason=str(record.get("reason")), **common)
         case "evicted":
             return Event(kind="evicted", reason=str(record.get("cause")), **{**common, "request_id": None})
+        case "regretted":
+            tokens = as_count(record.get("tokens"))
+            return Event(kind="regretted", tokens=tokens, **{**common, "request_id": None})
         case "error":
             what = f"{record.get('where')}: {record.get('error')} at {record.get('location')}"
             return Event(kind="error", reason=what, **common)

@@ -19,11 +19,14 @@ _COUNTED = {
     "load_advertised": "loads_advertised",
     "materialized": "materialization_events",
     "alias": "alias_events",
+    "regretted": "regretted_donors",
+    "evicted": "evicted_donors",
 }
 _SUMMED = {
     "load_advertised": "advertised_tokens",
     "materialized": "materialized_tokens",
     "alias": "alias_tokens",
+    "regretted": "regretted_tokens",
     "exact_retrieved": "exact_retrieved_tokens",
     "stored": "stored_tokens",
 }

@@ -22,6 +22,9 @@ _ROWS = (
     ("Tokens materialised", "materialized_tokens"),
     ("Bytes materialised", "materialized_bytes"),
     ("Tokens retrieved exactly", "exact_retrieved_tokens"),
+    ("Donors evicted", "evicted_donors"),
+    ("Donors wanted again after they went", "regretted_donors"),
+    ("Tokens of these, about", "regretted_tokens"),
     ("Errors", "errors"),
     ("Event lines not readable", "unparsed_lines"),
 )

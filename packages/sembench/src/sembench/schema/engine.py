@@ -53,6 +53,10 @@ class EngineSummary(BaseModel):
     exact_retrieved_tokens: Count | None = None
     """LMCache: an exact baseline, no semantic reuse."""
     stored_tokens: Count | None = None
+    evicted_donors: Count | None = None
+    regretted_donors: Count | None = None
+    """Donors that were wanted again after they had gone."""
+    regretted_tokens: Count | None = None
     declined: dict[str, Count] = {}
     evicted: dict[str, Count] = {}
     errors: Count = 0

@@ -118,6 +118,8 @@ class ProviderStats:
     alias_tokens: int = 0
     """Sum over ALIAS outcomes: KV of other tokens stood for these. Never part of ``confirmed_tokens``."""
     evicted_donors: int = 0
+    regretted_donors: int = 0
+    """Donors that had gone and were wanted again, as later donors show."""
     background_tokens: int = 0
     """Computed exactly while the engine had room, since many had asked for them or to compare an answer."""
     probes: Mapping[ProbeEnd, int] = field(default_factory=dict)

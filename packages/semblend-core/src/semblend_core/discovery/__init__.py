@@ -2,8 +2,19 @@
 
 from semblend_core.discovery.cover import best_cover
 from semblend_core.discovery.donor_choice import MOST_PIECES, FoundRuns
-from semblend_core.discovery.fingerprint import Geometry
+from semblend_core.discovery.fingerprint import Geometry, Hashes, fingerprint
 from semblend_core.discovery.runs import Run
 from semblend_core.discovery.span_index import ISLAND_GRAM, PreparedDonor, SpanIndex
 
-__all__ = ["ISLAND_GRAM", "MOST_PIECES", "FoundRuns", "Geometry", "PreparedDonor", "Run", "SpanIndex", "best_cover"]
+__all__ = [
+    "ISLAND_GRAM",
+    "MOST_PIECES",
+    "FoundRuns",
+    "Geometry",
+    "Hashes",
+    "PreparedDonor",
+    "Run",
+    "SpanIndex",
+    "best_cover",
+    "fingerprint",
+]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from semblend_core.contract import TokenIds
 from semblend_core.discovery.bucket_table import BucketTable, Tags
 from semblend_core.discovery.donor_choice import DonorChoice, FoundRuns, RepeatedFingerprints, worth_choosing
-from semblend_core.discovery.fingerprint import Geometry, fingerprint, gram_hashes
+from semblend_core.discovery.fingerprint import Geometry, Hashes, fingerprint, gram_hashes
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
@@ -51,6 +51,8 @@ class PreparedDonor:
     scope: int
     positions: npt.NDArray[np.int64]
     tags: Tags
+    hashes: Hashes
+    """The fingerprints as they are in every scope, in the order of their positions."""
 
 
 class SpanIndex:
@@ -100,7 +102,7 @@ class SpanIndex:
         words |= positions.view(np.uint64)
         words.sort()
         return PreparedDonor(
-            tokens, scope, (words & _POSITION_MASK).view(np.int64), (words >> _POSITION_BITS).astype(np.uint32)
+            tokens, scope, (words & _POSITION_MASK).view(np.int64), (words >> _POSITION_BITS).astype(np.uint32), hashes
         )
 
     def bytes_after_adding(self, donor: PreparedDonor) -> int:

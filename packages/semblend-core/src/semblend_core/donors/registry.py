@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, TokenIds, tenant_of
-from semblend_core.discovery import FoundRuns, Geometry, PreparedDonor, Run, SpanIndex
+from semblend_core.discovery import FoundRuns, Geometry, Hashes, PreparedDonor, Run, SpanIndex, fingerprint
+from semblend_core.donors.regret import Regret, RegretLedger, sample_of
 from semblend_core.eviction import Entry, EvictionPolicy, policy_named
 
 RECORD_BYTES = 600
@@ -29,6 +30,8 @@ class DonorRecord:
     namespace: str
     donor_id: str
     tokens: int
+    sample: Hashes
+    """A few of its fingerprints, by which it is known again after it went."""
     pins: int = 0
 
 
@@ -60,8 +63,9 @@ class DonorRegistry:
         self.max_donors = max_donors
         self._index = SpanIndex(geometry or Geometry())
         self._empty_index = SpanIndex(self._index.geometry)
-        self._policy: EvictionPolicy[Hashable] = policy_named(eviction)
+        self._policy: EvictionPolicy[Hashable] = policy_named(eviction, may_refuse=False)
         """Knows donors by namespace and id, so that one that comes back is no stranger."""
+        self._regrets = RegretLedger()
         self._scopes: dict[str, _Scope] = {}
         self._scope_numbers = itertools.count()
         self._serials = itertools.count(1)
@@ -105,12 +109,32 @@ class DonorRegistry:
                     self._leave_scope(namespace)
         return reason, evicted
 
-    def forget(self, namespace: str, donor_id: str) -> bool:
+    def forget(self, namespace: str, donor_id: str, *, missed: bool = False) -> bool:
+        """``missed``: its text goes with it, so that whoever wants it again has lost something."""
         with self._writing:
             record = self._by_id.get((namespace, donor_id))
             if record is not None:
+                if missed:
+                    self._remember(record)
                 self._drop(record)
             return record is not None
+
+    def regrets(self, namespace: str, tokens: TokenIds) -> list[Regret]:
+        """Donors that went, and that a prompt of these tokens shows to be wanted again. Each is told once."""
+        if not len(self._regrets):
+            return []
+        positions, hashes = fingerprint(tokens, self.geometry)
+        least = self.geometry.guaranteed_run
+        with self._writing:
+            if not self._regrets.wanted(namespace, hashes):
+                return []
+            held = np.zeros(tokens.size, bool)
+            for run in self.find(namespace, tokens, least, None) or ():
+                held[run.start : run.end] = True
+            told = [each for each in self._regrets.wanted(namespace, hashes[~held[positions]]) if each.tokens >= least]
+            for each in told:
+                self._regrets.forget((each.namespace, each.donor_id))
+            return told
 
     def forget_tenant(self, tenant: str) -> int:
         """No donor of the tenant can be pinned from now on. How many there were; ``sweep`` takes them out of the index.
@@ -120,6 +144,7 @@ class DonorRegistry:
         with self._writing, self._lock:
             gone = [record for record in self._records.values() if tenant_of(record.namespace) == tenant]
             self._unswept += [self._unlist(record).serial for record in gone]
+            self._regrets.forget_tenant(tenant)
             self._policy.forget_ghosts(lambda name: tenant_of(cast(tuple[str, str], name)[0]) == tenant)
         return len(gone)
 
@@ -194,6 +219,7 @@ class DonorRegistry:
                 self._policy.remove((record.namespace, record.donor_id), evicted=False)
                 self._leave_scope(record.namespace)
             self._policy.forget_ghosts()
+            self._regrets.clear()
             self._records.clear()
             self._by_id.clear()
             self._pinned.clear()
@@ -207,6 +233,7 @@ class DonorRegistry:
             assert len(self._records) + len(self._unswept) == len(self._index), "the index holds others"
             assert set(self._policy) == set(self._by_id), "the eviction policy lost a donor"
             self._policy.check_integrity()
+            self._regrets.check_integrity()
             assert self.nbytes <= self.max_bytes or len(self) == 0, "over the byte budget"
             assert len(self) <= self.max_donors, "over the donor budget"
             assert all(record.pins >= 0 for record in self._records.values()), "a donor is unpinned twice"
@@ -235,13 +262,14 @@ class DonorRegistry:
                 if victim is None:
                     return DeclineReason.DONOR_TOO_LARGE
                 record = self._unlist(self._by_id[cast(tuple[str, str], victim)], evicted=True)
+            self._remember(record)
             self._index.remove(record.serial)
             evicted.append(record)
         return None
 
     def _add(self, namespace: str, donor_id: str, donor: PreparedDonor) -> None:
         """The record comes first: a donor that can be found can be pinned."""
-        record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size))
+        record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size), sample_of(donor.hashes))
         with self._lock:
             self._records[record.serial] = self._by_id[namespace, donor_id] = record
             entry = Entry(tokens=record.tokens, bytes=record.tokens, prompt_tokens=record.tokens)
@@ -258,6 +286,9 @@ class DonorRegistry:
         with self._lock:
             self._unlist(record)
         self._index.remove(record.serial)
+
+    def _remember(self, record: DonorRecord) -> None:
+        self._regrets.went(record.namespace, record.donor_id, record.tokens, record.sample)
 
     def _is_pinned(self, name: Hashable) -> bool:
         return self._by_id[cast(tuple[str, str], name)].pins > 0

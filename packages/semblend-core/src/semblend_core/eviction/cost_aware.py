@@ -1,230 +1,129 @@
-"""Our own policy: what losing a key would cost, times the odds that it is wanted again, per byte and time."""
+"""Our own policy: expected worth where it pays, and whoever does better where it does not."""
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar
 
-import numpy as np
+from semblend_core.eviction.expected_worth import ExpectedWorth
+from semblend_core.eviction.policy import Entry, EvictionPolicy, Key, Spared
+from semblend_core.eviction.recency import LeastRecentlyUsed
+from semblend_core.eviction.semantic import AdaptiveSemantic
 
-from semblend_core.eviction.ghosts import Ghosts
-from semblend_core.eviction.policy import START_WEIGHTS, Entry, EvictionPolicy, Key, Spared
-from semblend_core.eviction.reuse_odds import BIN_OF_AGE, HORIZON, SLICES_PER_BUDGET, ReuseOdds
-
-GHOSTS_PER_KEY = 4
-FEWEST_GHOSTS = 1024
-LEARN_FIRST, LEARN_EVERY = 64, 1024
-"""Accesses before it learns for the first time, and later between two times; or a quarter of the budget, if larger."""
-_KINDS = {kind: number for number, kind in enumerate(START_WEIGHTS)}
-Group: TypeAlias = tuple[int, int, int]
-"""Keys that are worth the same: slice of their last access, row of their class, level of their price per byte."""
-
-
-@dataclass(slots=True)
-class _Followed:
-    """A key that is held, or was not long ago."""
-
-    row: int
-    since: int
-    """Slice of its last access."""
-    weight: float
-    """Share of its prompt: a prompt counts once, however many blocks it has."""
-    uses: int
-    turn: int
-    """Turns of the conversation before the one that brought it."""
-    now: float
+CLEARLY_BETTER = 1.01
+MEMORY = 4
+"""Budgets of accesses after which a hit counts for little."""
+FEWEST = 256
+"""Accesses that are always remembered."""
 
 
 class CostAware(EvictionPolicy[Key]):
-    """Keeps what saves most prefill time per byte and time of its stay, by what was seen of keys like it.
+    """Three policies each keep the books of a cache of their own; whoever saved most lately decides for the real one.
 
-    Keys are alike that have the same kind, turn of their conversation, time between their last two uses and length of
-    prompt. For each such class it learns, from held and gone keys, how soon they are wanted again, if at all. What
-    has had its time goes, and so does what hardly ever comes back, such as the end of a prompt. A newcomer that is
-    worth less than all that is held is not admitted. Of one prompt the end goes first.
+    They are expected worth, adaptive semantic and least recently used. What is saved is prefill time, or tokens where
+    that is not known. The real cache gives up what the leader's does not hold, so it soon holds the same. So a workload
+    that one of them does not understand costs no more than the time to notice.
     """
 
     name: ClassVar[str] = "cost_aware"
 
     def __init__(self, capacity: int | None = None) -> None:
         super().__init__(capacity)
-        self._odds = ReuseOdds()
-        self._followed: dict[Key, _Followed] = {}
-        self._ghosts: Ghosts[Key, _Followed] = Ghosts()
-        self._groups: dict[Group, OrderedDict[Key, None]] = {}
-        self._group_of: dict[Key, Group] = {}
-        self._heap: list[tuple[float, Group]] = []
-        self._accessed = 0
-        """Bytes, by which time is counted: it passes as fast as others press in."""
-        self._slice = 0
-        self._learnt_in = 0
+        self._experts: tuple[EvictionPolicy[Key], ...] = (
+            ExpectedWorth(capacity),
+            AdaptiveSemantic(capacity),
+            LeastRecentlyUsed(capacity),
+        )
+        self._saved = [0.0] * len(self._experts)
+        self._leads = 1  # What is known of kinds of text serves from the first access on; the odds must be learnt.
+        self._unit = 1.0
+        """What a saved millisecond counts now. It grows, so that those of long ago count for less."""
+        self._strays: OrderedDict[Key, None] = OrderedDict()
+        """Held here, and not by the leader."""
         self._accesses = 0
-        self._learn_at = LEARN_FIRST
+        self._look_at = FEWEST // 4
+
+    @property
+    def leader(self) -> str:
+        """Whom it follows now."""
+        return self._experts[self._leads].name
 
     @property
     def ghosts(self) -> int:
-        return len(self._ghosts)
+        shadows = sum(key not in self.entries for expert in self._experts for key in expert)
+        return shadows + sum(expert.ghosts for expert in self._experts)
 
     def forget_ghosts(self, gone: Callable[[Key], bool] | None = None) -> None:
-        for key in [key for key in self._ghosts if gone is None or gone(key)]:
-            self._give_up(key)
+        for expert in self._experts:
+            expert.forget_ghosts(gone)
+            for key in [key for key in expert if key not in self.entries and (gone is None or gone(key))]:
+                expert.remove(key, evicted=False)
 
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
-        aside = []
-        found = None
-        while self._heap and found is None:
-            group = self._heap[0][1]
-            members = self._groups.get(group)
-            if members is None:
-                heappop(self._heap)
-                continue
-            found = next((key for key in reversed(members) if spared is None or not spared(key)), None)
-            if found is None:
-                aside.append(heappop(self._heap))
-        for place in aside:
-            heappush(self._heap, place)
-        return found
+        for key in self._strays:
+            if spared is None or not spared(key):
+                return key
+        held = self.entries
+        return self._experts[self._leads].victim(lambda key: key not in held or (spared is not None and spared(key)))
 
     def check_integrity(self) -> None:
         super().check_integrity()
-        assert all(self._groups.values()), "an empty group is kept"
-        listed = {key: group for group, keys in self._groups.items() for key in keys}
-        assert listed == self._group_of, "a key is in another group"
-        assert listed.keys() == self.entries.keys(), "the groups and the keys differ"
-        assert self._followed.keys() == self.entries.keys() | set(self._ghosts), "somebody is followed in vain"
-        assert {group for _, group in self._heap} >= self._groups.keys(), "a group cannot be found"
-        assert len(self._ghosts) <= self._most_ghosts() + 1, "too many ghosts"
-        self._ghosts.check_integrity()
+        leader = self._experts[self._leads]
+        assert self._strays.keys() == {key for key in self.entries if key not in leader}, "a stray is not known"
+        for expert in self._experts:
+            expert.check_integrity()
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
         self._access(key, entry, now)
-        group = self._group_for(key, entry)
-        full = self.capacity is not None and self.held + entry.bytes > self.capacity
-        if full and self._worth(group) < self._lowest():
-            self._ghosts.add(key, entry.bytes, self._followed[key])
-            self._trim()
-            return False
-        self._place(key, group)
+        if key not in self._experts[self._leads]:
+            full = self.capacity is not None and self.held + entry.bytes > self.capacity
+            if full and self.may_refuse:
+                return False
+            self._strays[key] = None
         return True
 
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
-        self._take(key)
         self._access(key, entry, now)
-        self._place(key, self._group_for(key, entry))
+        if key in self._experts[self._leads]:
+            self._strays.pop(key, None)
+        else:
+            self._strays[key] = None
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
-        self._take(key)
-        self._ghosts.add(key, entry.bytes, self._followed[key])
+        self._strays.pop(key, None)
         if not evicted:
-            self._give_up(key)
-        self._trim()
+            for expert in self._experts:
+                expert.remove(key, evicted=False)
 
     def _access(self, key: Key, entry: Entry, now: float) -> None:
-        """Note who came, and how long after its last use."""
-        self._pass_time(entry.bytes)
-        known = self._followed.get(key)
-        self._ghosts.pop(key)
-        if known is None:
-            uses, turn, gap = 1, self._turn_of_newcomer(entry, now), -1
-        else:
-            uses, turn, gap = known.uses + 1, known.turn, self._slice - known.since
-            self._odds.end(known.row, known.since, known.weight, wanted=True)
-        row = self._odds.row_of(*_class_of(entry, uses, turn, gap))
-        weight = entry.tokens / entry.prompt_tokens if entry.prompt_tokens > entry.tokens else 1.0
-        self._followed[key] = _Followed(row, self._slice, weight, uses, turn, now)
-        self._odds.begin(row, weight)
-
-    def _turn_of_newcomer(self, entry: Entry, now: float) -> int:
-        if entry.parent is None:
-            return 0
-        parent = self._followed.get(cast(Key, entry.parent))
-        if parent is None:
-            return 1
-        came_with_it = parent.uses == 1 and parent.now == now
-        return parent.turn if came_with_it else min(99, parent.turn + 1)
-
-    def _pass_time(self, size: int) -> None:
-        self._accessed += size
         self._accesses += 1
-        width = max(1, (self.capacity or self.held or size) // SLICES_PER_BUDGET)
-        now = max(self._slice, self._accessed // width) if self.capacity else self._slice + (self._accessed >= width)
-        if now == self._slice:
-            return
-        if not self.capacity:
-            self._accessed = 0
-        self._odds.move_to(now)
-        self._slice = now
-        if self._accesses >= self._learn_at and now - self._learnt_in >= SLICES_PER_BUDGET // 4:
-            self._odds.learn()
-            self._learnt_in = now
-            self._learn_at = self._accesses + min(LEARN_EVERY, self._accesses)
-        self._rank_anew()
+        if self._accesses >= self._look_at:
+            self._choose_leader()
+        self._unit *= 1 + 1 / max(FEWEST, MEMORY * len(self.entries))
+        saved = (entry.saved_ms or entry.tokens) * self._unit
+        budget = self.capacity or max(self.held, entry.bytes)
+        for number, expert in enumerate(self._experts):
+            if key in expert.entries:
+                self._saved[number] += saved
+                expert.touch(key, now, entry)
+            else:
+                expert.admit(key, entry, now)
+            while expert.held > budget:
+                victim = expert.victim(key.__eq__)
+                victim = key if victim is None else victim
+                expert.remove(victim)
+                if number == self._leads and victim in self.entries:
+                    self._strays[victim] = None
 
-    def _group_for(self, key: Key, entry: Entry) -> Group:
-        price = (entry.saved_ms or entry.tokens) / max(1, entry.bytes)
-        return self._slice, self._followed[key].row, round(2 * math.log2(max(price, 1e-12)))
-
-    def _rank_anew(self) -> None:
-        """All groups have aged by a slice."""
-        groups = list(self._groups)
-        if groups:
-            since, row, level = np.array(groups).T
-            worth = self._odds.worth[row, BIN_OF_AGE[np.minimum(HORIZON, self._slice - since)]] * np.exp2(level / 2)
-            self._heap = list(zip(worth.tolist(), groups, strict=True))
-            heapify(self._heap)
-
-    def _worth(self, group: Group) -> float:
-        since, row, level = group
-        age_bin = BIN_OF_AGE[min(HORIZON, self._slice - since)]
-        return self._odds.worth.item(row, age_bin) * math.exp2(level / 2)
-
-    def _lowest(self) -> float:
-        while self._heap and self._heap[0][1] not in self._groups:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else 0.0
-
-    def _place(self, key: Key, group: Group) -> None:
-        members = self._groups.get(group)
-        if members is None:
-            members = self._groups[group] = OrderedDict()
-            heappush(self._heap, (self._worth(group), group))
-        members[key] = None
-        self._group_of[key] = group
-
-    def _take(self, key: Key) -> None:
-        group = self._group_of.pop(key)
-        members = self._groups[group]
-        del members[key]
-        if not members:
-            del self._groups[group]
-
-    def _most_ghosts(self) -> int:
-        return max(FEWEST_GHOSTS, GHOSTS_PER_KEY * len(self.entries))
-
-    def _trim(self) -> None:
-        while len(self._ghosts) > self._most_ghosts():
-            self._give_up(next(iter(self._ghosts)))
-
-    def _give_up(self, key: Key) -> None:
-        self._ghosts.pop(key)
-        gone = self._followed.pop(key)
-        self._odds.end(gone.row, gone.since, gone.weight, wanted=False)
-
-
-def _class_of(entry: Entry, uses: int, turn: int, gap: int) -> tuple[tuple[int, ...], float]:
-    """The path of its class, and its odds beside others while nothing is known."""
-    kind = _KINDS.get(entry.kind, _KINDS["other"])
-    ends = bool(entry.prompt_tokens) and entry.position > 0 and entry.position + entry.tokens >= entry.prompt_tokens
-    session = _bucket(turn + uses - 1, (1, 2, 3, 5))
-    pause = _bucket(gap, (0, 6, 12, 24, 48))
-    length = min(8, max(0, (entry.prompt_tokens or entry.tokens).bit_length() - 9))
-    guess = START_WEIGHTS[entry.kind if entry.kind in _KINDS else "other"] * (1.0 if uses == 1 else 2.0)
-    return (kind, 10 * session + ends, pause, length), guess
-
-
-def _bucket(value: int, edges: tuple[int, ...]) -> int:
-    return sum(value >= edge for edge in edges)
+    def _choose_leader(self) -> None:
+        """Not too often: who follows another one must find out what it holds."""
+        self._look_at = self._accesses + max(FEWEST // 4, len(self.entries) // 4)
+        best = max(range(len(self._experts)), key=self._saved.__getitem__)
+        if self._saved[best] > CLEARLY_BETTER * self._saved[self._leads]:
+            self._leads = best
+            leader = self._experts[best]
+            self._strays = OrderedDict((key, None) for key in self.entries if key not in leader.entries)
+        if self._unit > 1e100:
+            self._saved = [each / self._unit for each in self._saved]
+            self._unit = 1.0

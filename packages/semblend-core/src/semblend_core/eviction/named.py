@@ -33,8 +33,16 @@ _POLICIES: dict[str, type[EvictionPolicy[Any]]] = {
 POLICY_NAMES: tuple[str, ...] = tuple(_POLICIES)
 
 
-def policy_named(name: str, *, capacity: int | None = None, **options: Any) -> EvictionPolicy[Hashable]:
-    """A new policy. ``capacity``: the budget in the unit of ``Entry.bytes``; ``options``: what this policy knows."""
+def policy_named(
+    name: str, *, capacity: int | None = None, may_refuse: bool = True, **options: Any
+) -> EvictionPolicy[Hashable]:
+    """A new policy.
+
+    ``capacity``: the budget in the unit of ``Entry.bytes``. ``may_refuse``: whether ``admit`` may say no. ``options``:
+    what this policy knows beside.
+    """
     if name not in _POLICIES:
         raise ValueError(f"no eviction policy is called {name!r}; use one of {', '.join(POLICY_NAMES)}")
-    return _POLICIES[name](capacity=capacity, **options)
+    policy = _POLICIES[name](capacity=capacity, **options)
+    policy.may_refuse = may_refuse
+    return policy

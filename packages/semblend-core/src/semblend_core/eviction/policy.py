@@ -68,6 +68,8 @@ class EvictionPolicy(ABC, Generic[Key]):
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity={capacity} must be at least 1")
         self.capacity = capacity
+        self.may_refuse = True
+        """False where the owner has decided already that what it admits stays."""
         self.entries: dict[Key, Entry] = {}
         """What is held, as it was last described."""
         self.held = 0

@@ -29,7 +29,7 @@ from semblend_core.contract import (
     as_token_ids,
 )
 from semblend_core.discovery import ISLAND_GRAM, FoundRuns, Geometry
-from semblend_core.donors import DonorRecord, DonorRegistry
+from semblend_core.donors import DonorRecord, DonorRegistry, Regret
 from semblend_core.planning import CostModel, Planner
 from semblend_core.provider.open_requests import OpenRequests
 from semblend_core.provider.sharing import may_share
@@ -46,6 +46,7 @@ from semblend_core.telemetry import (
     NoAudit,
     PlanMade,
     ProviderCounters,
+    Regretted,
     Stage,
 )
 
@@ -118,8 +119,11 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         return result
 
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
+        return self._forget(namespace, donor_id, missed=True)
+
+    def _forget(self, namespace: Namespace, donor_id: str, *, missed: bool) -> bool:
         try:
-            known = self.registry.forget(namespace.digest, donor_id)
+            known = self.registry.forget(namespace.digest, donor_id, missed=missed)
         except Exception as error:  # Its record went first: no plan can name the donor any more.
             self._contained(error, "forget", None, namespace)
             known = True
@@ -138,7 +142,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         record = self.registry.record_of(namespace.digest, donor_id)
         if record is not None and record.pins:
             return False
-        self.forget_donor(namespace, donor_id)
+        self._forget(namespace, donor_id, missed=False)  # Another donor holds its text.
         return True
 
     def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
@@ -299,12 +303,26 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             too_short = offer.approximate_from is None
             return OfferResult(0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE)
         self._open.release_expired()
+        self._note_regrets(self.registry.regrets(offer.namespace.digest, tokens))
         reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
         self._note_evictions(evicted)
         gone = tuple((record.namespace, record.donor_id) for record in evicted)
         if reason is not None:
             return OfferResult(0, reason, gone)
         return OfferResult(int(tokens.size), evicted=gone)
+
+    def _note_regrets(self, regrets: list[Regret]) -> None:
+        if regrets:
+            self._counters.count_regrets(len(regrets))
+        for regret in regrets:
+            self._audit.emit(
+                Regretted(
+                    namespace=regret.namespace,
+                    donor_id=regret.donor_id,
+                    tokens=regret.tokens,
+                    after_s=round(regret.after_s, 3),
+                )
+            )
 
     def _note_evictions(self, evicted: list[DonorRecord]) -> None:
         if evicted:

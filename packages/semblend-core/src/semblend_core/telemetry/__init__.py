@@ -22,6 +22,7 @@ from semblend_core.telemetry.events import (
     Materialized,
     PlanMade,
     QualityCompared,
+    Regretted,
     Stage,
     TenantPurged,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "QualityCompared",
     "QualityMetrics",
     "QualityNews",
+    "Regretted",
     "Stage",
     "TenantPurged",
     "growth_of",

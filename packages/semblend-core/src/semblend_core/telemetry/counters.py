@@ -39,6 +39,7 @@ class ProviderCounters:
         self._confirmed_tokens = 0
         self._alias_tokens = 0
         self._evicted_donors = 0
+        self._regretted_donors = 0
         self._background_tokens = 0
         self._probes: Counter[ProbeEnd] = Counter()
 
@@ -72,6 +73,11 @@ class ProviderCounters:
         with self._lock:
             self._evicted_donors += donors
 
+    def count_regrets(self, donors: int) -> None:
+        """Donors that had gone were wanted again."""
+        with self._lock:
+            self._regretted_donors += donors
+
     def count_background(self, tokens: int) -> None:
         """Tokens were computed that no request had asked for now."""
         with self._lock:
@@ -100,6 +106,7 @@ class ProviderCounters:
                 confirmed_tokens=self._confirmed_tokens,
                 alias_tokens=self._alias_tokens,
                 evicted_donors=self._evicted_donors,
+                regretted_donors=self._regretted_donors,
                 background_tokens=self._background_tokens,
                 probes=dict(self._probes),
                 donors=donors,
@@ -179,6 +186,10 @@ ENGINE_COUNTERS = {
         "Tokens that KV of other tokens stood for, as a provider proposed: no reuse of their own KV.",
     ),
     "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
+    "regretted_donors": (
+        "semblend_regretted_donors",
+        "Donors that had gone and were wanted again: a later prompt shares text with them that no donor holds.",
+    ),
     "background_tokens": (
         "semblend_background_tokens",
         "Tokens computed exactly while the engine had room: openings that many ask for, and what is compared.",

@@ -279,6 +279,19 @@ class Evicted(AuditEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Regretted(AuditEvent):
+    """A donor that had gone was wanted again: a prompt that was kept later shares text with it, and nobody holds it."""
+
+    event: ClassVar[str] = "regretted"
+    request_id: str | None = None
+    donor_id: str
+    tokens: int
+    """About how many of its tokens are wanted, by a sample of its fingerprints."""
+    after_s: float
+    """Since it went."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantPurged(AuditEvent):
     """All that was held of a tenant is dropped. Its files are deleted soon after."""
 
@@ -349,6 +362,7 @@ EVENTS: MappingProxyType[str, type[AuditEvent]] = MappingProxyType(
             CostsCompared,
             QualityCompared,
             Evicted,
+            Regretted,
             TenantPurged,
             ErrorSeen,
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 BOUNDS_OF_BOOKS = (
+    "semblend_core.donors.regret.MOST_GONE",
     "semblend_core.provider.open_requests.REMEMBERED_REPORTS",
     "semblend_core.serving.donors.MOST_ASKED_ONCE",
     "semblend_core.serving.donors.MOST_LOST",

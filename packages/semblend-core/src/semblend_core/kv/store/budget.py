@@ -56,8 +56,8 @@ class TierBudget:
         """Charge of the listed copies that nobody reads."""
         self.pinned_donors = 0
         self.copies: dict[DonorKey, Copy] = {}
-        # Which donors come in is decided before: without a capacity, no policy refuses any.
-        self.policy = policy_named(eviction)
+        # Which donors come in is decided before they do.
+        self.policy = policy_named(eviction, capacity=limit, may_refuse=False)
 
     def reserve(self, charge: int) -> bool:
         if self.used + charge > self.limit:
