@@ -29,6 +29,8 @@ OPEN_S, STORE_S, LOAD_S, ASK_S = 60.0, 30.0, 10.0, 5.0
 """How long a call may take."""
 KEPT_S = 10.0
 """How long a server that answers may take to find what it was sent."""
+ATTEMPTS = 4
+"""Each connection of a pool may have broken since it was last used, and tells so once."""
 _REMOTE = "RemoteBackend"
 
 
@@ -81,18 +83,27 @@ class LmcacheClient:
     def _store(self, key: LmcacheKey, rows: Tensor) -> None:
         self._reconnect()
         tokens = key.token_ids.tolist()
-        self._engine.store(tokens=tokens, rows=rows, request_configs=key.configs)
-        remote, wait_s = self._remote, 0.001
+        why: Exception | None = None
+        for _ in range(ATTEMPTS):
+            self._engine.store(tokens=tokens, rows=rows, request_configs=key.configs)
+            deadline, wait_s = time.monotonic() + KEPT_S / ATTEMPTS, 0.001
+            while True:
+                if self._is_kept(key, tokens):
+                    return
+                why = self._why_missing(key, tokens)
+                if isinstance(why, StoreFaultError) or time.monotonic() > deadline:
+                    break
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, 0.05)
+            if isinstance(why, StoreFaultError) or self._remote is None:
+                break
+        self._forget_here(key)
+        raise StoreFaultError(StoreDecline.LMCACHE_ERROR, f"LMCache did not keep a donor: {why}")
+
+    def _is_kept(self, key: LmcacheKey, tokens: list[int]) -> bool:
         # Where there is a server, what lies in this process's memory alone is no answer.
-        where = None if remote is None else [_REMOTE]
-        deadline = time.monotonic() + (0 if remote is None else KEPT_S)
-        while self._engine.lookup(tokens=tokens, search_range=where, request_configs=key.configs) < len(tokens):
-            why = self._why_missing(key)
-            if isinstance(why, StoreFaultError) or time.monotonic() > deadline:
-                self._forget_here(key)
-                raise StoreFaultError(StoreDecline.LMCACHE_ERROR, f"LMCache did not keep a donor: {why}")
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, 0.05)
+        where = None if self._remote is None else [_REMOTE]
+        return bool(self._engine.lookup(tokens=tokens, search_range=where, request_configs=key.configs) == len(tokens))
 
     def _find(self, key: LmcacheKey) -> int:
         self._reconnect()
@@ -100,19 +111,27 @@ class LmcacheClient:
 
     def _load(self, key: LmcacheKey, ranges: Sequence[TokenRange], take: Take) -> None:
         self._reconnect()
-        whole = key.token_ids.tolist()
-        tokens = whole[: _chunk_end(max(stop for _, stop in ranges))]
+        tokens = key.token_ids.tolist()[: _chunk_end(max(stop for _, stop in ranges))]
+        for _ in range(ATTEMPTS):
+            if self._try_to_load(key, tokens, ranges, take):
+                return
+            why = self._why_missing(key, tokens)
+            if why is not None:
+                raise why
+        raise StoreFaultError(StoreDecline.LMCACHE_ERROR, f"LMCache{self._place} has it and does not give it")
+
+    def _try_to_load(self, key: LmcacheKey, tokens: list[int], ranges: Sequence[TokenRange], take: Take) -> bool:
         name = f"semblend-{next(self._lookups)}"
         try:
             found = self._engine.lookup(tokens=tokens, lookup_id=name, pin=True, request_configs=key.configs)
-            if found < len(tokens):
-                raise self._why_missing(key)
-            for start, stop in ranges:
-                self._retrieve(name, key, whole[: _chunk_end(stop)], start // CHUNK_TOKENS * CHUNK_TOKENS, take)
+            return found == len(tokens) and all(
+                self._retrieve(name, key, tokens[: _chunk_end(stop)], start // CHUNK_TOKENS * CHUNK_TOKENS, take)
+                for start, stop in ranges
+            )
         finally:
             self._engine.lookup_unpin(name)
 
-    def _retrieve(self, name: str, key: LmcacheKey, tokens: list[int], first: int, take: Take) -> None:
+    def _retrieve(self, name: str, key: LmcacheKey, tokens: list[int], first: int, take: Take) -> bool:
         wanted = torch.arange(len(tokens)) >= first
         damage: list[CorruptDonorError] = []
         came = self._engine.retrieve(
@@ -120,8 +139,7 @@ class LmcacheClient:
         )
         if damage:
             raise damage[0]
-        if not bool(came[first:].all()):
-            raise self._why_missing(key)
+        return bool(came[first:].all())
 
     def _remove(self, key: LmcacheKey) -> None:
         self._reconnect()
@@ -142,21 +160,24 @@ class LmcacheClient:
             if local is not None:
                 local.remove(each)
 
-    def _why_missing(self, key: LmcacheKey) -> Exception:
-        """LMCache says of a server that does not answer that it holds nothing. So the server itself is asked."""
+    def _why_missing(self, key: LmcacheKey, tokens: list[int]) -> Exception | None:
+        """Why LMCache did not find or give ``tokens``; None where the server has them all.
+
+        LMCache says of a server that does not answer that it holds nothing, and so it does when a connection has broken
+        that it could make anew. So the server itself is asked.
+        """
         remote = self._remote
         if remote is None:
             return LostDonorError("LMCache no longer has all of it")
         try:
-            _, _, first = next(
-                iter(self._engine.token_database.process_tokens(key.token_ids.tolist(), request_configs=key.configs))
-            )
-            self._on_loop(remote.connection.exists(first), ASK_S / 2)
+            for _, _, each in self._engine.token_database.process_tokens(tokens, request_configs=key.configs):
+                if not self._on_loop(remote.connection.exists(each), ASK_S / 2):
+                    return LostDonorError(f"LMCache{self._place} no longer has all of it")
         except Exception as error:
             self._must_reconnect = True
             told = f"LMCache{self._place} does not answer: {error or type(error).__name__}"
             return StoreFaultError(StoreDecline.LMCACHE_ERROR, told)
-        return LostDonorError(f"LMCache{self._place} no longer has all of it")
+        return None
 
     def _reconnect(self) -> None:
         """The client for ``lm://`` keeps a broken connection for good, and none looks again for a server by itself."""

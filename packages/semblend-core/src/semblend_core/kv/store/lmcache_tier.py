@@ -169,7 +169,7 @@ class LmcacheTier(StorageTier):
         if self._catalogue is not None:
             self._catalogue.remove(storage.metadata)
 
-    def prepare(self, token_bytes: int) -> None:
+    def open_for(self, token_bytes: int) -> None:
         """Open LMCache for donors of so many bytes a token."""
         self._open_for(token_bytes + TAIL_BYTES)
 

@@ -145,7 +145,7 @@ class DonorStore:
     def prepare(self, token_bytes: int) -> None:
         """Donors will take so many bytes a token: what takes long to open for the first is opened now, behind."""
         if self._lmcache is not None:
-            self._lanes[Tier.LMCACHE].submit(Job(partial(self._lmcache.prepare, token_bytes)), always=True)
+            self._lanes[Tier.LMCACHE].submit(Job(partial(self._lmcache.open_for, token_bytes)), always=True)
 
     def has_room_for(self, nbytes: int) -> bool:
         """Whether a donor of this size would be taken now: a tier can hold it, and not too many wait before it.
