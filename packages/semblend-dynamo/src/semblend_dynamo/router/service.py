@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _LARGE_BODY = 64 << 10
 """A body above this is read on a thread, so that others need not wait for it."""
+_SHORT_PROMPT = 4096
+"""Tokens up to which a landing is remembered on the loop itself."""
 _MOST_TO_LEARN = 256
 """Landings that may wait to be remembered; further ones are not."""
 _EMPTY_FLEET_WAIT_S = 0.05
@@ -288,10 +290,20 @@ class CompletionService:
         if replica is not choice.replica:
             self._metrics.off_target.inc()
         self._sessions.note(asked, replica)
-        if self._to_learn < _MOST_TO_LEARN:
+        loop = asyncio.get_running_loop()
+        if asked.tokens <= _SHORT_PROMPT:
+            # Half a millisecond here. A thread would take the interpreter from the loop for far longer than that.
+            loop.call_soon(self._learn_now, asked, replica)
+        elif self._to_learn < _MOST_TO_LEARN:
             self._to_learn += 1
-            learnt = asyncio.get_running_loop().run_in_executor(self._learner, self._policy.landed, asked, replica)
+            learnt = loop.run_in_executor(self._learner, self._policy.landed, asked, replica)
             learnt.add_done_callback(self._has_learnt)
+
+    def _learn_now(self, asked: Asked, replica: Replica) -> None:
+        try:
+            self._policy.landed(asked, replica)
+        except Exception as error:
+            logger.error("a prompt could not be remembered: %s", type(error).__name__)
 
     def _has_learnt(self, learnt: asyncio.Future[None]) -> None:
         self._to_learn -= 1
