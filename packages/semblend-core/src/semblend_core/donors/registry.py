@@ -269,7 +269,8 @@ class DonorRegistry:
 
     def _add(self, namespace: str, donor_id: str, donor: PreparedDonor) -> None:
         """The record comes first: a donor that can be found can be pinned."""
-        record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size), sample_of(donor.hashes))
+        sample = sample_of(donor.hashes, int(donor.tokens.size) // (self.geometry.guaranteed_run + 1))
+        record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size), sample)
         with self._lock:
             self._records[record.serial] = self._by_id[namespace, donor_id] = record
             entry = Entry(tokens=record.tokens, bytes=record.tokens, prompt_tokens=record.tokens)

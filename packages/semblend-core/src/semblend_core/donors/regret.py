@@ -36,10 +36,10 @@ class _Gone:
     at: float
 
 
-def sample_of(hashes: Hashes) -> Hashes:
-    """A few of a donor's fingerprints by which its text is known again."""
-    distinct = np.unique(hashes)
-    return distinct[:SAMPLE].copy()
+def sample_of(hashes: Hashes, runs: int) -> Hashes:
+    """A few of a donor's fingerprints by which its text is known again: one for each of its ``runs`` that is sure to
+    have one, so that donors of one length take the same room."""
+    return np.unique(hashes)[: max(1, min(SAMPLE, runs))].copy()
 
 
 class RegretLedger:
