@@ -285,6 +285,7 @@ MODULE_NAMES = {
     "semblend_core.testing": [
         "BOUNDS_OF_BOOKS",
         "Fault",
+        "KillableServer",
         "Marker",
         "ReferenceProvider",
         "Served",
@@ -296,6 +297,7 @@ MODULE_NAMES = {
         "held_by",
         "listen_to",
         "passage",
+        "redis_server",
         "shallow_model_folder",
         "wait_until",
     ],

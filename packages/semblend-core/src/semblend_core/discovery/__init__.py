@@ -2,7 +2,7 @@
 
 from semblend_core.discovery.cover import best_cover
 from semblend_core.discovery.donor_choice import MOST_PIECES, FoundRuns
-from semblend_core.discovery.fingerprint import Geometry, Hashes, fingerprint
+from semblend_core.discovery.fingerprint import Geometry, Hashes
 from semblend_core.discovery.runs import Run
 from semblend_core.discovery.span_index import ISLAND_GRAM, PreparedDonor, SpanIndex
 
@@ -16,5 +16,4 @@ __all__ = [
     "Run",
     "SpanIndex",
     "best_cover",
-    "fingerprint",
 ]

@@ -13,10 +13,13 @@ GROWTH = 8.0
 
 
 def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """``array`` if it holds ``size`` items, else a larger copy whose tail is not set."""
+    """``array`` if it holds ``size`` items, else a larger copy.
+
+    Its tail is 0, not what somebody freed: that may be tokens of a tenant who was purged.
+    """
     if size <= array.size:
         return array
-    larger = np.empty(max(size, int(array.size * GROWTH)), array.dtype)
+    larger = np.zeros(max(size, int(array.size * GROWTH)), array.dtype)
     larger[: array.size] = array
     return larger
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import DeclineReason, TokenIds, tenant_of
-from semblend_core.discovery import FoundRuns, Geometry, Hashes, PreparedDonor, Run, SpanIndex, fingerprint
+from semblend_core.discovery import FoundRuns, Geometry, Hashes, PreparedDonor, Run, SpanIndex
+from semblend_core.discovery.fingerprint import fingerprint
 from semblend_core.donors.regret import Regret, RegretLedger, sample_of
 from semblend_core.eviction import Entry, EvictionPolicy, policy_named
 

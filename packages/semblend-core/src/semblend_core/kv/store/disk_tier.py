@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import TokenIds
+from semblend_core.kv.store.clean_memory import clean_bytes
 from semblend_core.kv.store.directory import StoreDirectory
 from semblend_core.kv.store.donor_file import (
     DonorMetadata,
@@ -200,5 +201,5 @@ class DiskReader:
         if not self._buffers or self._buffers[0].numel() < size:
             for mark in self._in_use:
                 wait(mark)
-            self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned) for _ in range(2)]
+            self._buffers = [clean_bytes(size, pinned=self._pinned) for _ in range(2)]
             self._in_use = [None, None]

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from semblend_core.kv.store.clean_memory import clean_bytes
 
 ALIGNMENT = 256
 _SMALLEST_PINNED = 64 * 1024
@@ -50,7 +51,7 @@ class SlabPool:
         with self._growing:
             if len(self._slabs) == len(self._planned):
                 return False
-            slab = torch.empty(self._planned[len(self._slabs)], dtype=torch.uint8, pin_memory=self.pinned)
+            slab = clean_bytes(self._planned[len(self._slabs)], pinned=self.pinned)
             with self._lock:
                 self._slabs.append(slab)
                 self._holes.append([(0, slab.numel() // ALIGNMENT * ALIGNMENT)])
