@@ -90,7 +90,7 @@ def test_a_donor_on_disk_is_declined_and_the_request_does_not_wait(
     namespace = side.follow.namespace()
     (name,) = [name for name, _ in side.keeper.donors.prefixes.holders(namespace.digest, _ids(DOCUMENT))]
     wait_until(lambda: store.tier_of(namespace, name[1]) == "disk", "the donor is on disk")
-    with mock.patch.object(store._loader, "_read_from_disk"):  # So that the read cannot have ended by chance.
+    with mock.patch.object(store._loader, "_read"):  # So that the read cannot have ended by chance.
         declined(engine, DeclineReason.DONOR_ON_DISK)
 
 

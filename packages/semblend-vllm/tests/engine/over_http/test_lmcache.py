@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from semblend_core import tenant_of_salt
 from semblend_core.testing import KillableServer, redis_server, wait_until
 
-pytest.importorskip("lmcache", reason="LMCache is in this package's engine environment")
+# Imported by the servers only: in this process vLLM could start no engine after it.
+pytestmark = pytest.mark.skipif(find_spec("lmcache") is None, reason="LMCache is in this package's engine environment")
 
 LARGEST_KL = 0.05
 """One document behind a new instruction."""
