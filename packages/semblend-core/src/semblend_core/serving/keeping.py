@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from semblend_core.contract import (
@@ -15,7 +15,7 @@ from semblend_core.contract import (
 )
 from semblend_core.serving.ages import Limits
 from semblend_core.serving.donors import Capture, CaptureRule, Captures, Donor, DonorBook, tokens_to_keep
-from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.earlier import EarlierDonors, LeftAtRanks, LeftDonor
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.self_test import SelfTest
@@ -48,6 +48,7 @@ class DonorKeeper:
         self.captures = Captures(ranks)
         self._rule = CaptureRule(provider, settings, self.donors.prefixes)
         self._earlier: EarlierDonors[Namespace] = EarlierDonors()
+        self._left = LeftAtRanks(ranks)
         self._to_forget: list[tuple[Namespace, str]] = []
 
     def decide(self, life: RequestLife) -> Kept | None:
@@ -89,16 +90,16 @@ class DonorKeeper:
     def lost(self, name: DonorName, why: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
         self._earlier.discard(name)
+        self._left.discard(name)
         under_way = self.captures.stop(name)
         if under_way is not None:
             self.donors.prefixes.discard(name)
             self._donor_gone(Donor(under_way.namespace, name[1], None))
         self.donors.drop(name, why)
 
-    def recovered(self, donors: Iterable[tuple[str, str, TokenIds, float]]) -> None:
-        """An earlier process left these on disk: digest of the namespace, donor id, tokens, time of their capture."""
-        if self._ranks == 1:  # Otherwise each has files of its own, and which are whole at every rank is not known.
-            self._earlier.found(donors)
+    def recovered(self, donors: Mapping[int, Iterable[LeftDonor]]) -> None:
+        """What an earlier process left on disk, by rank. Those that all ranks hold can be found again."""
+        self._earlier.found(self._left.told(donors))
 
     def meet(self, namespace: Namespace) -> None:
         """A request of this namespace is here: donors that were left for it can be named now."""
@@ -112,6 +113,7 @@ class DonorKeeper:
         """Every donor of every tier: what they were computed with has changed."""
         self.donors.clear()
         self._earlier.clear()
+        self._left.clear()
         for donor in self.captures.clear():
             self.donors.prefixes.discard(donor.name)
             self._donor_gone(donor)
@@ -122,6 +124,7 @@ class DonorKeeper:
         for name in stopped:
             self.donors.prefixes.discard(name)
         self._rule.forget_tenant(tenant)
+        self._left.forget_tenant(tenant)
         self._to_forget = [each for each in self._to_forget if each[0].salt_digest != tenant]
         found = self.donors.forget_tenant(tenant) + self._earlier.forget_tenant(tenant)
         return found + TenantReport(captures=len(stopped))

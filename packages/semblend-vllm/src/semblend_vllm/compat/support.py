@@ -28,6 +28,13 @@ def configure(vllm_config: Any) -> tuple[Settings, VllmSettings]:
     return Settings.from_env(environment), VllmSettings.from_env(environment)
 
 
+def replica_of(parallel_config: Any) -> int:
+    """The data-parallel replica that this process belongs to."""
+    # vLLM tells a replica that shares no weights with others that it is the only one; this is its number all the same.
+    index = getattr(parallel_config, "data_parallel_index", None)
+    return int(parallel_config.data_parallel_rank if index is None else index)
+
+
 def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
     """Why nothing can be reused in this configuration; None where it can."""
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
