@@ -33,12 +33,10 @@ def save_donor(worker: Any, namespace: Any, donor_id: str, tokens: int, folder: 
     from safetensors.torch import save_file
 
     from semblend_core import Span
-    from semblend_core.kv.fetching import fetch_donor
 
     span = Span(0, donor_id, 0, tokens)
-    fetch = fetch_donor(_side()._store, namespace.for_rank(_rank()), donor_id, [span])
-    assert fetch is not None
-    ((donor, _),) = fetch.parts()
+    fetch = _side()._fetched.begin(namespace.for_rank(_rank()), [span])
+    ((donor, _),) = fetch.donors[donor_id].parts()
     keys, values = (part.contiguous() for part in (donor.keys, donor.values))
     save_file({"keys": keys, "values": values}, Path(folder) / f"rank-{_rank()}.safetensors")
 
