@@ -43,7 +43,6 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "pipeline parallelism is not supported yet": parallel.pipeline_parallel_size > 1,
         "context parallelism is not supported yet": getattr(parallel, "decode_context_parallel_size", 1) > 1
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
-        "speculative decoding is not supported yet": vllm_config.speculative_config is not None,
         # It splits a batch in two, and a row may run in one half while the tokens that read it run in the other.
         "dual batch overlap (--enable-dbo, --ubatch-size) is not supported": parallel.use_ubatching,
         "models with several kinds of KV (sliding window, state space) are not supported yet": len(groups) > 1,
@@ -65,7 +64,17 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
-    return found or why_keys_do_not_move(model.hf_text_config)
+    return found or _why_no_speculation(vllm_config) or why_keys_do_not_move(model.hf_text_config)
+
+
+def _why_no_speculation(vllm_config: Any) -> str | None:
+    chosen = vllm_config.speculative_config
+    if chosen is None or chosen.method == "ngram":
+        return None
+    return (
+        f"speculative decoding by {chosen.method!r} is not supported, only by 'ngram': a drafter has KV or state of "
+        "its own, which would have to move too"
+    )
 
 
 def what_is_missed(vllm_config: Any) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from vllm.config import KVTransferConfig
+
+from semblend_vllm.compat.support import why_unsupported
 
 
 def off(caplog: pytest.LogCaptureFixture) -> str:
@@ -29,6 +32,21 @@ def test_batches_that_are_split_in_two(
         engine = new_overlapping(change=split)
     assert "--enable-dbo" in off(caplog)
     assert engine.side is None
+
+
+@pytest.mark.parametrize("method", ["eagle3", "draft_model", "suffix"])
+def test_guesses_of_a_drafter(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    engine = new_overlapping()  # vLLM would load a drafter: only what the connector is told is changed.
+    config = engine.scheduler.vllm_config
+    kv_cache_config = engine.scheduler.kv_cache_config
+    config.speculative_config = SimpleNamespace(method=method)
+    why = why_unsupported(config, kv_cache_config)
+    assert why is not None
+    assert f"{method!r} is not supported, only by 'ngram'" in why
+    config.speculative_config.method = "ngram"
+    assert why_unsupported(config, kv_cache_config) is None
 
 
 @pytest.mark.parametrize("window", ["sliding_window", "attention_chunk_size"])
