@@ -52,6 +52,7 @@ class Arm:
             max_model_len=order["longest"],
             max_num_batched_tokens=order["longest"],
             max_num_seqs=16,
+            num_gpu_blocks_override=order["engine_blocks"],
             scheduler_cls="semblend_vllm.SemBlendScheduler",
             kv_transfer_config=KVTransferConfig(
                 kv_connector="SemBlendConnectorV1",
@@ -75,11 +76,10 @@ class Arm:
         self._side.purge(WARM_UP)
         self._served = 0
 
-    def serve(self, prompt: list[int], salt: str) -> str:
-        """Without the engine's own prefix cache, so that all reuse is of donors; until its KV is kept."""
+    def serve(self, prompt: list[int], salt: str) -> None:
+        """Until its KV is kept."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        self._scheduler.kv_cache_manager.block_pool.reset_prefix_cache()
         self._served += 1
         name = f"{salt}-{self._served:05d}"
         engine = self._llm.llm_engine
@@ -88,7 +88,6 @@ class Arm:
             engine.step()
         get_kv_transfer_group().worker_side.flush()
         self._side.catch_up()
-        return name
 
     @property
     def donors(self) -> int:

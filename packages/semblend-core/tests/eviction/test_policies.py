@@ -51,6 +51,11 @@ def _static(seen: Seen, clock: int, now: float) -> float:
     return weight * max(1, math.log(1 + seen.uses)) * max(1, entry.saved_ms) / max(1, math.sqrt(entry.tokens))
 
 
+def _priced(seen: Seen, clock: int, now: float) -> float:
+    level = round(math.log2(seen.entry.price_ms / seen.entry.bytes))
+    return -(clock + 1 - seen.used) / 2.0**level
+
+
 def _size_aware(seen: Seen, clock: int, now: float) -> float:
     return -(clock + 1 - seen.used) * 2 ** seen.entry.bytes.bit_length()
 
@@ -60,6 +65,7 @@ MODELS: dict[str, Callable[[Seen, int, float], float]] = {
     "lru": lambda seen, clock, now: seen.used,
     "lfu": lambda seen, clock, now: seen.uses,
     "size_aware_lru": _size_aware,
+    "priced_lru": _priced,
     "static_semantic": _static,
 }
 
@@ -223,7 +229,7 @@ def test_a_return_after_eviction_raises_the_weight_of_its_kind() -> None:
     assert policy.weights["code"] == pytest.approx(weights["code"] * 0.995), "nobody used it in that moment"
 
 
-@pytest.mark.parametrize("name", ["gdsf", "cost_aware"])
+@pytest.mark.parametrize("name", ["priced_lru", "gdsf", "cost_aware"])
 def test_what_a_newer_key_holds_too_is_cheap_to_lose(name: str) -> None:
     policy = policy_named(name, capacity=300, may_refuse=False)
     for now, key in enumerate("abc"):

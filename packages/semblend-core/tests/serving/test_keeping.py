@@ -331,7 +331,7 @@ def test_the_record_says_why_a_donor_went(tmp_path: Path) -> None:
 def test_of_donors_that_begin_alike_the_older_are_worth_what_they_go_on_with() -> None:
     """Questions about one document after the other: with room for few, each document keeps its newest donor."""
     kept = {}
-    for eviction in ("lru", "cost_aware"):
+    for eviction in ("lru", "priced_lru", "cost_aware"):
         provider = create_provider(Settings(eviction=eviction, max_donors=3, lookup_budget_ms=10_000.0), engine="test")
         keeper = keeper_of(provider)
         document, other = prompt(1), prompt(2)
@@ -345,4 +345,4 @@ def test_of_donors_that_begin_alike_the_older_are_worth_what_they_go_on_with() -
         assert keeper.take_copied() == []
         kept[eviction] = found(provider, other)
         provider.close()
-    assert kept == {"lru": False, "cost_aware": True}
+    assert kept == {"lru": False, "priced_lru": True, "cost_aware": True}

@@ -58,7 +58,7 @@ class DonorRegistry:
         geometry: Geometry | None = None,
         max_bytes: int = 4 * 1024**3,
         max_donors: int = 100_000,
-        eviction: str = "lru",
+        eviction: str = "priced_lru",
     ) -> None:
         self.max_bytes = max_bytes
         self.max_donors = max_donors

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from semblend_core.eviction.expected_worth import ExpectedWorth
 from semblend_core.eviction.policy import Entry, EvictionPolicy, Key, Spared
-from semblend_core.eviction.priced_recency import PricedRecency
+from semblend_core.eviction.priced_lru import PricedLru
 from semblend_core.eviction.semantic import AdaptiveSemantic
 
 CLEARLY_BETTER = 1.01
@@ -37,7 +37,7 @@ class CostAware(EvictionPolicy[Key]):
         self._experts: tuple[EvictionPolicy[Key], ...] = (
             ExpectedWorth(capacity),
             AdaptiveSemantic(capacity),
-            PricedRecency(capacity),
+            PricedLru(capacity),
         )
         self._leads = _BY_RECENCY
         self._saved = [0.0] * len(self._experts)

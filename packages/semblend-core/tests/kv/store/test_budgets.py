@@ -64,7 +64,7 @@ def test_a_donor_that_is_cheap_to_compute_goes_first(kit: Any, open_store: OpenS
 
 
 def test_a_donor_that_a_newer_one_holds_goes_first(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
-    store = open_store(device_bytes=3 * kit.kv().nbytes, eviction="cost_aware")
+    store = open_store(device_bytes=3 * kit.kv().nbytes, eviction="priced_lru")
     fill(kit, store, namespace, "a", "b", "c")
     store.note_copied(namespace, "b", kit.kv().tokens)
     store.note_copied(namespace, "unknown", 5)

@@ -9,14 +9,14 @@ from semblend_core.eviction.policy import Entry, EvictionPolicy, Key, Spared
 from semblend_core.eviction.ranked import Ranking
 
 
-class PricedRecency(EvictionPolicy[Key]):
+class PricedLru(EvictionPolicy[Key]):
     """The largest age by price per byte goes first. Ages are counted in accesses, prices in powers of two.
 
     Within a power of two the least recently used goes first, so only one candidate of each is compared. Where all cost
     the same per byte, this is the order of least recent use.
     """
 
-    name: ClassVar[str] = "priced_recency"
+    name: ClassVar[str] = "priced_lru"
 
     def __init__(self, capacity: int | None = None) -> None:
         super().__init__(capacity)
