@@ -14,7 +14,7 @@ from semblend_core.eviction.semantic import AdaptiveSemantic
 CLEARLY_BETTER = 1.01
 MEMORY = 4
 """Budgets of accesses after which a hit counts for little."""
-FEWEST = 256
+FEWEST = 128
 """Accesses that are always remembered."""
 UNKNOWN_KIND = Entry().kind
 _BY_KIND, _BY_RECENCY = 1, 2
