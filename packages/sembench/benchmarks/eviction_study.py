@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _whole_donors import different_tokens, reuse_of
 
 from sembench.laboratory.belady import Accesses, bound_of
 from sembench.laboratory.caches import Semantics, make_cache, replay
@@ -26,9 +27,11 @@ from sembench.laboratory.requests import CacheRequest
 from sembench.laboratory.results import BELADY, LaboratoryResult, PolicyFigures
 from sembench.laboratory.summary import markdown_table
 from sembench.laboratory.traces import read_trace
+from sembench.laboratory.workloads import generate
 from semblend_core.eviction import POLICY_NAMES
 
 SHARES = (0.01, 0.05, 0.10, 0.25)
+MEASURED_CAPACITIES = (2_000, 8_000)
 LINEAR = LinearLatency()
 
 
@@ -39,15 +42,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20, help="drawings of each workload (default 20)")
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of all different blocks of a trace")
     parser.add_argument("--sessions", type=int, default=100, help="coding sessions, the first so many (default 100)")
-    parser.add_argument("--accesses", type=int, default=10**6, help="block accesses for the speed (default 1000000)")
-    parser.add_argument("--parts", nargs="+", default=["workloads", "traces", "speed"], help="which to run")
+    parser.add_argument(
+        "--accesses", type=int, nargs="+", default=[10**6], help="block accesses for the speed (default 1000000)"
+    )
+    parser.add_argument("--parts", nargs="+", default=["workloads", "donors", "traces", "speed"], help="which to run")
     parser.add_argument("--quick", action="store_true", help="few seeds, no traces: for trying the script")
     options = parser.parse_args()
     if options.quick:
-        options.seeds, options.accesses, options.traces = 2, 20_000, None
+        options.seeds, options.accesses, options.traces = 2, [20_000, 40_000], None
     figures: dict[str, Any] = {}
     if "workloads" in options.parts:
         figures["workloads"] = study_workloads(options.policies, options.seeds)
+    if "donors" in options.parts:
+        figures["donors"] = study_donors(options)
     if "traces" in options.parts and options.traces is not None:
         figures["traces"] = study_traces(options.traces, options)
     if "speed" in options.parts:
@@ -88,6 +95,39 @@ def _by_workload(results: Sequence[LaboratoryResult], metric: str, form: str) ->
     return markdown_table(
         head, [[result.name, *map(cell, each)] for result, each in zip(results, columns, strict=True)]
     )
+
+
+# --- Whole donors ----------------------------------------------------------------------------------------------------
+
+
+def study_donors(options: argparse.Namespace) -> dict[str, Any]:
+    """What donors serve where they are kept and dropped as wholes, as in an engine: share of the prompts' tokens."""
+    traces: dict[str, list[list[CacheRequest]]] = {}
+    for name in shipped_experiments():
+        config = load_experiment(name)
+        traces[name] = [generate(config.workload, config.requests, seed) for seed in range(options.seeds)]
+    if options.traces is not None and (options.traces / "conversation_trace.jsonl").is_file():
+        traces["Mooncake conversation"] = [read_trace(options.traces / "conversation_trace.jsonl", "mooncake")]
+    if options.traces is not None and (options.traces / "coding").is_dir():
+        traces[f"{options.sessions} coding sessions"] = [_sessions(options.traces / "coding", options.sessions)]
+    figures: dict[str, Any] = {}
+    for name, drawings in traces.items():
+        for share in options.shares:
+            found = {
+                policy: float(
+                    np.mean([reuse_of(each, policy, int(share * different_tokens(each))) for each in drawings])
+                )
+                for policy in options.policies
+            }
+            figures.setdefault(name, {})[f"{share:.0%}"] = found
+            print(f"  {name} {share:.0%}: {found}", flush=True)
+    rows = [
+        [name, share, *(f"{each[policy]:.3f}" for policy in options.policies)]
+        for name, shares in figures.items()
+        for share, each in shares.items()
+    ]
+    print(f"\n{markdown_table(['reuse', 'of all text', *options.policies], rows)}\n", flush=True)
+    return figures
 
 
 # --- Real traces -----------------------------------------------------------------------------------------------------
@@ -145,32 +185,33 @@ def _curve(
 # --- Speed -----------------------------------------------------------------------------------------------------------
 
 
-def study_speed(policies: Sequence[str], accesses: int) -> dict[str, Any]:
+def study_speed(policies: Sequence[str], accesses: Sequence[int]) -> dict[str, Any]:
     """CPU seconds of one core, so that whoever else uses the machine counts little."""
     figures: dict[str, Any] = {}
     for policy in policies:
-        cache = make_cache(policy, 10_000, semantics="block", unit="blocks")
-        began = time.process_time()
-        tally = replay(_stream(accesses), cache)
-        seconds = time.process_time() - began
         figures[policy] = {
-            "cpu_s": round(seconds, 2),
-            "microseconds_per_access": round(1e6 * seconds / accesses, 2),
-            "hit_ratio": tally.hit_ratio,
-            "bytes_per_resident_block": [_memory(policy, capacity) for capacity in (2_000, 8_000)],
+            "cpu_s": {str(count): _seconds(policy, count) for count in accesses},
+            "bytes_per_resident_block": [_memory(policy, capacity) for capacity in MEASURED_CAPACITIES],
         }
+        print(f"  {policy}: {figures[policy]}", flush=True)
     rows = [
-        [
-            policy,
-            f"{each['cpu_s']:.1f}",
-            f"{each['microseconds_per_access']:.1f}",
-            *map(str, each["bytes_per_resident_block"]),
-        ]
+        [policy, *(f"{seconds:.1f}" for seconds in each["cpu_s"].values()), *map(str, each["bytes_per_resident_block"])]
         for policy, each in figures.items()
     ]
-    head = ["policy", f"CPU s for {accesses:,}", "µs per access", "bytes per block at 2,000", "at 8,000"]
+    head = [
+        "policy",
+        *(f"CPU s for {count:,}" for count in accesses),
+        *(f"bytes per block at {capacity:,}" for capacity in MEASURED_CAPACITIES),
+    ]
     print(f"\n{markdown_table(head, rows)}\n", flush=True)
     return figures
+
+
+def _seconds(policy: str, accesses: int) -> float:
+    cache = make_cache(policy, 10_000, semantics="block", unit="blocks")
+    began = time.process_time()
+    replay(_stream(accesses), cache)
+    return round(time.process_time() - began, 2)
 
 
 def _memory(policy: str, capacity: int) -> int:

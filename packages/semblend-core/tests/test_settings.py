@@ -336,7 +336,7 @@ def test_the_command_prints_the_effective_settings() -> None:
     ran = _run_module(SEMBLEND_MAX_SPANS="8")
     assert ran.returncode == 0
     assert "SEMBLEND_MAX_SPANS=8\n" in ran.stdout
-    assert "SEMBLEND_EVICTION=lru  # default\n" in ran.stdout
+    assert "SEMBLEND_EVICTION=priced_lru  # default\n" in ran.stdout
 
 
 def test_the_command_fails_on_a_wrong_environment() -> None:

@@ -54,6 +54,18 @@ def serve_all(engine: SyntheticEngine, rounds: int, seed: int = 1) -> dict[tuple
     return served
 
 
+@pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)
+def test_what_a_donor_takes_to_compute_is_known_once_prompts_were_timed(formula: Formula) -> None:
+    engine = SyntheticEngine(formula)
+    assert engine.gate.prefill_ms(4000) == 0.0, "not known"
+    for length in LENGTHS * 3:
+        engine.serve_cold(length)
+    for length in (6000, 16_000):
+        took = engine.takes(cold_work(0, length)) / 1e3
+        assert took / 2 < engine.gate.prefill_ms(length) < 1.5 * took
+    assert SyntheticEngine(formula, settings={"cost_gate": False}).gate.prefill_ms(4000) == 0.0
+
+
 @pytest.mark.parametrize("tier", ["fast", "balanced"])
 @pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)
 def test_what_it_plans_is_never_slower_than_cold_and_what_pays_is_planned(formula: Formula, tier: QualityTier) -> None:

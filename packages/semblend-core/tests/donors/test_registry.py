@@ -246,6 +246,13 @@ def test_a_newer_donor_is_preferred_and_a_gone_one_never() -> None:
     assert registry.preference(y) > registry.preference(x) > registry.preference(999)
 
 
+def test_a_donor_that_is_cheap_to_compute_goes_first() -> None:
+    registry = DonorRegistry(max_donors=2, eviction="gdsf")
+    for donor_id, saved_ms in (("dear", 50.0), ("cheap", 5.0)):
+        assert registry.register("a", donor_id, text(sum(donor_id.encode())), saved_ms)[0] is None
+    assert keep(registry, "new") == ["cheap"]
+
+
 def test_clearing_forgets_everyone_and_serials_go_on() -> None:
     registry = DonorRegistry()
     keep(registry, "x", "y")

@@ -51,6 +51,11 @@ def _static(seen: Seen, clock: int, now: float) -> float:
     return weight * max(1, math.log(1 + seen.uses)) * max(1, entry.saved_ms) / max(1, math.sqrt(entry.tokens))
 
 
+def _priced(seen: Seen, clock: int, now: float) -> float:
+    level = round(math.log2(seen.entry.price_ms / seen.entry.bytes))
+    return -(clock + 1 - seen.used) / 2.0**level
+
+
 def _size_aware(seen: Seen, clock: int, now: float) -> float:
     return -(clock + 1 - seen.used) * 2 ** seen.entry.bytes.bit_length()
 
@@ -60,6 +65,7 @@ MODELS: dict[str, Callable[[Seen, int, float], float]] = {
     "lru": lambda seen, clock, now: seen.used,
     "lfu": lambda seen, clock, now: seen.uses,
     "size_aware_lru": _size_aware,
+    "priced_lru": _priced,
     "static_semantic": _static,
 }
 
@@ -221,3 +227,30 @@ def test_a_return_after_eviction_raises_the_weight_of_its_kind() -> None:
     policy.touch("b", 2.0)
     policy.touch("b", 3.0)
     assert policy.weights["code"] == pytest.approx(weights["code"] * 0.995), "nobody used it in that moment"
+
+
+@pytest.mark.parametrize("name", ["priced_lru", "gdsf", "cost_aware"])
+def test_what_a_newer_key_holds_too_is_cheap_to_lose(name: str) -> None:
+    policy = policy_named(name, capacity=300, may_refuse=False)
+    for now, key in enumerate("abc"):
+        policy.admit(key, Entry(tokens=100, bytes=100), now)
+    policy.touch("b", 3)
+    policy.note_copied("b", 90)
+    policy.note_copied("b", 20)  # Less than is known.
+    policy.note_copied("unknown", 90)
+    policy.check_integrity()
+    assert policy.victim() == "b", "the others are older, and nobody else holds them"
+
+
+def test_recency_alone_does_not_ask_what_a_loss_costs() -> None:
+    policy = policy_named("lru")
+    for now, key in enumerate("ab"):
+        policy.admit(key, Entry(tokens=100), now)
+    policy.note_copied("b", 90)
+    assert policy.order() == ["a", "b"]
+
+
+def test_a_price_that_is_not_known_goes_by_the_tokens_and_by_what_nobody_else_holds() -> None:
+    assert Entry(tokens=50, saved_ms=8.0).price_ms == 8.0
+    assert Entry(tokens=50, saved_ms=8.0, copied=25).price_ms == 4.0
+    assert 0 < Entry(tokens=50, copied=50).price_ms < Entry(tokens=50, copied=25).price_ms < Entry(tokens=50).price_ms

@@ -330,3 +330,56 @@ def test_a_reset_forgets_everything(provider: SemanticLookupProvider) -> None:
     assert not found(provider, tokens)
     assert not found(provider, tokens, OTHER)
     assert keeper.take_forgotten() == [(NAMESPACE, donor_id)]
+
+
+def test_a_donor_is_kept_with_what_it_takes_to_compute_it() -> None:
+    provider = create_provider(Settings(eviction="gdsf", max_donors=2), engine="test")
+    self_test = SelfTest(1, provider.note_self_test)
+    self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
+    prices = iter([80.0, 80.0, 2.0, 2.0, 80.0, 80.0])  # When it is decided to keep one, and when it can be found.
+    keeper = DonorKeeper(provider, Settings(), self_test, price=lambda tokens: next(prices))
+    for seed, expected in ((1, 80.0), (2, 2.0), (3, 80.0)):
+        kept = keeper.decide(RequestLife(None, "r", NAMESPACE, prompt(seed)))
+        assert kept is not None
+        assert kept.saved_ms == expected
+        keeper.durable((NAMESPACE.digest, str(kept.donor_id)), frozenset([0]))
+    assert [found(provider, prompt(seed)) for seed in (1, 2, 3)] == [True, False, True], "the cheap one went"
+    provider.close()
+
+
+def test_the_record_says_why_a_donor_went(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    provider = create_provider(Settings(audit_path=str(path)), engine="test")
+    keeper = keeper_of(provider)
+    short, long = prompt(1, 200), prompt(1, 400)
+    names = {}
+    for case, tokens in {"replaced": short, "by": long, "store": prompt(2), "lost": prompt(3)}.items():
+        names[case] = (NAMESPACE.digest, str(captured(keeper, tokens)))
+        keeper.durable(names[case], frozenset([0]))
+    keeper.lost(names["store"], DeclineReason.DONOR_EVICTED)
+    keeper.lost(names["lost"], DeclineReason.DONOR_CORRUPT)
+    keeper.forget_all()
+    assert provider.stats().evicted_donors == 1, "for want of room"
+    provider.close()
+    causes = [record["cause"] for record in read_audit(path).records if record["event"] == "evicted"]
+    assert causes == ["replaced", "store", "lost", "forgotten"]
+
+
+def test_of_donors_that_begin_alike_the_older_are_worth_what_they_go_on_with() -> None:
+    """Questions about one document after the other: with room for few, each document keeps its newest donor."""
+    kept = {}
+    for eviction in ("lru", "priced_lru", "cost_aware"):
+        provider = create_provider(Settings(eviction=eviction, max_donors=3, lookup_budget_ms=10_000.0), engine="test")
+        keeper = keeper_of(provider)
+        document, other = prompt(1), prompt(2)
+        asked = [np.concatenate([text, prompt(10 + n, 100)]) for n, text in enumerate((other, *[document] * 3))]
+        for tokens in asked:
+            tokens.flags.writeable = False
+            keeper.durable((NAMESPACE.digest, str(captured(keeper, tokens))), frozenset([0]))
+        copies = keeper.take_copied()
+        assert copies[0] == (NAMESPACE, donor_id_of(asked[1]), 400), "as many as the next one begins with"
+        assert copies[-1] == (NAMESPACE, donor_id_of(asked[2]), 400)
+        assert keeper.take_copied() == []
+        kept[eviction] = found(provider, other)
+        provider.close()
+    assert kept == {"lru": False, "priced_lru": True, "cost_aware": True}

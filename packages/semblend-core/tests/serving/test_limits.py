@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from semblend_core import (
     TokenIds,
     create_provider,
     donor_id_of,
+    read_audit,
     tenant_of_salt,
 )
 from semblend_core.serving import Claim, DonorKeeper, LineageBook, RequestLife, SelfTest
@@ -84,6 +86,19 @@ def test_a_donor_that_is_too_old_is_not_found_and_its_bytes_are_dropped(clock: C
     asked = np.concatenate([prompt(999, 50), prompt(1)])
     assert keeper.donors._provider.lookup(LookupRequest("r", namespace(), asked, 0)).plan is None
     assert keeper.held_by(tenant_of_salt("a")).oldest_s == 41
+
+
+def test_the_record_tells_age_and_quota_from_want_of_room(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    keeper = keeper_with(max_age_s=100, tenant_tokens=500, audit_path=str(path))
+    for seed in (1, 2, 3):
+        keep(keeper, seed)
+    clock.later(101)
+    keeper.lost((namespace().digest, donor_id_of(prompt(2))), DeclineReason.DONOR_EVICTED)  # The store was faster.
+    keeper.donors.drop_expired()
+    keeper.donors._provider.close()
+    causes = [record["cause"] for record in read_audit(path).records if record["event"] == "evicted"]
+    assert causes == ["budget", "expired", "expired"]
 
 
 def test_use_does_not_make_it_younger(clock: Clock) -> None:

@@ -147,6 +147,7 @@ class SchedulerSide:
                 self._scheduled(work, said, first=True)
             for said in output.cached_requests:
                 self._scheduled(work, said, first=False)
+        work.copied = self.keeper.take_copied()
         work.forget = self.keeper.take_forgotten()
         work.purge, self._to_purge = self._to_purge, []
 

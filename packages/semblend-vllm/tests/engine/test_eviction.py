@@ -67,3 +67,23 @@ def test_a_dropped_donor_is_found_no_more(engine: Any) -> None:
     assert answer.cached_tokens == 0
     assert engine.stats().plans == before
     engine.check_integrity()
+
+
+def test_a_donor_is_kept_with_what_it_takes_to_compute_it(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from semblend_core.costs import Part, StepShape, StepTimes
+    from semblend_core.kv.store import Tier
+
+    times = StepTimes()
+    for tokens in (256, 512, 1024, 512):
+        times.observe(StepShape.of([Part(0, tokens)]), 50.0 * tokens)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.side.costs, "times", times)
+        patched.setattr(engine.side.costs, "is_on", True)
+        engine.ask(DONOR, salt="priced", tokens=1)
+        engine.settle()
+    policies = [engine.side.provider.registry._policy, engine.worker._store._holdings.budgets[Tier.HOST].policy]
+    for policy in policies:
+        priced = [entry for entry in policy.entries.values() if entry.saved_ms]
+        assert len(priced) == 1, "those before it came while nothing was timed"
+        assert 0.02 < priced[0].saved_ms / priced[0].tokens < 0.08
+    engine.check_integrity()

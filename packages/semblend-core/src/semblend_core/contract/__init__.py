@@ -6,6 +6,7 @@ Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an 
 
 from semblend_core.contract.lookup import (
     DonorOffer,
+    EvictionCause,
     LookupRequest,
     LookupResult,
     OfferResult,
@@ -25,6 +26,7 @@ __all__ = [
     "LOADED_FROM_FILES",
     "DeclineReason",
     "DonorOffer",
+    "EvictionCause",
     "InvalidPlanError",
     "InvalidTokenIdsError",
     "LookupRequest",

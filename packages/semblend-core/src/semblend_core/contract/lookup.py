@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from semblend_core.contract.namespace import Namespace
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, ProbeEnd
@@ -71,6 +72,8 @@ class DonorOffer:
     """Tokens whose KV is kept, from position 0. Copied by the provider if it keeps them."""
     approximate_from: int | None = None
     """First position whose KV is approximate; only what lies before it can become a donor. None: all exact."""
+    saved_ms: float = 0.0
+    """What it takes the engine to compute it: the price of losing it. 0: not known."""
 
     def __post_init__(self) -> None:
         if not self.donor_id:
@@ -133,6 +136,11 @@ class ProviderStats:
     """As the adapter noted it last."""
 
 
+EvictionCause: TypeAlias = Literal["budget", "store", "expired", "replaced", "forgotten", "lost"]
+"""Why a donor can be found no more: the donors' or its tenant's budget was full; the budget of the KV kept was; it was
+too old; another holds its text; the engine dropped it; its bytes were gone or damaged."""
+
+
 class SemanticLookupProvider(ABC):
     """Finds reusable spans for an engine. One instance serves all namespaces of a process.
 
@@ -156,6 +164,10 @@ class SemanticLookupProvider(ABC):
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
         """Make a donor undiscoverable, at once and for good. False if it was not known. Idempotent."""
 
+    def lose_donor(self, namespace: Namespace, donor_id: str, cause: EvictionCause) -> bool:
+        """``forget_donor`` for one that went by itself, so that it is on record why."""
+        return self.forget_donor(namespace, donor_id)
+
     def forget_tenant(self, tenant: str) -> None:  # noqa: B027
         """Whoever calls it forgets every donor of the tenant by ``forget_donor`` too; this may be the quicker way.
 
@@ -169,6 +181,9 @@ class SemanticLookupProvider(ABC):
         """``forget_donor`` for one that another replaces: it stays as long as a plan needs it. Whether it is gone."""
         self.forget_donor(namespace, donor_id)
         return True
+
+    def note_copied(self, namespace: Namespace, donor_id: str, tokens: int) -> None:  # noqa: B027
+        """A newer donor holds the first ``tokens`` of this one too: it would be missed for the rest alone."""
 
     def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
         """The tokens of a donor that can be found. None: it is not known, or this provider does not give them back,

@@ -58,7 +58,7 @@ class DonorRegistry:
         geometry: Geometry | None = None,
         max_bytes: int = 4 * 1024**3,
         max_donors: int = 100_000,
-        eviction: str = "lru",
+        eviction: str = "priced_lru",
     ) -> None:
         self.max_bytes = max_bytes
         self.max_donors = max_donors
@@ -90,9 +90,12 @@ class DonorRegistry:
         return self._index.nbytes + RECORD_BYTES * len(self._records)
 
     def register(
-        self, namespace: str, donor_id: str, tokens: TokenIds
+        self, namespace: str, donor_id: str, tokens: TokenIds, saved_ms: float = 0.0
     ) -> tuple[DeclineReason | None, list[DonorRecord]]:
-        """Keep a donor, evicting others where a budget demands it: (why it was refused or None, whom it cost)."""
+        """Keep a donor, evicting others where a budget demands it: (why it was refused or None, whom it cost).
+
+        ``saved_ms``: what it takes to compute it; 0: not known.
+        """
         evicted: list[DonorRecord] = []
         kept = False
         with self._lock:
@@ -102,7 +105,7 @@ class DonorRegistry:
             with self._writing:
                 reason = self._make_room(namespace, donor_id, donor, evicted)
                 if reason is None:
-                    self._add(namespace, donor_id, donor)
+                    self._add(namespace, donor_id, donor, saved_ms)
                     kept = True
         finally:
             if not kept:
@@ -148,6 +151,11 @@ class DonorRegistry:
             self._regrets.forget_tenant(tenant)
             self._policy.forget_ghosts(lambda name: tenant_of(cast(tuple[str, str], name)[0]) == tenant)
         return len(gone)
+
+    def note_copied(self, namespace: str, donor_id: str, tokens: int) -> None:
+        """A newer donor holds its first ``tokens`` too."""
+        with self._lock:
+            self._policy.note_copied((namespace, donor_id), tokens)
 
     def sweep(self) -> None:
         """Take out of the index whatever was forgotten. Others come in between."""
@@ -268,13 +276,14 @@ class DonorRegistry:
             evicted.append(record)
         return None
 
-    def _add(self, namespace: str, donor_id: str, donor: PreparedDonor) -> None:
+    def _add(self, namespace: str, donor_id: str, donor: PreparedDonor, saved_ms: float) -> None:
         """The record comes first: a donor that can be found can be pinned."""
         sample = sample_of(donor.hashes, int(donor.tokens.size) // (self.geometry.guaranteed_run + 1))
         record = DonorRecord(next(self._serials), namespace, donor_id, int(donor.tokens.size), sample)
         with self._lock:
             self._records[record.serial] = self._by_id[namespace, donor_id] = record
-            entry = Entry(tokens=record.tokens, bytes=record.tokens, prompt_tokens=record.tokens)
+            size = record.tokens
+            entry = Entry(tokens=size, bytes=size, prompt_tokens=size, saved_ms=saved_ms)
             self._policy.admit((namespace, donor_id), entry, time.monotonic())
         try:
             self._index.add(donor, record.serial)

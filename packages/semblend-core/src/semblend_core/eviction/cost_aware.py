@@ -8,22 +8,26 @@ from typing import ClassVar
 
 from semblend_core.eviction.expected_worth import ExpectedWorth
 from semblend_core.eviction.policy import Entry, EvictionPolicy, Key, Spared
-from semblend_core.eviction.recency import LeastRecentlyUsed
+from semblend_core.eviction.priced_lru import PricedLru
 from semblend_core.eviction.semantic import AdaptiveSemantic
 
 CLEARLY_BETTER = 1.01
 MEMORY = 4
 """Budgets of accesses after which a hit counts for little."""
-FEWEST = 256
+FEWEST = 128
 """Accesses that are always remembered."""
+UNKNOWN_KIND = Entry().kind
+_BY_KIND, _BY_RECENCY = 1, 2
 
 
 class CostAware(EvictionPolicy[Key]):
-    """Three policies each keep the books of a cache of their own; whoever saved most lately decides for the real one.
+    """Three policies serve the same accesses; whoever saved most lately decides.
 
-    They are expected worth, adaptive semantic and least recently used. What is saved is prefill time, or tokens where
-    that is not known. The real cache gives up what the leader's does not hold, so it soon holds the same. So a workload
-    that one of them does not understand costs no more than the time to notice.
+    They are expected worth, adaptive semantic and recency weighed by price. The leader keeps the books of what is
+    held, the others those of a cache of their own without any KV. What is saved is prefill time. A new leader first
+    gives up what its own cache would not hold. So a workload that one of them does not understand costs no more than
+    the time to notice. Before anybody has shown anything, kinds of text decide where they are known, and recency where
+    not.
     """
 
     name: ClassVar[str] = "cost_aware"
@@ -33,14 +37,18 @@ class CostAware(EvictionPolicy[Key]):
         self._experts: tuple[EvictionPolicy[Key], ...] = (
             ExpectedWorth(capacity),
             AdaptiveSemantic(capacity),
-            LeastRecentlyUsed(capacity),
+            PricedLru(capacity),
         )
+        self._leads = _BY_RECENCY
         self._saved = [0.0] * len(self._experts)
-        self._leads = 1  # What is known of kinds of text serves from the first access on; the odds must be learnt.
         self._unit = 1.0
         """What a saved millisecond counts now. It grows, so that those of long ago count for less."""
         self._strays: OrderedDict[Key, None] = OrderedDict()
         """Held here, and not by the leader."""
+        self._shadows = 0
+        """Keys that experts hold and that are not held here, counted once for each such expert."""
+        self._kinds_known = False
+        self._was_full = False
         self._accesses = 0
         self._look_at = FEWEST // 4
 
@@ -51,79 +59,117 @@ class CostAware(EvictionPolicy[Key]):
 
     @property
     def ghosts(self) -> int:
-        shadows = sum(key not in self.entries for expert in self._experts for key in expert)
-        return shadows + sum(expert.ghosts for expert in self._experts)
+        return self._shadows + sum(expert.ghosts for expert in self._experts)
 
     def forget_ghosts(self, gone: Callable[[Key], bool] | None = None) -> None:
         for expert in self._experts:
             expert.forget_ghosts(gone)
             for key in [key for key in expert if key not in self.entries and (gone is None or gone(key))]:
                 expert.remove(key, evicted=False)
+                self._shadows -= 1
 
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
+        self._begin()
         for key in self._strays:
             if spared is None or not spared(key):
                 return key
-        held = self.entries
-        return self._experts[self._leads].victim(lambda key: key not in held or (spared is not None and spared(key)))
+        return self._experts[self._leads].victim(spared)
 
     def check_integrity(self) -> None:
         super().check_integrity()
         leader = self._experts[self._leads]
-        assert self._strays.keys() == {key for key in self.entries if key not in leader}, "a stray is not known"
+        assert leader.entries.keys() | self._strays.keys() == self.entries.keys(), "the leader holds others"
+        assert not leader.entries.keys() & self._strays.keys(), "a stray is the leader's"
+        shadows = sum(key not in self.entries for expert in self._experts for key in expert)
+        assert self._shadows == shadows, "what experts hold beside it is miscounted"
         for expert in self._experts:
             expert.check_integrity()
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
-        self._access(key, entry, now)
-        if key not in self._experts[self._leads]:
-            full = self.capacity is not None and self.held + entry.bytes > self.capacity
-            if full and self.may_refuse:
-                return False
-            self._strays[key] = None
+        self._pass_time(entry)
+        self._shadow(key, entry, now)
+        leader = self._experts[self._leads]
+        if not leader.admit(key, entry, now):
+            return False
+        self._shadows -= sum(key in expert.entries for expert in self._experts) - 1
         return True
 
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
-        self._access(key, entry, now)
-        if key in self._experts[self._leads]:
-            self._strays.pop(key, None)
+        self._pass_time(entry)
+        self._saved[self._leads] += entry.price_ms * self._unit
+        self._shadow(key, entry, now)
+        leader = self._experts[self._leads]
+        if key in self._strays:
+            if leader.admit(key, entry, now):
+                del self._strays[key]
         else:
-            self._strays[key] = None
+            leader.touch(key, now, entry)
+
+    def _reprice(self, key: Key, entry: Entry) -> None:
+        for expert in self._experts:
+            expert.note_copied(key, entry.copied)
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
         self._strays.pop(key, None)
-        if not evicted:
-            for expert in self._experts:
-                expert.remove(key, evicted=False)
+        self._experts[self._leads].remove(key, evicted=evicted)
+        for expert in self._experts:
+            if key in expert.entries:
+                if evicted:
+                    self._shadows += 1
+                else:
+                    expert.remove(key, evicted=False)
 
-    def _access(self, key: Key, entry: Entry, now: float) -> None:
+    def _pass_time(self, entry: Entry) -> None:
+        if not self._accesses:
+            for expert in self._experts:
+                expert.may_refuse = self.may_refuse
         self._accesses += 1
+        self._kinds_known = self._kinds_known or entry.kind != UNKNOWN_KIND
+        self._unit *= 1 + 1 / max(FEWEST, MEMORY * len(self.entries))
         if self._accesses >= self._look_at:
             self._choose_leader()
-        self._unit *= 1 + 1 / max(FEWEST, MEMORY * len(self.entries))
-        saved = (entry.saved_ms or entry.tokens) * self._unit
+
+    def _shadow(self, key: Key, entry: Entry, now: float) -> None:
+        """Those that do not lead serve an access as each would have."""
         budget = self.capacity or max(self.held, entry.bytes)
+        held, parent = self.entries, entry.parent
         for number, expert in enumerate(self._experts):
+            if number == self._leads:
+                continue
             if key in expert.entries:
-                self._saved[number] += saved
+                if parent is None or parent in expert.entries:
+                    self._saved[number] += entry.price_ms * self._unit
                 expert.touch(key, now, entry)
-            else:
-                expert.admit(key, entry, now)
+            elif expert.admit(key, entry, now):
+                self._shadows += key not in held
             while expert.held > budget:
                 victim = expert.victim(key.__eq__)
                 victim = key if victim is None else victim
                 expert.remove(victim)
-                if number == self._leads and victim in self.entries:
-                    self._strays[victim] = None
+                self._shadows -= victim not in held
+
+    def _begin(self) -> None:
+        """Until now nothing had to go, so all hold the same."""
+        if not self._was_full:
+            self._was_full = True
+            if self._kinds_known and self._accesses < FEWEST:
+                self._follow(_BY_KIND)
 
     def _choose_leader(self) -> None:
-        """Not too often: who follows another one must find out what it holds."""
+        """Not too often: a new leader must go through what is held."""
         self._look_at = self._accesses + max(FEWEST // 4, len(self.entries) // 4)
         best = max(range(len(self._experts)), key=self._saved.__getitem__)
         if self._saved[best] > CLEARLY_BETTER * self._saved[self._leads]:
-            self._leads = best
-            leader = self._experts[best]
-            self._strays = OrderedDict((key, None) for key in self.entries if key not in leader.entries)
+            self._follow(best)
         if self._unit > 1e100:
             self._saved = [each / self._unit for each in self._saved]
             self._unit = 1.0
+
+    def _follow(self, number: int) -> None:
+        """The new leader's books become those of what is held; the old one's go on as those of a cache of its own."""
+        self._leads = number
+        leader = self._experts[number]
+        for key in [key for key in leader if key not in self.entries]:
+            leader.remove(key)
+            self._shadows -= 1
+        self._strays = OrderedDict((key, None) for key in self.entries if key not in leader.entries)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, TypeAlias, cast
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from semblend_core.eviction.ghosts import Ghosts
 from semblend_core.eviction.policy import START_WEIGHTS, Entry, EvictionPolicy, Key, Spared
-from semblend_core.eviction.reuse_odds import BIN_OF_AGE, HORIZON, SLICES_PER_BUDGET, ReuseOdds
+from semblend_core.eviction.reuse_odds import AGE_BINS, BIN_OF_AGE, HORIZON, SLICES_PER_BUDGET, ReuseOdds
 
 GHOSTS_PER_KEY = 4
 FEWEST_GHOSTS = 1024
@@ -25,6 +26,8 @@ _TURNS = (1, 2, 3, 5)
 """Where classes of a conversation's turns begin."""
 _PAUSES = (0, 6, 12, 24, 48)
 """Where classes of the time between two uses begin, in slices; below 0: there was one use."""
+_SESSION_OF_TURN = [bisect_right(_TURNS, turn) for turn in range(_TURNS[-1] + 1)]
+_CLASS_OF_PAUSE = [bisect_right(_PAUSES, pause) for pause in range(-1, _PAUSES[-1] + 1)]
 Group: TypeAlias = tuple[int, int, int]
 """Keys that are worth the same: slice of their last access, row of their class, level of their price per byte."""
 
@@ -109,7 +112,7 @@ class ExpectedWorth(EvictionPolicy[Key]):
         self._access(key, entry, now)
         group = self._group_for(key, entry)
         full = self.capacity is not None and self.held + entry.bytes > self.capacity
-        if full and self._worth(group) < self._lowest():
+        if full and self.may_refuse and self._worth(group) < self._lowest():
             self._ghosts.add(key, entry.bytes, self._followed[key])
             self._trim()
             return False
@@ -120,6 +123,11 @@ class ExpectedWorth(EvictionPolicy[Key]):
         self._take(key)
         self._access(key, entry, now)
         self._place(key, self._group_for(key, entry))
+
+    def _reprice(self, key: Key, entry: Entry) -> None:
+        since, row, _ = self._group_of[key]
+        self._take(key)
+        self._place(key, (since, row, _level_of(entry.price_ms / max(1, entry.bytes))))
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
         self._take(key)
@@ -133,14 +141,16 @@ class ExpectedWorth(EvictionPolicy[Key]):
         self._pass_time(entry.bytes)
         known = self._followed.get(key)
         self._ghosts.pop(key)
-        if known is None:
-            uses, turn, gap = 1, self._turn_of_newcomer(entry, now), -1
-        else:
-            uses, turn, gap = known.uses + 1, known.turn, self._slice - known.since
-            self._odds.end(known.row, known.since, known.weight, wanted=True)
-        row = self._odds.row_of(*_class_of(entry, uses, turn, gap))
         weight = entry.tokens / entry.prompt_tokens if entry.prompt_tokens > entry.tokens else 1.0
-        self._followed[key] = _Followed(row, self._slice, weight, uses, turn, now)
+        if known is None:
+            turn = self._turn_of_newcomer(entry, now)
+            row = self._odds.row_of(*_class_of(entry, 1, turn, -1))
+            self._followed[key] = _Followed(row, self._slice, weight, 1, turn, now)
+        else:
+            self._odds.end(known.row, known.since, known.weight, wanted=True)
+            known.uses += 1
+            known.row = row = self._odds.row_of(*_class_of(entry, known.uses, known.turn, self._slice - known.since))
+            known.since, known.weight, known.now = self._slice, weight, now
         self._odds.begin(row, weight)
 
     def _turn_of_newcomer(self, entry: Entry, now: float) -> int:
@@ -170,22 +180,22 @@ class ExpectedWorth(EvictionPolicy[Key]):
         self._rank_anew()
 
     def _group_for(self, key: Key, entry: Entry) -> Group:
-        price = (entry.saved_ms or entry.tokens) / max(1, entry.bytes)
-        return self._slice, self._followed[key].row, round(2 * math.log2(max(price, 1e-12)))
+        return self._slice, self._followed[key].row, _level_of(entry.price_ms / max(1, entry.bytes))
 
     def _rank_anew(self) -> None:
         """All groups have aged by a slice."""
         groups = list(self._groups)
         if groups:
             since, row, level = np.array(groups).T
-            worth = self._odds.worth[row, BIN_OF_AGE[np.minimum(HORIZON, self._slice - since)]] * np.exp2(level / 2)
+            age_bin = BIN_OF_AGE[np.minimum(HORIZON, self._slice - since)]
+            worth = self._odds.table[row, age_bin] * np.exp2(level / 2)
             self._heap = list(zip(worth.tolist(), groups, strict=True))
             heapify(self._heap)
 
     def _worth(self, group: Group) -> float:
         since, row, level = group
-        age_bin = BIN_OF_AGE[min(HORIZON, self._slice - since)]
-        return self._odds.worth.item(row, age_bin) * math.exp2(level / 2)
+        age_bin = AGE_BINS[min(HORIZON, self._slice - since)]
+        return self._odds.worth[row][age_bin] * math.exp2(level / 2)
 
     def _lowest(self) -> float:
         while self._heap and self._heap[0][1] not in self._groups:
@@ -220,11 +230,19 @@ class ExpectedWorth(EvictionPolicy[Key]):
         self._odds.end(gone.row, gone.since, gone.weight, wanted=False)
 
 
+@lru_cache(maxsize=4096)
+def _level_of(price: float) -> int:
+    """Two to each power of two."""
+    return round(2 * math.log2(max(price, 1e-12)))
+
+
 def _class_of(entry: Entry, uses: int, turn: int, gap: int) -> tuple[tuple[int, ...], float]:
     """The path of its class, and its odds beside others while nothing is known."""
     kind = entry.kind if entry.kind in _KINDS else "other"
+    number = _KINDS[kind]
     ends = entry.position > 0 and entry.position + entry.tokens >= entry.prompt_tokens > 0
-    session = bisect_right(_TURNS, turn + uses - 1)
+    session = _SESSION_OF_TURN[min(_TURNS[-1], turn + uses - 1)]
+    pause = _CLASS_OF_PAUSE[min(_PAUSES[-1], gap) + 1]
     length = min(8, max(0, (entry.prompt_tokens or entry.tokens).bit_length() - 9))
     guess = START_WEIGHTS[kind] * (1.0 if uses == 1 else 2.0)
-    return (_KINDS[kind], 2 * session + ends, bisect_right(_PAUSES, gap), length), guess
+    return (number, 2 * session + ends, pause, length), guess

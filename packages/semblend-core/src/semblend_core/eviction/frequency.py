@@ -38,6 +38,9 @@ class ScoredPolicy(EvictionPolicy[Key]):
         uses = self._uses[key] = self._uses[key] + 1
         self._ranking.place(key, self.score(entry, uses))
 
+    def _reprice(self, key: Key, entry: Entry) -> None:
+        self._ranking.place(key, self.score(entry, self._uses[key]))
+
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
         self._ranking.drop(key)
         del self._uses[key]

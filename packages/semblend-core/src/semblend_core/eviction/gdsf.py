@@ -11,7 +11,7 @@ from semblend_core.eviction.policy import Entry, Key
 class GreedyDual(ScoredPolicy[Key]):
     """Score = age + uses x cost / size. The age is the score of the last that went, so that old uses lose weight.
 
-    The cost is the prefill time that a hit saves; where it is not known, the tokens.
+    The cost is the prefill time that a hit saves; where it is not known, it goes by the tokens.
     """
 
     name: ClassVar[str] = "gdsf"
@@ -21,7 +21,7 @@ class GreedyDual(ScoredPolicy[Key]):
         self.age = 0.0
 
     def score(self, entry: Entry, uses: int) -> float:
-        return self.age + uses * (entry.saved_ms or entry.tokens) / max(1, entry.bytes)
+        return self.age + uses * entry.price_ms / max(1, entry.bytes)
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
         if evicted:

@@ -71,6 +71,9 @@ class LeavesFirst(EvictionPolicy[Hashable]):
     def _touch(self, key: Hashable, entry: Entry, now: float) -> None:
         self.policy.touch(key, now, entry)
 
+    def _reprice(self, key: Hashable, entry: Entry) -> None:
+        self.policy.note_copied(key, entry.copied)
+
     def _remove(self, key: Hashable, entry: Entry, evicted: bool) -> None:
         self.policy.remove(key, evicted=evicted)
         if entry.parent is not None:

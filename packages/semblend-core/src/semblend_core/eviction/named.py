@@ -10,6 +10,7 @@ from semblend_core.eviction.cost_aware import CostAware
 from semblend_core.eviction.frequency import LeastFrequentlyUsed
 from semblend_core.eviction.gdsf import GreedyDual
 from semblend_core.eviction.policy import EvictionPolicy
+from semblend_core.eviction.priced_lru import PricedLru
 from semblend_core.eviction.recency import FirstInFirstOut, LeastRecentlyUsed
 from semblend_core.eviction.s3fifo import S3Fifo
 from semblend_core.eviction.semantic import AdaptiveSemantic, StaticSemantic
@@ -22,6 +23,7 @@ _POLICIES: dict[str, type[EvictionPolicy[Any]]] = {
         LeastRecentlyUsed,
         LeastFrequentlyUsed,
         SizeAwareLru,
+        PricedLru,
         StaticSemantic,
         AdaptiveSemantic,
         S3Fifo,

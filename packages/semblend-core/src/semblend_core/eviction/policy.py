@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
@@ -28,6 +28,12 @@ START_WEIGHTS: MappingProxyType[str, float] = MappingProxyType(
 """The kinds of text, and what the semantic policies take each to be worth before they have learnt anything."""
 
 
+TYPICAL_TOKEN_MS = 0.1
+"""Of prefill, where nothing is known. Donors of which it is known and others stand beside each other after a start."""
+LEAST_SHARE = 0.02
+"""Of its price, that a key keeps which another holds entirely."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What is known of a key at one access. Everything has a default: a policy uses what it needs of it."""
@@ -46,6 +52,14 @@ class Entry:
     prompt_tokens: int = 0
     """Tokens of the whole prompt that it was accessed for; 0: not known."""
     tenant: str = ""
+    copied: int = 0
+    """Of its first tokens, how many a newer key holds too."""
+
+    @property
+    def price_ms(self) -> float:
+        """Of losing it: what it would take to compute what nobody else holds."""
+        whole = self.saved_ms or self.tokens * TYPICAL_TOKEN_MS
+        return whole * max(LEAST_SHARE, 1 - self.copied / self.tokens) if self.copied else whole
 
 
 class EvictionPolicy(ABC, Generic[Key]):
@@ -108,6 +122,16 @@ class EvictionPolicy(ABC, Generic[Key]):
             self.held -= entry.bytes
             self._remove(key, entry, evicted)
 
+    def note_copied(self, key: Key, tokens: int) -> None:
+        """A newer key holds the first ``tokens`` of this one too, so that losing it costs only the rest.
+
+        This is no access. Unknown keys are ignored.
+        """
+        known = self.entries.get(key)
+        if known is not None and tokens > known.copied:
+            self.entries[key] = replace(known, copied=tokens)
+            self._reprice(key, self.entries[key])
+
     @abstractmethod
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
         """Who should go next, leaving out those that are ``spared``; None when all are. It stays until ``remove``."""
@@ -149,6 +173,9 @@ class EvictionPolicy(ABC, Generic[Key]):
 
     def _resize(self, key: Key, change: int) -> None:
         """A key takes more or less than before; ``_touch`` follows."""
+
+    def _reprice(self, key: Key, entry: Entry) -> None:
+        """For policies that weigh the price. Others see it at the next access."""
 
     @abstractmethod
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None: ...

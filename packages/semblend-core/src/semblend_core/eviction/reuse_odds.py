@@ -16,6 +16,8 @@ AGES = np.unique(np.round(1.22 ** np.arange(0, 29)).astype(np.int64))
 AGES = np.concatenate([[0], AGES[AGES < HORIZON]])
 """The slice with which each bin of ages begins."""
 BIN_OF_AGE: npt.NDArray[np.int64] = np.searchsorted(AGES, np.arange(HORIZON + 1), side="right") - 1
+AGE_BINS: tuple[int, ...] = tuple(BIN_OF_AGE.tolist())
+"""The same, for one at a time."""
 WIDTHS = np.diff(np.append(AGES, HORIZON)).astype(np.float64)
 TRUST = 12.0
 """A class is believed as much as the one that holds it once this many of its prompts were seen at an age."""
@@ -32,16 +34,24 @@ class ReuseOdds:
         """Of each row, its place in each level above; the levels are numbered apart."""
         self._levels: list[dict[tuple[int, ...], int]] = []
         self._guesses: list[float] = []
-        bins = AGES.size
-        self._wanted: Table = np.zeros((0, bins))
-        """Weight of those that were wanted again at an age."""
-        self._ended: Table = np.zeros((0, bins))
-        """Weight of those that were wanted again, or no longer followed, at an age."""
-        self._waiting: Table = np.zeros((HORIZON, 0))
-        """Weight of those that are followed, by the slice of their last access, modulo the horizon."""
-        self.worth: Table = np.zeros((0, bins))
+        # Lists: every access changes a few numbers of these, which numpy takes five times as long for.
+        self._wanted: list[list[float]] = []
+        """Weight of those that were wanted again, by row and bin of ages."""
+        self._ended: list[list[float]] = []
+        """Weight of those that were wanted again, or no longer followed, by row and bin of ages."""
+        self._waiting: list[list[float]] = [[] for _ in range(HORIZON)]
+        """Weight of those that are followed, by the slice of their last access, modulo the horizon, and row."""
+        self.worth: list[list[float]] = []
         """Hits per slice that a place is worth, by row and bin of ages. A class is welcome until it is known."""
+        self._table: Table | None = None
         self._slice = 0
+
+    @property
+    def table(self) -> Table:
+        """What places are worth, for many at a time."""
+        if self._table is None:
+            self._table = np.array(self.worth)
+        return self._table
 
     def row_of(self, path: tuple[int, ...], guess: float) -> int:
         """The number of a class. ``guess``: its odds beside others while nothing is known."""
@@ -50,31 +60,34 @@ class ReuseOdds:
 
     def begin(self, row: int, weight: float) -> None:
         """One more of this class was accessed now."""
-        self._waiting[self._slice % HORIZON, row] += weight
+        self._waiting[self._slice % HORIZON][row] += weight
 
     def end(self, row: int, since: int, weight: float, *, wanted: bool) -> None:
         """One whose last access was in slice ``since`` is wanted again, or no longer followed."""
         age = self._slice - since
         if age >= HORIZON:
             return  # It was given up when the horizon passed it.
-        self._waiting[since % HORIZON, row] -= weight
-        age_bin = BIN_OF_AGE[age]
-        self._ended[row, age_bin] += weight
+        self._waiting[since % HORIZON][row] -= weight
+        age_bin = AGE_BINS[age]
+        self._ended[row][age_bin] += weight
         if wanted:
-            self._wanted[row, age_bin] += weight
+            self._wanted[row][age_bin] += weight
 
     def move_to(self, now: int) -> None:
         """Time passes; whoever reaches the horizon is given up."""
         for each in range(self._slice + 1, min(now, self._slice + HORIZON) + 1):
-            place = each % HORIZON
-            self._ended[:, -1] += self._waiting[place]
-            self._waiting[place] = 0.0
+            waiting = self._waiting[each % HORIZON]
+            for row, weight in enumerate(waiting):
+                if weight:
+                    self._ended[row][-1] += weight
+                    waiting[row] = 0.0
         self._slice = now
 
     def learn(self) -> None:
         """Work out anew what places are worth."""
         if self._rows:
-            self.worth[: len(self._rows)] = _index_of(self._odds())
+            self._table = _index_of(self._odds())
+            self.worth = self._table.tolist()
 
     def _odds(self) -> Table:
         """Of being wanted again within a bin of ages, for who has got there, by row."""
@@ -82,16 +95,16 @@ class ReuseOdds:
         ages = BIN_OF_AGE[self._slice - slices]
         rows = len(self._rows)
         waiting = np.zeros((AGES.size, rows))
-        np.add.at(waiting, ages, self._waiting[slices % HORIZON, :rows])
+        np.add.at(waiting, ages, np.array(self._waiting)[slices % HORIZON])
         waiting = waiting.T
-        reached = np.cumsum((self._ended[:rows] + waiting)[:, ::-1], axis=1)[:, ::-1] - 0.5 * waiting
+        reached = np.cumsum((np.array(self._ended) + waiting)[:, ::-1], axis=1)[:, ::-1] - 0.5 * waiting
         parents = np.array(self._parents)
         odds = np.full((1, AGES.size), FIRST_GUESS)
         above = np.zeros(len(self._levels[0]), np.int64)
-        guesses = np.array(self._guesses)
+        guesses, seen = np.array(self._guesses), np.array(self._wanted)
         for level, members in enumerate(self._levels):
             wanted, risked = np.zeros((len(members), AGES.size)), np.zeros((len(members), AGES.size))
-            np.add.at(wanted, parents[:, level], self._wanted[:rows])
+            np.add.at(wanted, parents[:, level], seen)
             np.add.at(risked, parents[:, level], reached)
             above = np.zeros(len(members), np.int64)
             if level:
@@ -111,12 +124,13 @@ class ReuseOdds:
             self._levels.append({})
         self._parents.append([level.setdefault(path[:depth], len(level)) for depth, level in enumerate(self._levels)])
         self._guesses.append(guess)
-        if row >= self._wanted.shape[0]:
-            more = max(16, row)
-            self._wanted = np.pad(self._wanted, ((0, more), (0, 0)))
-            self._ended = np.pad(self._ended, ((0, more), (0, 0)))
-            self._waiting = np.pad(self._waiting, ((0, 0), (0, more)))
-            self.worth = np.pad(self.worth, ((0, more), (0, 0)), constant_values=1.0)
+        bins = AGES.size
+        self._wanted.append([0.0] * bins)
+        self._ended.append([0.0] * bins)
+        self.worth.append([1.0] * bins)
+        self._table = None
+        for waiting in self._waiting:
+            waiting.append(0.0)
         return row
 
 

@@ -73,6 +73,8 @@ class AdaptiveSemantic(EvictionPolicy[Key]):
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
         best, found = math.inf, None
         for kind, keys in self._kinds.items():
+            if not keys and not keys.stale:
+                continue
             weight = self.weights[kind]
             fresh, stale = keys.first(spared), keys.stale.first(spared)
             if fresh is not None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
+    EvictionCause,
     InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
@@ -119,16 +120,22 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         return result
 
     def forget_donor(self, namespace: Namespace, donor_id: str) -> bool:
-        return self._forget(namespace, donor_id, missed=True)
+        return self._forget(namespace, donor_id, "forgotten")
 
-    def _forget(self, namespace: Namespace, donor_id: str, *, missed: bool) -> bool:
+    def lose_donor(self, namespace: Namespace, donor_id: str, cause: EvictionCause) -> bool:
+        return self._forget(namespace, donor_id, cause)
+
+    def _forget(self, namespace: Namespace, donor_id: str, cause: EvictionCause) -> bool:
         try:
-            known = self.registry.forget(namespace.digest, donor_id, missed=missed)
+            # One that another replaces is not missed.
+            known = self.registry.forget(namespace.digest, donor_id, missed=cause != "replaced")
         except Exception as error:  # Its record went first: no plan can name the donor any more.
             self._contained(error, "forget", None, namespace)
             known = True
         if known:
-            self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause="forgotten"))
+            if cause in ("budget", "store"):
+                self._counters.count_evictions()
+            self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause=cause))
         return known
 
     def forget_tenant(self, tenant: str) -> None:
@@ -142,8 +149,11 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         record = self.registry.record_of(namespace.digest, donor_id)
         if record is not None and record.pins:
             return False
-        self._forget(namespace, donor_id, missed=False)  # Another donor holds its text.
+        self._forget(namespace, donor_id, "replaced")
         return True
+
+    def note_copied(self, namespace: Namespace, donor_id: str, tokens: int) -> None:
+        self.registry.note_copied(namespace.digest, donor_id, tokens)
 
     def donor_tokens(self, namespace: Namespace, donor_id: str) -> TokenIds | None:
         return self.registry.tokens_of(namespace.digest, donor_id)
@@ -304,7 +314,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return OfferResult(0, DeclineReason.DONOR_TOO_SHORT if too_short else DeclineReason.APPROXIMATE_SOURCE)
         self._open.release_expired()
         self._note_regrets(self.registry.regrets(offer.namespace.digest, tokens))
-        reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens)
+        reason, evicted = self.registry.register(offer.namespace.digest, offer.donor_id, tokens, offer.saved_ms)
         self._note_evictions(evicted)
         gone = tuple((record.namespace, record.donor_id) for record in evicted)
         if reason is not None:

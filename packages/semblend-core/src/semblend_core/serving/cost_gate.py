@@ -156,6 +156,12 @@ class CostGate:
         if self.is_on:
             self._clock.finished(made_for)
 
+    def prefill_ms(self, tokens: int) -> float:
+        """What computing so many tokens of a prompt takes beside others, from its beginning on; 0: not known."""
+        if not self.is_on or not self.times.is_ready:
+            return 0.0
+        return self.times.prefill(tokens) / 1e3
+
     # --- A request ---------------------------------------------------------------------------------------------------
 
     def may_pay(self, tokens: int) -> bool:

@@ -6,11 +6,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
+    EvictionCause,
     Namespace,
     SemanticLookupProvider,
     TenantReport,
@@ -34,8 +36,21 @@ SMALL_ADDITION = 0.1
 """A prompt that adds less than this share of itself to a donor is kept when it is asked for twice."""
 MOST_ASKED_ONCE = 4096
 """Prompts remembered as asked for once."""
+MOST_COPIES = 64
+"""Donors that are looked at when one comes that begins as they do. Those with most in common are the first."""
+LEAST_COPIED = 0.1
+"""Share of a donor below which what it has in common with another does not count."""
 LONGEST_CAPTURE_S = 10.0
 """A copy that takes longer is not waited for."""
+
+
+Price: TypeAlias = Callable[[int], float]
+"""Milliseconds that the engine takes to compute so many tokens; 0: not known."""
+
+
+def not_known(tokens: int) -> float:
+    """The price of donors in engines whose steps nobody times."""
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +75,15 @@ class DonorBook(Generic[Note]):
         most: int,
         gone: Callable[[Donor[Note]], None],
         limits: Limits = Limits(),  # noqa: B008 - frozen
+        price: Price = not_known,
+        copied: Callable[[Donor[Note], int], None] = lambda donor, tokens: None,
     ) -> None:
-        """``gone`` is told of each that can be found no more: its bytes would only be in the way."""
+        """``gone`` is told of each that can be found no more: its bytes would only be in the way.
+
+        ``copied`` is told how many of a donor's first tokens a newer one holds too.
+        """
         self._provider, self._most, self._gone, self._limits = provider, most, gone, limits
+        self.price, self._copied = price, copied
         self._ages = DonorAges()
         self._donors: OrderedDict[DonorName, Donor[Note]] = OrderedDict()
         self._lost: OrderedDict[DonorName, DeclineReason] = OrderedDict()
@@ -105,7 +126,8 @@ class DonorBook(Generic[Note]):
         if donor.name in self._donors:
             return None
         self.make_room(namespace, donor.tokens)
-        result = self._provider.offer_donor(DonorOffer(donor.donor_id, namespace, token_ids))
+        offer = DonorOffer(donor.donor_id, namespace, token_ids, saved_ms=self.price(donor.tokens))
+        result = self._provider.offer_donor(offer)
         for name in result.evicted:
             self._remove(name)
         if result.reason is not None:
@@ -117,8 +139,9 @@ class DonorBook(Generic[Note]):
         self._donors[donor.name] = donor
         self._ages.add(donor.name, donor.tokens, time.time() if born is None else born)
         self.prefixes.add(donor.name, token_ids)
+        self._note_copies(donor, token_ids)
         while len(self._donors) > self._most:
-            self.drop(next(iter(self._donors)))
+            self.drop(next(iter(self._donors)), cause="budget")
         return donor
 
     def replace_prefixes(self, donor: Donor[Note], token_ids: TokenIds) -> None:
@@ -131,14 +154,19 @@ class DonorBook(Generic[Note]):
                 if shorter is not None:
                     self._remove(name)
 
-    def drop(self, name: DonorName, why: DeclineReason = DeclineReason.DONOR_EVICTED) -> None:
-        """Its KV is not, or no longer, kept."""
+    def drop(
+        self,
+        name: DonorName,
+        why: DeclineReason = DeclineReason.DONOR_EVICTED,
+        cause: EvictionCause = "lost",
+    ) -> None:
+        """Its KV is not, or no longer, kept. ``why``: for those that count on it; ``cause``: for the record."""
         self._lost[name] = why
         while len(self._lost) > MOST_LOST:
             self._lost.popitem(last=False)
         donor = self._remove(name)
         if donor is not None:
-            contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
+            contain("forgetting a donor", self._provider.lose_donor, donor.namespace, donor.donor_id, cause)
 
     def why_lost(self, namespace: Namespace, donor_id: str) -> DeclineReason | None:
         """Why a donor that was known is no more; None where it is known."""
@@ -148,7 +176,7 @@ class DonorBook(Generic[Note]):
     def clear(self) -> None:
         """Every donor of every tier: what they were computed with has changed."""
         for name in list(self._donors):
-            self.drop(name)
+            self.drop(name, cause="forgotten")
         self.generation += 1
 
     def forget_tenant(self, tenant: str) -> TenantReport:
@@ -176,20 +204,35 @@ class DonorBook(Generic[Note]):
             oldest = self._ages.oldest_of(namespace.salt_digest)
             if oldest is None:
                 return
-            self.drop(oldest)
+            self.drop(oldest, cause="budget")
 
     def drop_expired(self) -> None:
         """Donors that are too old: before anybody is served."""
-        if self._limits.max_age_s is None:
-            return
-        too_old = time.time() - self._limits.max_age_s
-        while (name := self._ages.born_before(too_old)) is not None:
-            self.drop(name)
+        too_old = self._too_old()
+        while too_old is not None and (name := self._ages.born_before(too_old)) is not None:
+            self.drop(name, cause="expired")
+
+    def is_expired(self, name: DonorName) -> bool:
+        too_old, born = self._too_old(), self._ages.born(name)
+        return too_old is not None and born is not None and born < too_old
 
     def born(self, namespace: Namespace, donor_ids: Iterable[str]) -> float:
         """When the oldest of these came. One that is not known came now."""
         known = [self._ages.born((namespace.digest, donor_id)) for donor_id in donor_ids]
         return min((born for born in known if born is not None), default=time.time())
+
+    def _note_copies(self, newer: Donor[Note], token_ids: TokenIds) -> None:
+        """Those that begin as the newer one does are worth only what they go on with."""
+        holders = self.prefixes.holders(newer.namespace.digest, token_ids)
+        for name, held in islice(holders, MOST_COPIES):
+            donor = self._donors.get(name)
+            if donor is not None and donor is not newer and held >= LEAST_COPIED * donor.tokens:
+                contain("noting a copy", self._provider.note_copied, donor.namespace, donor.donor_id, held)
+                self._copied(donor, held)
+
+    def _too_old(self) -> float | None:
+        """Who came before is; None: nobody."""
+        return None if self._limits.max_age_s is None else time.time() - self._limits.max_age_s
 
     def _remove(self, name: DonorName) -> Donor[Note] | None:
         self.prefixes.discard(name)

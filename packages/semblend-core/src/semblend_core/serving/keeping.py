@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from semblend_core.contract import (
     DeclineReason,
+    EvictionCause,
     Namespace,
     SemanticLookupProvider,
     TenantReport,
@@ -14,7 +15,16 @@ from semblend_core.contract import (
     donor_id_of,
 )
 from semblend_core.serving.ages import Limits
-from semblend_core.serving.donors import Capture, CaptureRule, Captures, Donor, DonorBook, tokens_to_keep
+from semblend_core.serving.donors import (
+    Capture,
+    CaptureRule,
+    Captures,
+    Donor,
+    DonorBook,
+    Price,
+    not_known,
+    tokens_to_keep,
+)
 from semblend_core.serving.earlier import EarlierDonors, LeftAtRanks, LeftDonor
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName
@@ -30,6 +40,8 @@ class Kept:
     donor_id: str | None
     """None: for the self-test only."""
     token_ids: TokenIds
+    saved_ms: float = 0.0
+    """What it takes to compute it; 0: not known."""
 
 
 class DonorKeeper:
@@ -42,14 +54,18 @@ class DonorKeeper:
         self_test: SelfTest,
         ranks: int = 1,
         audit: AuditSink | None = None,
+        price: Price = not_known,
     ) -> None:
         self._settings, self._self_test, self._ranks, self._audit = settings, self_test, ranks, audit
-        self.donors: DonorBook[None] = DonorBook(provider, settings.max_donors, self._donor_gone, Limits.of(settings))
+        self.donors: DonorBook[None] = DonorBook(
+            provider, settings.max_donors, self._donor_gone, Limits.of(settings), price, self._donor_copied
+        )
         self.captures = Captures(ranks)
         self._rule = CaptureRule(provider, settings, self.donors.prefixes)
         self._earlier: EarlierDonors[Namespace] = EarlierDonors()
         self._left = LeftAtRanks(ranks)
         self._to_forget: list[tuple[Namespace, str]] = []
+        self._copies: list[tuple[Namespace, str, int]] = []
 
     def decide(self, life: RequestLife) -> Kept | None:
         """What to keep of a request whose prompt is complete. Asked once: until the self-test is over, prompts are
@@ -70,7 +86,9 @@ class DonorKeeper:
                 self.donors.make_room(life.namespace, kept.size + coming)
                 self.captures.begin(name, Capture(life.request_id, life.namespace, kept))
                 self.donors.prefixes.add(name, kept)
-        return None if donor_id is None and not self._self_test.wants_prompts else Kept(donor_id, kept)
+        if donor_id is None:
+            return Kept(None, kept) if self._self_test.wants_prompts else None
+        return Kept(donor_id, kept, self.donors.price(kept.size))
 
     def durable(self, name: DonorName, ranks: frozenset[int]) -> None:
         """These ranks hold the donor. It can be found when all do."""
@@ -95,7 +113,8 @@ class DonorKeeper:
         if under_way is not None:
             self.donors.prefixes.discard(name)
             self._donor_gone(Donor(under_way.namespace, name[1], None))
-        self.donors.drop(name, why)
+        cause: EvictionCause = "store" if why is DeclineReason.DONOR_EVICTED else "lost"
+        self.donors.drop(name, why, "expired" if self.donors.is_expired(name) else cause)
 
     def recovered(self, donors: Mapping[int, Iterable[LeftDonor]]) -> None:
         """What an earlier process left on disk, by rank. Those that all ranks hold can be found again."""
@@ -126,6 +145,7 @@ class DonorKeeper:
         self._rule.forget_tenant(tenant)
         self._left.forget_tenant(tenant)
         self._to_forget = [each for each in self._to_forget if each[0].salt_digest != tenant]
+        self._copies = [each for each in self._copies if each[0].salt_digest != tenant]
         found = self.donors.forget_tenant(tenant) + self._earlier.forget_tenant(tenant)
         return found + TenantReport(captures=len(stopped))
 
@@ -141,6 +161,11 @@ class DonorKeeper:
         forgotten, self._to_forget = self._to_forget, []
         return forgotten
 
+    def take_copied(self) -> list[tuple[Namespace, str, int]]:
+        """Donors of whose first tokens newer ones hold so many too."""
+        copies, self._copies = self._copies, []
+        return copies
+
     def _offer_again(self, donors: Iterable[tuple[Namespace, str, TokenIds, float]]) -> None:
         for namespace, donor_id, tokens, born in donors:
             self._offer(namespace, donor_id, tokens, born)
@@ -149,6 +174,9 @@ class DonorKeeper:
         donor = self.donors.offer(namespace, tokens, None, donor_id, born)
         if donor is not None:
             self.donors.replace_prefixes(donor, tokens)
+
+    def _donor_copied(self, donor: Donor[None], tokens: int) -> None:
+        self._copies.append((donor.namespace, donor.donor_id, tokens))
 
     def _donor_gone(self, donor: Donor[None]) -> None:
         self._to_forget.append((donor.namespace, donor.donor_id))

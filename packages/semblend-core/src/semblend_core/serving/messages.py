@@ -62,6 +62,8 @@ class CaptureOrder:
     namespace: Namespace
     block_ids: list[int]
     token_ids: TokenIds
+    saved_ms: float = 0.0
+    """What it takes to compute it; 0: not known."""
 
     @property
     def name(self) -> DonorName:
@@ -91,6 +93,8 @@ class StepWork:
     unwanted: list[str] = field(default_factory=list)
     """Requests for which nothing need be fetched any more."""
     forget: list[tuple[Namespace, str]] = field(default_factory=list)
+    copied: list[tuple[Namespace, str, int]] = field(default_factory=list)
+    """Donors of whose first tokens newer ones hold so many too."""
     weights: int = 0
     """How often they had changed when these orders were given."""
     purge: list[str] = field(default_factory=list)

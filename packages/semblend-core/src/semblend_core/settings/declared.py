@@ -171,7 +171,7 @@ class Settings(DeclaredSettings):
     )
     eviction: str = setting(
         "donors",
-        "lru",
+        "priced_lru",
         Choice(POLICY_NAMES),
         "Who goes first when a budget is full, of the donors' index or of the KV kept: see [eviction](eviction.md).",
     )

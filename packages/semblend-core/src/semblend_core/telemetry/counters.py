@@ -185,7 +185,7 @@ ENGINE_COUNTERS = {
         "semblend_alias_tokens",
         "Tokens that KV of other tokens stood for, as a provider proposed: no reuse of their own KV.",
     ),
-    "evicted_donors": ("semblend_evicted_donors", "Donors that are gone."),
+    "evicted_donors": ("semblend_evicted_donors", "Donors that are gone for want of room."),
     "regretted_donors": (
         "semblend_regretted_donors",
         "Donors that had gone and were wanted again: a later prompt shares text with them that no donor holds.",

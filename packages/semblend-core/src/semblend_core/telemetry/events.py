@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from semblend_core.contract import (
     DeclineReason,
+    EvictionCause,
     LookupRequest,
     LookupResult,
     Namespace,
@@ -29,8 +30,6 @@ AUDIT_SCHEMA = "semblend.audit.v1"
 
 Stage: TypeAlias = Literal["lookup", "offer", "capture", "load"]
 """Where a request or donor was when it was declined."""
-EvictionCause: TypeAlias = Literal["budget", "expired", "forgotten", "lost"]
-"""A byte or donor budget was full; nobody used it in time; the engine dropped it; its bytes were gone."""
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 

@@ -55,6 +55,23 @@ def test_the_policy_chooses_who_goes(
     assert store.stats().misses == {Miss.UNKNOWN: 1}
 
 
+def test_a_donor_that_is_cheap_to_compute_goes_first(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
+    store = open_store(device_bytes=2 * kit.kv().nbytes, eviction="gdsf")
+    for name, saved_ms in (("dear", 50.0), ("cheap", 5.0), ("new", 50.0)):
+        assert store.put(namespace, name, kit.kv(), saved_ms=saved_ms).accepted
+        assert store.flush()
+    assert [name for name in ("dear", "cheap", "new") if store.contains(namespace, name)] == ["dear", "new"]
+
+
+def test_a_donor_that_a_newer_one_holds_goes_first(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
+    store = open_store(device_bytes=3 * kit.kv().nbytes, eviction="priced_lru")
+    fill(kit, store, namespace, "a", "b", "c")
+    store.note_copied(namespace, "b", kit.kv().tokens)
+    store.note_copied(namespace, "unknown", 5)
+    fill(kit, store, namespace, "d")
+    assert [name for name in "abcd" if store.contains(namespace, name)] == ["a", "c", "d"]
+
+
 def test_full_tiers_send_their_donors_down(kit: Any, open_store: OpenStore, namespace: Namespace) -> None:
     size = kit.kv().nbytes
     store = open_store(device_bytes=size, host_bytes=3 * 1536 * 2, disk_bytes=3 * 2 * size)

@@ -81,7 +81,7 @@ class SchedulerSide:
         self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
-        self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit)
+        self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit, costs.prefill_ms)
         self.requests: RequestBook[VllmRequest] = RequestBook(
             lambda outcome: self.provider.report_outcome(outcome), lambda life: self.admission.give_back(life)
         )
@@ -209,6 +209,7 @@ class SchedulerSide:
         if self.admission.fetch_orders is not None:
             self.admission.fetch_orders.put_into(work)
         self._add_captures(work, scheduled, block_ids_of)
+        work.copied = self.keeper.take_copied()
         work.forget = self.keeper.take_forgotten()  # Last: what is captured may cost its tenant's oldest their place.
 
     def claims_in(self, work: StepWork) -> list[tuple[VllmRequest, Claim]]:
@@ -451,7 +452,8 @@ class SchedulerSide:
             blocks = block_ids_of(request_id)  # First: what is decided must be ordered.
             kept = self.keeper.decide(life)
             if kept is not None:
-                work.captures.append(CaptureOrder(kept.donor_id, life.namespace, blocks, kept.token_ids))
+                order = CaptureOrder(kept.donor_id, life.namespace, blocks, kept.token_ids, kept.saved_ms)
+                work.captures.append(order)
 
 
 def _completes_prompt(request: Any, tokens: int) -> bool:

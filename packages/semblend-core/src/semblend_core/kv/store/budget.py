@@ -39,6 +39,8 @@ class Entry:
     token_ids: TokenIds | None
     born: int = field(default_factory=time.time_ns)
     """When it was captured, in nanoseconds since 1970."""
+    saved_ms: float = 0.0
+    """What it takes to compute it; 0: not known, as after a restart."""
     copies: dict[Tier, Copy] = field(default_factory=dict)
 
     @property
@@ -73,7 +75,8 @@ class TierBudget:
         self.copies[copy.entry.key] = copy
         self.evictable += copy.charge
         tokens = copy.entry.spec.tokens
-        described = Described(tokens=tokens, bytes=copy.charge, prompt_tokens=tokens)
+        price = copy.entry.saved_ms
+        described = Described(tokens=tokens, bytes=copy.charge, prompt_tokens=tokens, saved_ms=price)
         self.policy.admit(copy.entry.key, described, time.monotonic())
 
     def remove(self, copy: Copy, *, evicted: bool = False) -> None:

@@ -159,6 +159,12 @@ class Holdings:
             entry.copies.clear()
             return True, [copy for copy in copies if copy.pins == 0]
 
+    def note_copied(self, key: DonorKey, tokens: int) -> None:
+        """A newer donor holds its first ``tokens`` too."""
+        with self.lock:
+            for budget in self.budgets.values():
+                budget.policy.note_copied(key, tokens)
+
     def forget_tenant(self, tenant: str) -> tuple[TenantReport, list[Copy]]:
         """(what was held or on its way, the copies whose bytes are to be freed now)."""
         with self.lock:

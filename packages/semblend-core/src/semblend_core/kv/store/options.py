@@ -42,7 +42,7 @@ class StoreOptions:
     """Server behind LMCache, ``lm://host:port`` or ``redis://host:port``; empty: LMCache's memory in this process."""
     lmcache_path: str | os.PathLike[str] | None = None
     """Folder that lists what LMCache holds, so that later processes find it; several may share it."""
-    eviction: str = "lru"
+    eviction: str = "priced_lru"
     queue_depth: int = 16
     """Donors that may wait for a tier; further ones are declined."""
     queue_bytes: int = 4 * _GIB

@@ -114,6 +114,7 @@ class DonorStore:
         on_declined: Callable[[str, StoreDecline], None] | None = None,
         tier: Tier | None = None,
         give: bool = False,
+        saved_ms: float = 0.0,
     ) -> PutResult:
         """Begin to keep a donor in the fastest tier that can hold it, from ``tier`` downwards.
 
@@ -122,9 +123,11 @@ class DonorStore:
         ``on_declined``, likewise, when an accepted donor could not be kept after all.
         ``give``: they are the store's for good, nobody else writes to them, and they are no views of more: then the
         device tier keeps them as they are.
+        ``saved_ms``: what it takes to compute it, for policies that weigh what its loss would cost; 0: not known.
         A donor that is already held, or on its way, is refused and not replaced: its readers rely on it.
         """
         entry, reason = self._entry_for(namespace, donor_id, kv, token_ids)
+        entry.saved_ms = saved_ms
         tiers = self._tiers_for(entry, tier)
         if reason is None:
             reason = self._holdings.announce(entry) if tiers else StoreDecline.TOO_LARGE
@@ -194,6 +197,10 @@ class DonorStore:
         for copy in copies:
             self._placement.free(copy)
         return known
+
+    def note_copied(self, namespace: Namespace, donor_id: str, tokens: int) -> None:
+        """A newer donor holds the first ``tokens`` of this one too: it would be missed for the rest alone."""
+        self._holdings.note_copied(DonorKey(namespace.digest, donor_id), tokens)
 
     def forget_tenant(self, tenant: str) -> TenantReport:
         """Make every donor of a tenant invisible at once, also those on their way: what there was.

@@ -28,7 +28,7 @@ from semblend_core.kv.fetching import DonorFetch, fetch_donor
 from semblend_core.kv.store import Tier
 from semblend_core.serving.ages import Limits
 from semblend_core.serving.containment import contain
-from semblend_core.serving.donors import CaptureRule, Donor, DonorBook
+from semblend_core.serving.donors import CaptureRule, Donor, DonorBook, Price, not_known
 from semblend_core.serving.earlier import EarlierDonors
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
 from semblend_core.serving.tree.kept import KeptDonors
@@ -60,10 +60,13 @@ class TreeDonors:
         tree: ExactTree,
         pool: SlotPool,
         kept: KeptDonors | None,
+        price: Price = not_known,
     ) -> None:
         self._provider, self._settings, self._tree, self._pool = provider, settings, tree, pool
         self.kept = kept
-        self.book: DonorBook[TreePath] = DonorBook(provider, settings.max_donors, self._gone, Limits.of(settings))
+        self.book: DonorBook[TreePath] = DonorBook(
+            provider, settings.max_donors, self._gone, Limits.of(settings), price, self._copied
+        )
         self._rule = CaptureRule(provider, settings, self.book.prefixes)
         self._earlier: EarlierDonors[tuple[Namespace, Any]] = EarlierDonors()
 
@@ -190,12 +193,17 @@ class TreeDonors:
             kept.keep,
             *(donor.namespace, donor.donor_id, tokens, nbytes),
             lambda: self._pool.take_slots(read_slots()[: tokens.size]),
+            self.book.price(tokens.size),
         )
         return bool(accepted)
 
     def _gone(self, donor: TreeDonor) -> None:
         if self.kept is not None:
             self.kept.store.forget(donor.namespace, donor.donor_id)
+
+    def _copied(self, donor: TreeDonor, tokens: int) -> None:
+        if self.kept is not None:
+            self.kept.store.note_copied(donor.namespace, donor.donor_id, tokens)
 
     def _tier(self, donor: TreeDonor) -> Tier | None:
         return None if self.kept is None else self.kept.store.tier_of(donor.namespace, donor.donor_id)

@@ -26,12 +26,18 @@ class KeptDonors:
         self._recovery = recover_in_background(self.store, self.left.extend) if self.has_disk else None
 
     def keep(
-        self, namespace: Namespace, donor_id: str, token_ids: TokenIds, nbytes: int, take: Callable[[], DonorKv]
+        self,
+        namespace: Namespace,
+        donor_id: str,
+        token_ids: TokenIds,
+        nbytes: int,
+        take: Callable[[], DonorKv],
+        saved_ms: float = 0.0,
     ) -> bool:
         """Best effort: what finds no room is a donor only as long as the tree holds it. Whether it is kept."""
         if not self.store.has_room_for(nbytes):
             return False
-        result = self.store.put(namespace, donor_id, take(), token_ids=token_ids, give=True)
+        result = self.store.put(namespace, donor_id, take(), token_ids=token_ids, give=True, saved_ms=saved_ms)
         if not result.accepted:
             logger.debug("the KV of a donor is not kept: %s", result.reason)
         return result.accepted

@@ -269,6 +269,8 @@ class WorkerSide:
             for tenant in work.purge:
                 self._store.forget_tenant(tenant)
             self.forget(work.forget)
+            for namespace, donor_id, tokens in work.copied:
+                self._store.note_copied(namespace.for_rank(self._rank), donor_id, tokens)
             for request_id in work.unwanted:
                 self._fetched.cancel(request_id)
             for fetch in work.fetches:
@@ -294,6 +296,7 @@ class WorkerSide:
             donor,
             token_ids=capture.token_ids,
             give=True,  # Gathered for this.
+            saved_ms=capture.saved_ms,
             on_durable=lambda _: self._durable(capture),
             on_declined=lambda _, reason: self._not_kept(capture, DeclineReason.CAPTURE_FAILED),
         )
