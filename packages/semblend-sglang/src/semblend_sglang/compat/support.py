@@ -51,7 +51,9 @@ def why_unsupported(ctx: Any) -> str | None:
         "data-parallel attention is not supported yet": wants("enable_dp_attention"),
         "sliding-window models are not supported yet": ctx.is_hybrid_swa,
         "state-space models are not supported yet": ctx.is_hybrid_ssm,
-        "speculative decoding is not supported yet": arguments.speculative_algorithm is not None,
+        f"speculative decoding (--speculative-algorithm {arguments.speculative_algorithm}) is not supported yet": (
+            arguments.speculative_algorithm is not None
+        ),
         "disaggregated prefill and decode are not supported yet": arguments.disaggregation_mode != "null",
         "diffusion language models are not supported": wants("dllm_algorithm"),
         "embedding models have no reusable prefill": not ctx.model_config.is_generation,

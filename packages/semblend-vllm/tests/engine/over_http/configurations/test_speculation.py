@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive  # vLLM compiles its search for n-grams at every start.
+
 DOCUMENTS = ("one document", "four documents")
 
 
