@@ -21,17 +21,18 @@ class Timing:
 
 
 class LoadClient:
-    def __init__(self, url: str, headers: str = "") -> None:
+    def __init__(self, url: str, model: str = "stub", max_tokens: int = 16) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
-        self._host, self._port, self._headers = host, int(port), headers
+        self._host, self._port = host, int(port)
+        self._fields = {"model": model, "max_tokens": max_tokens, "stream": True}
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, prompt: str, tenant: str = "bench") -> Timing:
         """One streaming request. A kept connection that was closed meanwhile is replaced, once."""
-        body = json.dumps({"model": "stub", "prompt": prompt, "stream": True}).encode()
+        body = json.dumps({**self._fields, "prompt": prompt}).encode()
         head = (
             f"POST /v1/completions HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\n"
-            f"x-tenant-id: {tenant}\r\n{self._headers}content-length: {len(body)}\r\n\r\n"
+            f"x-tenant-id: {tenant}\r\ncontent-length: {len(body)}\r\n\r\n"
         ).encode()
         start = time.perf_counter()
         while True:

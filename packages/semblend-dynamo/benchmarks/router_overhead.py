@@ -1,6 +1,8 @@
 """What the router adds to a request: streams of 16 chunks at a rate, straight to a stub, by the router, and by smg.
 
 Client, router, gateway and stub replicas share this machine: the CPU seconds of each are reported beside the times.
+With --dynamo (in this package's `engine` environment): Dynamo's frontend too, with two workers that answer at once, by
+itself and with our router component behind it. It tokenizes, so there is nothing to compare it with directly.
 With --soak N: N requests while replicas die and come back; none may be lost that had not begun to stream.
 """
 
@@ -35,6 +37,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--words", type=int, default=400, help="Of each prompt.")
     parser.add_argument("--policy", default="semantic_locality")
     parser.add_argument("--smg", help="The program smg, from an environment of its own.")
+    parser.add_argument("--dynamo", action="store_true", help="Dynamo's frontend in the same run.")
     parser.add_argument("--soak", type=int, default=0)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
@@ -88,19 +91,21 @@ def overhead(folder: Path, stack: contextlib.ExitStack, given: argparse.Namespac
         wait_for(f"{url}/health", started, folder / "stub.log")
     urls = [url for url, _ in stubs]
     router_url, router_process = start_router(folder, stack, urls, given)
-    ways = {"direct": urls[0], "router": router_url}
+    ways = {"direct": LoadClient(urls[0]), "router": LoadClient(router_url)}
     pids = {"stubs": [started.pid for _, started in stubs], "router": [router_process.pid]}
     if given.smg:
         before = {int(each) for each in os.listdir("/proc") if each.isdigit()}
-        ways["smg"] = stack.enter_context(smg(given.smg, urls, folder))
+        ways["smg"] = LoadClient(stack.enter_context(smg(given.smg, urls, folder)))
         pids["smg"] = [pid for pid in _children(os.getpid()) if pid not in before]
+    if given.dynamo:
+        add_dynamo(folder, stack, ways, pids)
     timings: dict[str, list[Timing]] = {way: [] for way in ways}
     spent: dict[str, dict[str, float]] = {way: {} for way in ways}
     prompts = prompts_of(given)
     for turn in range(given.turns + 1):
-        for way, url in ways.items():
+        for way, client in ways.items():
             before_cpu = {name: sum(map(cpu_s, each)) for name, each in pids.items()} | {"client": time.process_time()}
-            found = asyncio.run(_turn(url, given, prompts))
+            found = asyncio.run(_turn(client, given, prompts))
             if not turn:
                 continue  # The first turn warms up.
             timings[way] += found
@@ -113,7 +118,7 @@ def overhead(folder: Path, stack: contextlib.ExitStack, given: argparse.Namespac
     added = {
         way: {name: round(rows[way][name] - rows["direct"][name], 3) for name in rows[way] if name.endswith("_ms")}
         for way in rows
-        if way != "direct"
+        if way in ("router", "smg")
     }
     per_request = {
         way: {n: round(1000 * s / len(timings[way]), 3) for n, s in each.items()} for way, each in spent.items()
@@ -121,8 +126,26 @@ def overhead(folder: Path, stack: contextlib.ExitStack, given: argparse.Namespac
     return {"rate": given.rate, "policy": given.policy, "rows": rows, "added": added, "cpu_ms_per_request": per_request}
 
 
-async def _turn(url: str, given: argparse.Namespace, prompts: list[str]) -> list[Timing]:
-    client = LoadClient(url)
+def add_dynamo(
+    folder: Path, stack: contextlib.ExitStack, ways: dict[str, LoadClient], pids: dict[str, list[int]]
+) -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engine" / "helpers"))
+    from fleet import MODEL, fleet_with_files
+
+    (folder / "dynamo").mkdir()
+    fleet = stack.enter_context(fleet_with_files(folder / "dynamo"))
+    workers = fleet.start_telling_workers("one", "two")
+    pids["dynamo_workers"] = [each.popen.pid for each in workers.values()]
+    router = fleet.start_router()
+    pids["dynamo_router"] = [router.popen.pid]
+    for way, namespace, mode in (("dynamo", "workers", "kv"), ("dynamo_semblend", "front", "round-robin")):
+        frontend = fleet.start_frontend(namespace, mode)
+        frontend.ask("Are all there?")
+        ways[way] = LoadClient(f"http://127.0.0.1:{frontend.port}", MODEL)
+        pids[f"{way}_frontend"] = [frontend.process.popen.pid]
+
+
+async def _turn(client: LoadClient, given: argparse.Namespace, prompts: list[str]) -> list[Timing]:
     try:
         return await at_rate(client, given.rate, given.seconds, prompts)
     finally:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semblend_core.contract import Namespace
+from semblend_core.contract import Namespace, digest_at_rank, tenant_of
 
 FIELDS: dict[str, Any] = {
     "model": "Qwen/Qwen2.5-7B",
@@ -123,6 +123,15 @@ def test_another_ranks_namespace_is_the_one_built_with_that_rank(rank: int) -> N
     assert build().for_rank(rank) == build(tensor_parallel_rank=rank)
     assert build().for_rank(rank).digest == build(tensor_parallel_rank=rank).digest
     assert build().tensor_parallel_rank == 1
+
+
+def test_a_digest_alone_tells_those_of_the_other_ranks() -> None:
+    shared = build(tensor_parallel_rank=0).digest
+    digests = [build(tensor_parallel_rank=rank).digest for rank in range(4)]
+    assert [digest_at_rank(shared, rank) for rank in range(4)] == digests
+    assert {digest_at_rank(digest, rank) for rank, digest in enumerate(digests)} == {shared}
+    assert len(set(digests)) == 4
+    assert {tenant_of(digest) for digest in digests} == {build().salt_digest}
 
 
 @pytest.mark.parametrize("rank", [-1, 4])

@@ -16,6 +16,7 @@ import torch
 
 from semblend_core import Span
 from semblend_core.kv import (
+    HeadShare,
     KvShape,
     LearnedShift,
     MeanShiftCorrection,
@@ -121,6 +122,18 @@ def test_a_file_says_the_same_as_what_was_saved(tmp_path: Path) -> None:
     assert found.shift == FITTED
     torch.testing.assert_close(found.maps, learned.maps, rtol=1e-3, atol=1e-4)
     assert [file.name for file in tmp_path.iterdir()] == ["weights-1.safetensors"]
+
+
+@pytest.mark.parametrize(("rank", "ranks", "heads"), [(0, 2, [0]), (1, 2, [1]), (1, 4, [0]), (2, 4, [1])])
+def test_a_rank_takes_the_maps_of_its_heads(tmp_path: Path, rank: int, ranks: int, heads: list[int]) -> None:
+    """Where there are fewer heads than ranks, neighbours have the same one."""
+    learned = fitted(random_maps())
+    learned.save(tmp_path / "w.safetensors", "w", {})
+    own = replace(SHAPE, kv_heads=1)
+    found = find_learned_shift(str(tmp_path), lambda: "w", own, CPU, HeadShare(rank, ranks))
+    assert found is not None
+    assert found.shape == own
+    torch.testing.assert_close(found.maps, learned.maps[:, heads], rtol=1e-3, atol=1e-4)
 
 
 def test_where_nothing_was_fitted_no_weights_are_read(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -219,7 +219,7 @@ def test_what_one_rank_could_not_capture_the_others_forget(provider: SemanticLoo
 
 def test_one_that_was_lost_before_its_tenant_came_is_not_found(provider: SemanticLookupProvider) -> None:
     keeper, tokens = keeper_of(provider, 1), prompt(1)
-    keeper.recovered([(NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9)])
+    keeper.recovered({0: [(NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9)]})
     keeper.lost((NAMESPACE.digest, donor_id_of(tokens)), DeclineReason.DONOR_EVICTED)
     keeper.meet(NAMESPACE)
     assert not found(provider, tokens)
@@ -249,7 +249,7 @@ def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None
 def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLookupProvider) -> None:
     keeper = keeper_of(provider, 1)
     left = [prompt(seed) for seed in range(EarlierDonors.AT_FIRST + EarlierDonors.AT_A_TIME)]
-    keeper.recovered((NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9) for tokens in left)
+    keeper.recovered({0: [(NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9) for tokens in left]})
     keeper.meet(OTHER)
     keeper.offer_some()
     assert not any(found(provider, tokens) for tokens in left)
@@ -259,6 +259,43 @@ def test_donors_of_an_earlier_process_wait_for_their_tenant(provider: SemanticLo
     keeper.offer_some()
     assert all(found(provider, tokens) for tokens in left)
     assert not found(provider, left[0], OTHER)
+
+
+def left_of(*prompts: TokenIds) -> list[tuple[str, str, TokenIds, float]]:
+    return [(NAMESPACE.digest, donor_id_of(tokens), tokens, 1.7e9) for tokens in prompts]
+
+
+def test_what_an_earlier_process_left_is_offered_where_all_ranks_found_their_part(
+    provider: SemanticLookupProvider,
+) -> None:
+    keeper, whole, torn, elsewhere = keeper_of(provider, 2), prompt(1), prompt(2), prompt(3)
+    keeper.recovered({0: left_of(whole, torn)})
+    keeper.meet(NAMESPACE)
+    assert not found(provider, whole), "the other rank is still looking"
+    keeper.recovered({1: left_of(elsewhere, whole)})
+    keeper.meet(NAMESPACE)
+    assert [found(provider, each) for each in (whole, torn, elsewhere)] == [True, False, False]
+
+
+def test_what_one_rank_lost_while_another_was_looking_is_not_offered(provider: SemanticLookupProvider) -> None:
+    keeper, lost, kept = keeper_of(provider, 2), prompt(1), prompt(2)
+    keeper.recovered({0: left_of(lost, kept)})
+    keeper.lost((NAMESPACE.digest, donor_id_of(lost)), DeclineReason.DONOR_CORRUPT)
+    keeper.recovered({1: left_of(lost, kept)})
+    keeper.meet(NAMESPACE)
+    assert [found(provider, each) for each in (lost, kept)] == [False, True]
+
+
+@pytest.mark.parametrize("forget", [DonorKeeper.forget_all, lambda keeper: keeper.forget_tenant(NAMESPACE.salt_digest)])
+def test_what_is_forgotten_while_a_rank_is_looking_stays_forgotten(
+    provider: SemanticLookupProvider, forget: Callable[[DonorKeeper], object]
+) -> None:
+    keeper, tokens = keeper_of(provider, 2), prompt(1)
+    keeper.recovered({0: left_of(tokens)})
+    forget(keeper)
+    keeper.recovered({1: left_of(tokens)})
+    keeper.meet(NAMESPACE)
+    assert not found(provider, tokens)
 
 
 def test_prompts_are_read_for_the_self_test_until_it_is_over(provider: SemanticLookupProvider) -> None:
@@ -286,7 +323,7 @@ def test_a_reset_forgets_everything(provider: SemanticLookupProvider) -> None:
     keeper, tokens = keeper_of(provider, 1), prompt(1)
     donor_id = str(captured(keeper, tokens))
     keeper.durable((NAMESPACE.digest, donor_id), frozenset([0]))
-    keeper.recovered([(OTHER.digest, "x", tokens, 1.7e9)])
+    keeper.recovered({0: [(OTHER.digest, "x", tokens, 1.7e9)]})
     keeper.forget_all()
     keeper.meet(OTHER)
     keeper.offer_some()

@@ -122,7 +122,7 @@ def test_without_a_greatest_age_nothing_grows_too_old(clock: Clock) -> None:
 def test_a_restart_does_not_make_it_younger_nor_what_grows_from_it(clock: Clock) -> None:
     keeper = keeper_with(max_age_s=100)
     keep(keeper, 1)
-    keeper.recovered([(namespace().digest, donor_id_of(prompt(2)), prompt(2), time.time() - 90)])
+    keeper.recovered({0: [(namespace().digest, donor_id_of(prompt(2)), prompt(2), time.time() - 90)]})
     assert keeper.held_by(tenant_of_salt("a")).oldest_s == 90
     keeper.meet(namespace())
     assert keeper.held_by(tenant_of_salt("a")).oldest_s == 90

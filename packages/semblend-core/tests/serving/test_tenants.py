@@ -141,10 +141,10 @@ def test_a_request_under_way_is_not_captured_after_the_purge_and_one_that_comes_
 
 def test_what_an_earlier_process_left_is_not_offered_though_it_is_told_of_later(half: Half) -> None:
     left = [(namespace().digest, "one", prompt(1), 1.7e9), (namespace("b").digest, "two", prompt(2), 1.7e9)]
-    half.keeper.recovered(left[:1])
+    half.keeper.recovered({0: left[:1]})
     assert half.tenants.held_by(tenant_of_salt("a")).donors == 1
     assert half.purge("a").donors == 1
-    half.keeper.recovered(left)
+    half.keeper.recovered({0: left})
     for salt in ("a", "b"):
         half.keeper.meet(namespace(salt))
     assert not half.finds(namespace(), prompt(1))
@@ -177,7 +177,7 @@ def test_a_byte_search_finds_nothing_in_memory_or_audit(tmp_path: Path) -> None:
     half.durable(half.capture(namespace(), secret))
     half.durable(half.capture(namespace("b"), open_text))
     half.capture(namespace(), prompt(7003))
-    half.keeper.recovered([(namespace().digest, "left", prompt(7004), 1.7e9)])
+    half.keeper.recovered({0: [(namespace().digest, "left", prompt(7004), 1.7e9)]})
     assert half.finds(namespace(), secret)
     half.lives.clear()
     markers = [Marker(prompt(seed)[20:60].tolist()) for seed in (7001, 7003, 7004)]

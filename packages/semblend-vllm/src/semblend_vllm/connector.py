@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from semblend_core import DeclineReason, ProviderStats, SelfTestResult, what_is_on
 from semblend_core.control import ControlServer, TenantCommands, open_control
-from semblend_core.kv import Rotation, StoreOptions, find_learned_shift
+from semblend_core.kv import HeadShare, Rotation, StoreOptions, find_learned_shift
 from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews, contain
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
@@ -29,7 +29,7 @@ from semblend_vllm.compat.new_weights import tell_of_new_weights
 from semblend_vllm.compat.resets import on_reset
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
-from semblend_vllm.compat.support import configure, what_is_missed, why_not_inside_another, why_unsupported
+from semblend_vllm.compat.support import configure, replica_of, what_is_missed, why_not_inside_another, why_unsupported
 from semblend_vllm.compat.timing import cost_identity
 from semblend_vllm.compat.versions import installed_version, why_refused
 from semblend_vllm.messages import VllmStepWork, VllmWorkerNews
@@ -193,12 +193,14 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)
 
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
-        rank = kv_memory.tensor_parallel_rank()
+        parallel = self._config.parallel_config
+        rank, ranks, replica = kv_memory.tensor_parallel_rank(), parallel.tensor_parallel_size, replica_of(parallel)
         rotation = Rotation.from_config(self._config.model_config.hf_text_config)
         memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
         folder, weights = self.settings.corrections_dir, partial(identity_of_weights_in, self._config)
-        memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device)
-        worker = WorkerSide(StoreOptions.from_settings(self.settings, rank=rank), memory, rotation, rank)
+        memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device, HeadShare(rank, ranks))
+        options = StoreOptions.from_settings(self.settings, rank=rank, ranks=ranks, replica=replica)
+        worker = WorkerSide(options, memory, rotation, rank, ranks=ranks)
         reason = kv_memory.why_no_correction(self._config, kv_caches)
         if reason is not None:
             worker.no_correction(reason)

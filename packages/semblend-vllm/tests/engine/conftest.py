@@ -53,10 +53,10 @@ class Engine:
 
         from semblend_core.testing import shallow_model_folder
 
-        settings = options.pop("settings", {})
+        settings, model = options.pop("settings", {}), options.pop("model", None)
         self.events_endpoint = f"inproc://semblend-events-{id(self)}"
         self.llm = LLM(
-            model=str(shallow_model_folder(LAYERS)),
+            model=str(model or shallow_model_folder(LAYERS)),
             dtype="float32",
             enforce_eager=True,
             block_size=BLOCK,

@@ -13,7 +13,7 @@ from semblend_core.contract.lookup import (
     ProviderStats,
     SemanticLookupProvider,
 )
-from semblend_core.contract.namespace import Namespace, tenant_of, tenant_of_salt
+from semblend_core.contract.namespace import Namespace, digest_at_rank, tenant_of, tenant_of_salt
 from semblend_core.contract.outcome import DeclineReason, Outcome, OutcomeKind, ProbeEnd, short_id
 from semblend_core.contract.plan import InvalidPlanError, Plan, Row, RowKind, Span, joined_runs
 from semblend_core.contract.prefix import SemanticPrefixProvider, SemanticPrefixResult
@@ -49,6 +49,7 @@ __all__ = [
     "TenantReport",
     "TokenIds",
     "as_token_ids",
+    "digest_at_rank",
     "donor_id_of",
     "identity_of_weights",
     "joined_runs",

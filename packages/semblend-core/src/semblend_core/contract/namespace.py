@@ -45,7 +45,8 @@ class Namespace:
     digest: str = field(init=False)
     """32 hex digits standing for all fields; equal in every process, the key of stores and indexes.
 
-    The first 16 are ``salt_digest``: whatever is kept under a digest can be found by its tenant.
+    The first 16 are ``salt_digest``: whatever is kept under a digest can be found by its tenant. Those of one
+    namespace's ranks tell each other: see ``digest_at_rank``.
     """
 
     def __post_init__(self, salt: str | None) -> None:
@@ -95,8 +96,10 @@ class Namespace:
 
     def _compute_digest(self) -> str:
         identity = {name: value for name, value in self.__dict__.items() if name != "digest"}
+        identity["tensor_parallel_rank"] = 0
         encoded = json.dumps(identity, sort_keys=True, ensure_ascii=True).encode()
-        return self.salt_digest + hashlib.blake2b(encoded, digest_size=8, person=b"semblend-ns-v2").hexdigest()
+        shared = self.salt_digest + hashlib.blake2b(encoded, digest_size=8, person=b"semblend-ns-v2").hexdigest()
+        return digest_at_rank(shared, self.tensor_parallel_rank)
 
 
 def tenant_of_salt(salt: str | None) -> str:
@@ -108,6 +111,18 @@ def tenant_of_salt(salt: str | None) -> str:
 
 
 _UNSALTED = tenant_of_salt(None)
+
+
+def digest_at_rank(namespace_digest: str, rank: int) -> str:
+    """The digest under which tensor-parallel rank ``rank`` stores what rank 0, and discovery, know by this one.
+
+    And back: what a rank finds on disk has no name but its digest, and the other ranks know it by theirs.
+    """
+    if rank == 0:
+        return namespace_digest
+    mask = hashlib.blake2b(str(rank).encode(), digest_size=8, person=b"semblend-rank-v1").digest()
+    own = int(namespace_digest[16:], 16) ^ int.from_bytes(mask)
+    return f"{namespace_digest[:16]}{own:016x}"
 
 
 def tenant_of(namespace_digest: str) -> str:

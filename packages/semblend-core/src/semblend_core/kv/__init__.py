@@ -2,7 +2,7 @@
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.learned_shift import KvShape, LearnedShift, find_learned_shift
+from semblend_core.kv.learned_shift import HeadShare, KvShape, LearnedShift, find_learned_shift
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
@@ -24,6 +24,7 @@ __all__ = [
     "DeviceSlots",
     "DonorKv",
     "DonorStore",
+    "HeadShare",
     "InvalidKvError",
     "KvShape",
     "LearnedShift",

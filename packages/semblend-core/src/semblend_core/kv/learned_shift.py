@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,19 @@ class KvShape:
         return self.layers, self.kv_heads, self.inputs, self.width
 
 
+@dataclass(frozen=True, slots=True)
+class HeadShare:
+    """Which of a model's KV heads one tensor-parallel rank has: as engines deal them out, in their order."""
+
+    rank: int = 0
+    ranks: int = 1
+
+    def of(self, kv_heads: int) -> range:
+        """Where there are fewer heads than ranks, neighbours have the same one."""
+        first = self.rank * kv_heads // self.ranks
+        return range(first, first + max(1, kv_heads // self.ranks))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedShift:
     """One linear map for each layer and head."""
@@ -87,8 +100,8 @@ class LearnedShift:
         os.replace(partial, file)
 
     @classmethod
-    def read(cls, file: Path, identity: str, shape: KvShape) -> LearnedShift:
-        """Raises ``ValueError`` that says what is wrong with it."""
+    def read(cls, file: Path, identity: str, shape: KvShape, share: HeadShare = HeadShare()) -> LearnedShift:  # noqa: B008 - frozen
+        """For ``shape``, which has this share of the model's heads. Raises ``ValueError`` that says what is wrong."""
         try:
             with safe_open(file, framework="pt") as stored:
                 told = stored.metadata() or {}
@@ -97,9 +110,10 @@ class LearnedShift:
                 if told.get("weights") != identity:
                     raise ValueError("it was fitted for other weights")
                 held = KvShape(*json.loads(told["shape"]))
-                if held != shape:
+                heads = share.of(held.kv_heads)
+                if replace(held, kv_heads=len(heads)) != shape:
                     raise ValueError(f"it is for KV of {held}, this engine's is {shape}")
-                maps = stored.get_tensor(_MAPS).float()
+                maps = stored.get_slice(_MAPS)[:, heads.start : heads.stop].float()
                 shift = MeanShift(*json.loads(told["shift"]))
         except (SafetensorError, OSError, KeyError, TypeError) as error:
             raise ValueError(f"it cannot be read: {error}") from error
@@ -124,11 +138,16 @@ def folder_of_corrections(setting: str) -> Path | None:
 
 
 def find_learned_shift(
-    setting: str, identity: Callable[[], str], shape: KvShape, device: torch.device
+    setting: str,
+    identity: Callable[[], str],
+    shape: KvShape,
+    device: torch.device,
+    share: HeadShare = HeadShare(),  # noqa: B008 - frozen
 ) -> LearnedShift | None:
     """What was fitted for these weights; None where there is nothing. A file that does not fit is a warning.
 
     ``identity``: of the weights. It takes time to read, and is asked for only where something was fitted at all.
+    ``share``: of the model's heads, where ``shape`` is one rank's.
     """
     folder = folder_of_corrections(setting)
     if folder is None or not any(folder.glob(f"*{SUFFIX}")):
@@ -138,7 +157,7 @@ def find_learned_shift(
     if not file.is_file():
         return None
     try:
-        found = LearnedShift.read(file, weights, shape).on(device)
+        found = LearnedShift.read(file, weights, shape, share).on(device)
     except ValueError as error:
         logger.warning("the fitted correction %s is not used: %s", file, error)
         return None

@@ -17,16 +17,22 @@ class QuestionAttention:
 
     def __init__(self, positions: Tensor) -> None:
         self._positions = positions
-        self.totals: Tensor | None = None
-        """[tokens], float32"""
-        self.layers = 0
-        """That were added."""
+        self.by_layer: list[Tensor] = []
+        """Of each that was added: [tokens], float32"""
 
     def add(self, queries: Tensor, keys: Tensor, scale: float) -> None:
         """``queries`` [rows, q_heads, dim] of the question, over ``keys`` [tokens, kv_heads, dim] from 0 on."""
-        most = self._most(queries, keys, scale)
-        self.totals = most if self.totals is None else self.totals + most
-        self.layers += 1
+        self.by_layer.append(self._most(queries, keys, scale))
+
+    @property
+    def layers(self) -> int:
+        """That were added."""
+        return len(self.by_layer)
+
+    @property
+    def totals(self) -> Tensor | None:
+        """[tokens], float32: of all layers; None where there is none."""
+        return torch.stack(self.by_layer).sum(0) if self.by_layer else None
 
     def _most(self, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
         tokens, kv_heads, dim = keys.shape

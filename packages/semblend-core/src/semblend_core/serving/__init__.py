@@ -37,6 +37,7 @@ from semblend_core.serving.messages import (
     ProbeOrder,
     StepWork,
     WorkerNews,
+    over_layers,
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
@@ -96,6 +97,7 @@ __all__ = [
     "contain",
     "contained",
     "may_share",
+    "over_layers",
     "probing_of",
     "rows_by_scores",
     "shown_as_cached",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from semblend_core.contract import TenantReport, TokenIds, tenant_of
@@ -12,6 +12,44 @@ from semblend_core.contract import TenantReport, TokenIds, tenant_of
 Owner = TypeVar("Owner")
 Offer: TypeAlias = tuple[Owner, str, TokenIds, float]
 """Whose donor, its id, its tokens, and when it was captured."""
+LeftDonor: TypeAlias = tuple[str, str, TokenIds, float]
+"""Digest of the namespace, donor id, tokens and time of capture."""
+
+
+class LeftAtRanks:
+    """Each rank has files of its own. A donor is whole where all ranks found their part of it.
+
+    A part without the others stays where it is: it becomes whole when its prompt comes again, or is evicted.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._parts: dict[int, dict[tuple[str, str], LeftDonor]] = {}
+        """Of the ranks that have told, until all have."""
+
+    def told(self, found: Mapping[int, Iterable[LeftDonor]]) -> list[LeftDonor]:
+        """What these ranks found. Once all have told: what is whole, in the first rank's order."""
+        for rank, donors in found.items():
+            self._parts[rank] = {(donor[0], donor[1]): donor for donor in donors}
+        if len(self._parts) < self._ranks:
+            return []
+        first, *others = (part for _, part in sorted(self._parts.items()))
+        self._parts = {}
+        return [donor for name, donor in first.items() if all(name in other for other in others)]
+
+    def discard(self, name: tuple[str, str]) -> None:
+        """One rank has lost its part while others were still looking."""
+        for part in self._parts.values():
+            part.pop(name, None)
+
+    def forget_tenant(self, tenant: str) -> None:
+        for rank, part in self._parts.items():
+            self._parts[rank] = {name: donor for name, donor in part.items() if tenant_of(name[0]) != tenant}
+
+    def clear(self) -> None:
+        """What was left is of no use. Ranks that are still looking may find more of it."""
+        for part in self._parts.values():
+            part.clear()
 
 
 class EarlierDonors(Generic[Owner]):
@@ -34,8 +72,8 @@ class EarlierDonors(Generic[Owner]):
         self._purged: set[str] = set()
         """Tenants whose earlier donors are of no use, also those that are still to be told of."""
 
-    def found(self, donors: Iterable[tuple[str, str, TokenIds, float]]) -> None:
-        """Digest of the namespace, donor id, tokens and time of capture of each, the next victim first."""
+    def found(self, donors: Iterable[LeftDonor]) -> None:
+        """The next victim first."""
         for digest, donor_id, tokens, born in donors:
             if tenant_of(digest) in self._purged:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from semblend_core.contract import (
@@ -25,7 +25,7 @@ from semblend_core.serving.donors import (
     not_known,
     tokens_to_keep,
 )
-from semblend_core.serving.earlier import EarlierDonors
+from semblend_core.serving.earlier import EarlierDonors, LeftAtRanks, LeftDonor
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName
 from semblend_core.serving.self_test import SelfTest
@@ -63,6 +63,7 @@ class DonorKeeper:
         self.captures = Captures(ranks)
         self._rule = CaptureRule(provider, settings, self.donors.prefixes)
         self._earlier: EarlierDonors[Namespace] = EarlierDonors()
+        self._left = LeftAtRanks(ranks)
         self._to_forget: list[tuple[Namespace, str]] = []
         self._copies: list[tuple[Namespace, str, int]] = []
 
@@ -107,6 +108,7 @@ class DonorKeeper:
     def lost(self, name: DonorName, why: DeclineReason) -> None:
         """At one rank at least it is not, or no longer, kept: at the others it is of no use."""
         self._earlier.discard(name)
+        self._left.discard(name)
         under_way = self.captures.stop(name)
         if under_way is not None:
             self.donors.prefixes.discard(name)
@@ -114,10 +116,9 @@ class DonorKeeper:
         cause: EvictionCause = "store" if why is DeclineReason.DONOR_EVICTED else "lost"
         self.donors.drop(name, why, "expired" if self.donors.is_expired(name) else cause)
 
-    def recovered(self, donors: Iterable[tuple[str, str, TokenIds, float]]) -> None:
-        """An earlier process left these on disk: digest of the namespace, donor id, tokens, time of their capture."""
-        if self._ranks == 1:  # Otherwise each has files of its own, and which are whole at every rank is not known.
-            self._earlier.found(donors)
+    def recovered(self, donors: Mapping[int, Iterable[LeftDonor]]) -> None:
+        """What an earlier process left on disk, by rank. Those that all ranks hold can be found again."""
+        self._earlier.found(self._left.told(donors))
 
     def meet(self, namespace: Namespace) -> None:
         """A request of this namespace is here: donors that were left for it can be named now."""
@@ -131,6 +132,7 @@ class DonorKeeper:
         """Every donor of every tier: what they were computed with has changed."""
         self.donors.clear()
         self._earlier.clear()
+        self._left.clear()
         for donor in self.captures.clear():
             self.donors.prefixes.discard(donor.name)
             self._donor_gone(donor)
@@ -141,6 +143,7 @@ class DonorKeeper:
         for name in stopped:
             self.donors.prefixes.discard(name)
         self._rule.forget_tenant(tenant)
+        self._left.forget_tenant(tenant)
         self._to_forget = [each for each in self._to_forget if each[0].salt_digest != tenant]
         self._copies = [each for each in self._copies if each[0].salt_digest != tenant]
         found = self.donors.forget_tenant(tenant) + self._earlier.forget_tenant(tenant)

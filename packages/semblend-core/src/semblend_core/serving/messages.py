@@ -10,6 +10,7 @@ import numpy as np
 from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TokenIds
 from semblend_core.recompute import MeanShift, Scores
 from semblend_core.serving.claims import Rows
+from semblend_core.serving.earlier import LeftDonor
 from semblend_core.serving.prefixes import DonorName
 
 Key = TypeVar("Key")
@@ -117,8 +118,8 @@ class WorkerNews:
 
     durable: dict[DonorName, frozenset[int]] = field(default_factory=dict)
     """The ranks that hold the donor; it may be used when all do."""
-    recovered: list[tuple[str, str, TokenIds, float]] = field(default_factory=list)
-    """Donors that an earlier process left on disk: namespace digest, id, tokens, time of their capture."""
+    recovered: dict[int, list[LeftDonor]] = field(default_factory=dict)
+    """By rank: donors that an earlier process left on disk, by the namespace that discovery knows."""
     fetched: dict[int, frozenset[int]] = field(default_factory=dict)
     """By number of the order: the ranks at which its donors can be loaded from without waiting, or never will be."""
     lost: dict[DonorName, DeclineReason] = field(default_factory=dict)
@@ -126,7 +127,8 @@ class WorkerNews:
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
     scores: dict[str, Scores | None] = field(default_factory=dict)
-    """By request: how much its question attends to each token, in half precision. None: it could not be seen."""
+    """By request: how much its question attends to each token, in half precision. None: it could not be seen.
+    Of several ranks each tells what its heads see in each layer, in full: read them by ``over_layers``."""
     self_test: dict[int, SelfTestResult] = field(default_factory=dict)
     """By rank, where it has changed."""
     no_correction: str | None = None
@@ -150,7 +152,7 @@ class WorkerNews:
         }
         return WorkerNews(
             durable=_united(self.durable, other.durable),
-            recovered=self.recovered + other.recovered,
+            recovered=self.recovered | other.recovered,
             fetched=_united(self.fetched, other.fetched),
             lost=self.lost | other.lost,
             landed=landed,
@@ -163,6 +165,11 @@ class WorkerNews:
             no_correction=self.no_correction or other.no_correction,
             weights=max(self.weights, other.weights),
         )
+
+
+def over_layers(scores: Scores | None) -> Scores | None:
+    """What the ranks' heads saw together: [tokens], the same as one rank with all heads would tell."""
+    return scores if scores is None or scores.ndim == 1 else scores.sum(0).astype(np.float16)
 
 
 def _most(ours: Scores | None, theirs: Scores | None) -> Scores | None:

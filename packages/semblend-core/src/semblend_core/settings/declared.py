@@ -190,7 +190,7 @@ class Settings(DeclaredSettings):
         "store",
         "",
         Text("folder, in which `{rank}` stands for the tensor-parallel rank"),
-        "Folder of the disk tier, for one process alone.",
+        "Folder of the disk tier, for one engine alone; of several ranks or replicas each takes a folder in it.",
     )
     store_lmcache_bytes: int = setting(
         "store", 0, ByteSize(0), "Donor KV kept by [LMCache](lmcache.md), for each tensor-parallel rank; 0: none."

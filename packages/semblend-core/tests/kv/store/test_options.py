@@ -69,6 +69,22 @@ def test_the_settings_of_the_environment_become_options() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "place", "folder"),
+    [
+        ("/kv", {}, "/kv"),
+        ("/kv", {"rank": 0, "ranks": 2}, "/kv/rank-0"),
+        ("/kv", {"rank": 1, "ranks": 2}, "/kv/rank-1"),
+        ("/kv", {"replica": 3}, "/kv/replica-3"),
+        ("/kv", {"rank": 1, "ranks": 2, "replica": 1}, "/kv/replica-1/rank-1"),
+        ("/kv/{rank}", {"rank": 1, "ranks": 2, "replica": 1}, "/kv/1/replica-1"),
+    ],
+)
+def test_every_process_of_an_engine_has_a_folder_of_its_own(path: str, place: dict[str, int], folder: str) -> None:
+    settings = Settings.from_env({"SEMBLEND_STORE_DISK_BYTES": "1GiB", "SEMBLEND_STORE_DISK_PATH": path})
+    assert StoreOptions.from_settings(settings, **place).disk_path == folder
+
+
+@pytest.mark.parametrize(
     ("environment", "said"),
     [
         (

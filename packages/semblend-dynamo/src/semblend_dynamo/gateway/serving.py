@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import uvicorn
@@ -50,6 +51,9 @@ class PatientProtocol(HttpToolsProtocol):
 
 def serve(app: Any, host: str, port: int) -> None:
     """Until SIGINT or SIGTERM; requests under way are then served to their end."""
+    # What was built so far lives as long as the process: collections need not look at it while streams wait.
+    gc.collect()
+    gc.freeze()
     # No access log: it would name paths and addresses of clients, and the metrics count them.
     uvicorn.run(
         app,

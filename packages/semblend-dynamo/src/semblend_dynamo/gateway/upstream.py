@@ -99,6 +99,15 @@ class Answer:
         self._response.close()
 
 
+@dataclass(frozen=True)
+class Page:
+    """A short answer to a GET, whole."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
 class Upstream:
     """Connections to servers, kept and used again. Made outside of a loop, it belongs to the first that uses it."""
 
@@ -129,19 +138,40 @@ class Upstream:
                 raise AttemptFailedError(Failure.BROKEN) from None
             raise
 
+    async def page(self, url: str, headers: RawHeaders = (), *, timeout_s: float) -> Page:
+        """What ``url`` shows. AttemptFailedError where that is nothing, or takes longer, or is no short answer."""
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._connections().get(url, headers=_sent(headers), allow_redirects=False) as response,
+            ):
+                body = b""
+                while piece := await response.content.readany():
+                    body += piece
+                    if len(body) > WHOLE_ANSWER:
+                        raise AttemptFailedError(Failure.GARBAGE)
+                return Page(response.status, header(response.raw_headers, b"content-type"), body)
+        except TimeoutError:
+            raise AttemptFailedError(Failure.TIMEOUT) from None
+        except (aiohttp.ClientError, OSError, ValueError):
+            raise AttemptFailedError(Failure.CONNECT) from None
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
     async def _ask(self, url: str, headers: RawHeaders, body: bytes) -> aiohttp.ClientResponse:
-        if self._session is None:
-            self._session = self._open()
-        sent = CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers)
+        post, sent = self._connections().post, _sent(headers)
         try:
-            return await self._session.post(url, headers=sent, data=body, allow_redirects=False)
+            return await post(url, headers=sent, data=body, allow_redirects=False)
         except aiohttp.ServerDisconnectedError:
             # A kept connection may have been closed at the other end in this very moment: once more, by a new one.
-            return await self._session.post(url, headers=sent, data=body, allow_redirects=False)
+            return await post(url, headers=sent, data=body, allow_redirects=False)
+
+    def _connections(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = self._open()
+        return self._session
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -169,6 +199,10 @@ class Upstream:
         if judged and response.status == 200 and not _is_an_answer(first, complete, is_stream, wants_stream):
             raise AttemptFailedError(Failure.GARBAGE)
         return Answer(response.status, raw, first, complete, is_stream, response, self._limits.stall_s)
+
+
+def _sent(headers: RawHeaders) -> CIMultiDict[str]:
+    return CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers)
 
 
 def _is_an_answer(first: bytes, complete: bool, is_stream: bool, wants_stream: bool) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -138,14 +137,12 @@ def create_app(settings: ProxySettings) -> FastAPI:
         what = f"{settings.variable('trace_dir')}={settings.trace_dir!r}"
         raise ConfigurationError(f"{what}: no trace can be written there ({type(error).__name__})") from None
     upstream = Upstream(Limits(_CONNECT_S, settings.timeout_s, settings.timeout_s))
-    asking = httpx.AsyncClient(timeout=_MODELS_TIMEOUT_S, follow_redirects=False, trust_env=False)
     service = ProxyService(settings, address, upstream, traces)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await upstream.close()
-        await asking.aclose()
         traces.close()
 
     app = FastAPI(title="semblend-proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
@@ -164,11 +161,12 @@ def create_app(settings: ProxySettings) -> FastAPI:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         try:
-            answer = await asking.get(f"{address}/v1/models", headers=to_replica(request.scope["headers"]))
-        except httpx.HTTPError:
+            sent = to_replica(request.scope["headers"])
+            answer = await upstream.page(f"{address}/v1/models", sent, timeout_s=_MODELS_TIMEOUT_S)
+        except AttemptFailedError:
             refusal = Refusal(502, "upstream", "the server behind the proxy gave no answer")
             return Response(refusal.body(), refusal.status, media_type="application/json")
-        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+        return Response(answer.body, answer.status, media_type=answer.content_type or None)
 
     return app
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
 
-import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,6 +19,7 @@ from semblend_dynamo.gateway.errors import Refusal
 from semblend_dynamo.gateway.headers import to_replica
 from semblend_dynamo.gateway.secret_file import ConfigurationError
 from semblend_dynamo.gateway.serving import serve
+from semblend_dynamo.gateway.upstream import AttemptFailedError
 from semblend_dynamo.router.building import Router, build_router
 from semblend_dynamo.router.settings import RouterSettings
 from semblend_dynamo.router.status import replica_list, status_of
@@ -58,10 +58,10 @@ def create_app(router: Router) -> FastAPI:
         headers = to_replica(request.scope["headers"])
         try:
             url = f"{router.backend.a_url()}/v1/models"
-            answer = await router.prober.get(url, headers=headers, timeout=_MODELS_TIMEOUT_S)
-        except httpx.HTTPError:
+            answer = await router.upstream.page(url, headers, timeout_s=_MODELS_TIMEOUT_S)
+        except AttemptFailedError:
             return _refused(Refusal(502, "no_answer", "no replica gave an answer"))
-        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+        return Response(answer.body, answer.status, media_type=answer.content_type or None)
 
     return app
 

@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from semblend_core import TokenIds, as_token_ids
+from semblend_core import Namespace, TokenIds, as_token_ids
 from semblend_core.prompts import START_WEIGHTS, BlockType, PromptBlock, segment_request
 from semblend_dynamo.gateway.secret_file import ConfigurationError
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
+Ids: TypeAlias = npt.NDArray[np.int64]
 _WORD = re.compile(r"\w+|[^\w\s]")
 _IDS = 0x7FFF_FFFE
 _ONE = START_WEIGHTS[BlockType.RETRIEVED_CONTEXT]
@@ -52,32 +53,51 @@ class Asked:
         return int(self.token_ids.size)
 
     @cached_property
-    def ids_by_block(self) -> list[tuple[BlockType, Sequence[int]]]:
+    def ids_by_block(self) -> list[tuple[BlockType, Ids]]:
         given: Any = self.body.get("prompt")
         if _are_ids(given):
-            return [(BlockType.OTHER, given)]
-        return [(block.type, self.reading.encode(block.text)) for block in self.blocks]
+            return [(BlockType.OTHER, np.array(given, dtype=np.int64))]
+        return [(block.type, self.reading.ids_of(block.text)) for block in self.blocks]
+
+    @cached_property
+    def namespace(self) -> Namespace:
+        """Prompts of one namespace may be found again by each other."""
+        return Namespace(
+            model=self.model or "unnamed",
+            revision="any",
+            tokenizer=self.reading.name,
+            dtype="any",
+            kv_layout="any",
+            block_size=1,
+            adapter=None,
+            salt=self.circle,
+        )
 
 
 class Reading:
     """How prompts become ids and weights: by the model's tokenizer where it is known, else word by word."""
 
     def __init__(self, encode: Encode | None = None, weights: Mapping[BlockType, float] = START_WEIGHTS) -> None:
-        self.encode = encode or ids_of_words
+        self._encode = encode
         self.name = "words" if encode is None else "tokens"
         self._weights = {type: value / _ONE for type, value in weights.items()}
 
+    def ids_of(self, text: str) -> Ids:
+        return ids_of_words(text) if self._encode is None else np.array(self._encode(text), dtype=np.int64)
+
     def token_ids(self, asked: Asked) -> TokenIds:
-        return as_token_ids([each for _, ids in asked.ids_by_block for each in ids])
+        found = [ids for _, ids in asked.ids_by_block]
+        return as_token_ids(np.concatenate(found) if found else [])
 
     def token_weights(self, asked: Asked) -> npt.NDArray[np.float64]:
         lengths = [len(ids) for _, ids in asked.ids_by_block]
         return np.repeat([self._weights[type] for type, _ in asked.ids_by_block], lengths)
 
 
-def ids_of_words(text: str) -> list[int]:
+def ids_of_words(text: str) -> Ids:
     """The same word is the same id for the life of this process, and only there."""
-    return [hash(word) & _IDS for word in _WORD.findall(text)]
+    words = _WORD.findall(text)
+    return np.fromiter(map(hash, words), dtype=np.int64, count=len(words)) & _IDS
 
 
 def open_tokenizer(path: str, variable: str) -> Encode:

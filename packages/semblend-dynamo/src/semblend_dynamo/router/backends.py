@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import httpx
-
 from semblend_dynamo.gateway.headers import RawHeaders, header
-from semblend_dynamo.gateway.upstream import AttemptFailedError, Failure
+from semblend_dynamo.gateway.upstream import AttemptFailedError, Failure, Upstream
 from semblend_dynamo.router.replicas import Replica
 
 _PIN = b"x-smg-target-worker"
 _LANDED = b"x-smg-routed-worker-id"
 _GATEWAY_TRIES = 3
+_PROBE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Backend(ABC):
         """An attempt gave no answer."""
 
     @abstractmethod
-    async def probe(self, client: httpx.AsyncClient) -> list[Replica]:
+    async def probe(self, upstream: Upstream) -> list[Replica]:
         """Look after the replicas. Returns those that are newly gone: what they held is to be forgotten."""
 
     @abstractmethod
@@ -70,9 +70,9 @@ class DirectBackend(Backend):
         if target.replica is not None:
             target.replica.failed(error.failure)
 
-    async def probe(self, client: httpx.AsyncClient) -> list[Replica]:
+    async def probe(self, upstream: Upstream) -> list[Replica]:
         gone = []
-        found = await asyncio.gather(*(_answers(client, each.url + self._probe_path) for each in self.replicas))
+        found = await asyncio.gather(*(_answers(upstream, each.url + self._probe_path) for each in self.replicas))
         for replica, healthy in zip(self.replicas, found, strict=True):
             was, replica.healthy = replica.healthy, healthy
             if was and not replica.healthy:
@@ -129,8 +129,8 @@ class SmgBackend(Backend):
             told = Failure.UNAVAILABLE if error.failure is Failure.STATUS else error.failure
             target.replica.failed(told)
 
-    async def probe(self, client: httpx.AsyncClient) -> list[Replica]:
-        listed = await _workers(client, self._url)
+    async def probe(self, upstream: Upstream) -> list[Replica]:
+        listed = await _workers(upstream, self._url)
         if listed is None:
             return []
         by_url = {each.url: each for each in self.replicas}
@@ -155,17 +155,17 @@ class SmgBackend(Backend):
         return self._url
 
 
-async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+async def _answers(upstream: Upstream, url: str) -> bool:
     try:
-        return (await client.get(url)).status_code == 200
-    except (httpx.HTTPError, httpx.InvalidURL):
+        return (await upstream.page(url, timeout_s=_PROBE_TIMEOUT_S)).status == 200
+    except AttemptFailedError:
         return False
 
 
-async def _workers(client: httpx.AsyncClient, url: str) -> list[tuple[str, bool]] | None:
+async def _workers(upstream: Upstream, url: str) -> list[tuple[str, bool]] | None:
     """Address and health of smg's workers; None where it gives no list."""
     try:
-        answer = (await client.get(f"{url}/workers")).json()
+        answer = json.loads((await upstream.page(f"{url}/workers", timeout_s=_PROBE_TIMEOUT_S)).body)
         return [(str(each["url"]).rstrip("/"), bool(each.get("is_healthy", True))) for each in answer["workers"]]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError, AttributeError):
+    except (AttemptFailedError, ValueError, KeyError, TypeError, AttributeError):
         return None

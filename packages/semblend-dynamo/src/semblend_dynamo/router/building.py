@@ -8,8 +8,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import httpx
-
 from semblend_core import Settings
 from semblend_dynamo.evidence import open_evidence
 from semblend_dynamo.gateway.bodies import BodyMemory, BodyReader
@@ -32,7 +30,6 @@ from semblend_dynamo.router.settings import RouterSettings
 
 logger = logging.getLogger(__name__)
 
-_PROBE_TIMEOUT_S = 2.0
 _LOOKUP_BUDGET_MS = 50.0
 
 
@@ -50,7 +47,6 @@ class Router:
     decisions: DecisionLog
     metrics: RouterMetrics
     upstream: Upstream
-    prober: httpx.AsyncClient
     operator_token: str = ""
 
     async def look_after_replicas(self) -> None:
@@ -60,7 +56,7 @@ class Router:
             await asyncio.sleep(self.settings.probe_interval_s)
 
     async def probe(self) -> None:
-        for gone in await self.backend.probe(self.prober):
+        for gone in await self.backend.probe(self.upstream):
             logger.warning("replica %s does not answer its health probe", gone.name)
             self.policy.forget(gone)
         self.admission.admit()
@@ -68,7 +64,6 @@ class Router:
     async def close(self) -> None:
         self.service.close()
         await self.upstream.close()
-        await self.prober.aclose()
         self.policy.close()
 
 
@@ -82,7 +77,6 @@ def build_router(
     policy = _policy(settings, core, placement, reading)
     salting = _salting(settings)
     upstream = Upstream(Limits(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.stall_timeout_s))
-    prober = httpx.AsyncClient(timeout=_PROBE_TIMEOUT_S, follow_redirects=False, trust_env=False)
 
     def room() -> int:
         alive = sum(each.available for each in backend.replicas) or max(1, len(backend.replicas))
@@ -129,7 +123,6 @@ def build_router(
         decisions=decisions,
         metrics=metrics,
         upstream=upstream,
-        prober=prober,
         operator_token=read_secret(token, settings.variable("operator_token_file")) if token else "",
     )
 
@@ -174,7 +167,7 @@ def _policy(settings: RouterSettings, core: Settings, placement: PlacementSettin
     likeness = None
     if settings.likeness and placement.likeness and (worker := open_evidence()) is not None:
         likeness = Likeness(worker, placement.likeness, placement.likeness_wait_ms)
-    return SemanticLocality(core, placement, settings.cache_tokens, reading.name, likeness)
+    return SemanticLocality(core, placement, settings.cache_tokens, likeness)
 
 
 def _salting(settings: RouterSettings) -> Salting:

@@ -28,6 +28,13 @@ def configure(vllm_config: Any) -> tuple[Settings, VllmSettings]:
     return Settings.from_env(environment), VllmSettings.from_env(environment)
 
 
+def replica_of(parallel_config: Any) -> int:
+    """The data-parallel replica that this process belongs to."""
+    # vLLM tells a replica that shares no weights with others that it is the only one; this is its number all the same.
+    index = getattr(parallel_config, "data_parallel_index", None)
+    return int(parallel_config.data_parallel_rank if index is None else index)
+
+
 def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
     """Why nothing can be reused in this configuration; None where it can."""
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
@@ -36,18 +43,8 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "pipeline parallelism is not supported yet": parallel.pipeline_parallel_size > 1,
         "context parallelism is not supported yet": getattr(parallel, "decode_context_parallel_size", 1) > 1
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
-        "speculative decoding is not supported yet": vllm_config.speculative_config is not None,
         # It splits a batch in two, and a row may run in one half while the tokens that read it run in the other.
         "dual batch overlap (--enable-dbo, --ubatch-size) is not supported": parallel.use_ubatching,
-        "models with several kinds of KV (sliding window, state space) are not supported yet": len(groups) > 1,
-        # Without the hybrid manager these layers keep all blocks, and attend to a window of them all the same.
-        "sliding-window and chunked attention are not supported yet": any(
-            getattr(group.kv_cache_spec, field, None) is not None
-            for group in groups
-            for field in ("sliding_window", "attention_chunk_size")
-        ),
-        "this model's only kind of KV is not full attention": len(groups) == 1
-        and not type(groups[0].kv_cache_spec).__name__.startswith("FullAttention"),
         f"a KV cache of type {vllm_config.cache_config.cache_dtype} is not supported yet": str(
             vllm_config.cache_config.cache_dtype
         ).startswith("fp8"),
@@ -58,7 +55,44 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
-    return found or why_keys_do_not_move(model.hf_text_config)
+    specs = [group.kv_cache_spec for group in groups]
+    return (
+        found
+        or _why_no_speculation(vllm_config)
+        or _why_kv_does_not_move(specs)
+        or why_keys_do_not_move(model.hf_text_config)
+    )
+
+
+def _why_kv_does_not_move(specs: list[Any]) -> str | None:
+    """By what vLLM keeps for the groups of layers."""
+    kinds = {type(spec).__name__ for spec in specs}
+    if any("Mamba" in kind for kind in kinds):
+        return "recurrent layers keep a state of all that stands before them, which cannot be moved"
+    if any("MLA" in kind for kind in kinds):
+        return "latent attention (MLA) is not supported yet"
+    if any("Chunked" in kind for kind in kinds) or any(getattr(spec, "attention_chunk_size", None) for spec in specs):
+        return "chunked attention is not supported: what a token sees depends on where its chunk begins"
+    if kinds == {"SlidingWindowSpec"}:
+        return "all layers attend to a window, and vLLM drops the KV behind it"
+    if "SlidingWindowSpec" in kinds:
+        # Then they keep all blocks in one group with the others, and attend to a window of them all the same.
+        return "vLLM drops the KV behind sliding windows: add --disable-hybrid-kv-cache-manager, and it is kept"
+    if len(specs) > 1:
+        return f"models with several kinds of KV ({', '.join(sorted(kinds))}) are not supported yet"
+    if any(not kind.startswith("FullAttention") for kind in kinds):
+        return f"this model's only kind of KV ({', '.join(kinds)}) is not full attention"
+    return None
+
+
+def _why_no_speculation(vllm_config: Any) -> str | None:
+    chosen = vllm_config.speculative_config
+    if chosen is None or chosen.method == "ngram":
+        return None
+    return (
+        f"speculative decoding by {chosen.method!r} is not supported, only by 'ngram': a drafter has KV or state of "
+        "its own, which would have to move too"
+    )
 
 
 def what_is_missed(vllm_config: Any) -> str | None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from vllm.config import KVTransferConfig
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+from semblend_vllm.compat.support import why_unsupported
 
 
 def off(caplog: pytest.LogCaptureFixture) -> str:
@@ -31,15 +42,57 @@ def test_batches_that_are_split_in_two(
     assert engine.side is None
 
 
-@pytest.mark.parametrize("window", ["sliding_window", "attention_chunk_size"])
-def test_a_window_of_attention_without_the_hybrid_manager(
-    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture, window: str
+@pytest.mark.parametrize("method", ["eagle3", "draft_model", "suffix"])
+def test_guesses_of_a_drafter(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    engine = new_overlapping()  # vLLM would load a drafter: only what the connector is told is changed.
+    config = engine.scheduler.vllm_config
+    kv_cache_config = engine.scheduler.kv_cache_config
+    config.speculative_config = SimpleNamespace(method=method)
+    why = why_unsupported(config, kv_cache_config)
+    assert why is not None
+    assert f"{method!r} is not supported, only by 'ngram'" in why
+    config.speculative_config.method = "ngram"
+    assert why_unsupported(config, kv_cache_config) is None
+
+
+def test_chunked_attention_without_the_hybrid_manager(
+    new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """vLLM then keeps these layers' KV like that of full attention, and says so in the same specification."""
     with caplog.at_level(logging.ERROR, "semblend_vllm"):
-        engine = new_overlapping(**{window: 64})
-    assert "sliding-window" in off(caplog)
+        engine = new_overlapping(attention_chunk_size=64)
+    assert "chunked attention" in off(caplog)
     assert engine.side is None
+
+
+def test_a_sliding_window_whose_kv_is_kept_is_none_of_them(new_overlapping: Callable[..., Any]) -> None:
+    assert new_overlapping(sliding_window=64).side is not None
+
+
+FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.float32)
+WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.float32, sliding_window=64)
+LATENT = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.float32)
+STATE = MambaSpec(block_size=16, shapes=((4, 4),), dtypes=(torch.float32,))
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        ([FULL, WINDOW], "add --disable-hybrid-kv-cache-manager"),
+        ([WINDOW], "all layers attend to a window"),
+        ([LATENT], "latent attention"),
+        ([FULL, STATE], "cannot be moved"),
+        ([FULL, FULL], "several kinds of KV"),
+    ],
+)
+def test_kinds_of_kv(new_overlapping: Callable[..., Any], specs: list[Any], said: str) -> None:
+    config = new_overlapping().scheduler.vllm_config
+    groups = [KVCacheGroupSpec([f"layer.{number}"], spec) for number, spec in enumerate(specs)]
+    why = why_unsupported(config, SimpleNamespace(kv_cache_groups=groups))
+    assert why is not None
+    assert said in why
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -230,8 +230,8 @@ class StoreDirectory:
             os.close(self._lock)
             self._lock = -1
             raise StoreDirectoryError(
-                f"disk_path={str(self.root)!r} is in use by another store or process: give each process a folder "
-                "of its own, such as one per tensor-parallel rank (SEMBLEND_STORE_DISK_PATH)"
+                f"disk_path={str(self.root)!r} is in use by another store or process: give each engine a folder "
+                "of its own (SEMBLEND_STORE_DISK_PATH)"
             ) from None
         except OSError:
             # Some network file systems know no locks. One process per folder is then the user's care.

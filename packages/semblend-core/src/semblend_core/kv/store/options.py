@@ -12,6 +12,8 @@ from semblend_core.kv.store.vocabulary import Tier
 from semblend_core.settings import Settings
 
 _GIB = 1024**3
+RANK = "{rank}"
+"""Stands for the tensor-parallel rank in a path."""
 _SERVER = re.compile(r"(lm|redis)://[^\s/]+:\d{1,5}(/\S*)?")
 
 
@@ -33,7 +35,7 @@ class StoreOptions:
     """Pinned host memory. Each tensor-parallel rank has a store of its own, so of this too."""
     disk_bytes: int = 0
     disk_path: str | os.PathLike[str] | None = None
-    """Folder of the disk tier, for one process alone: tensor-parallel ranks need a folder each."""
+    """Folder of the disk tier, for one process alone."""
     lmcache_bytes: int = 0
     """Donors that LMCache keeps for this store."""
     lmcache_url: str = ""
@@ -85,16 +87,19 @@ class StoreOptions:
             )
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, rank: int = 0) -> StoreOptions:
-        """The options that ``SEMBLEND_STORE_*`` and ``SEMBLEND_EVICTION`` ask for, for one tensor-parallel rank."""
+    def from_settings(cls, settings: Settings, *, rank: int = 0, ranks: int = 1, replica: int = 0) -> StoreOptions:
+        """The options that ``SEMBLEND_STORE_*`` and ``SEMBLEND_EVICTION`` ask for, for one of an engine's processes.
+
+        ``rank`` of ``ranks`` tensor-parallel ones, in the data-parallel ``replica``.
+        """
         return cls(
             device_bytes=settings.store_device_bytes,
             host_bytes=settings.store_host_bytes,
             disk_bytes=settings.store_disk_bytes,
-            disk_path=settings.store_disk_path.replace("{rank}", str(rank)) or None,
+            disk_path=_own_folder(settings.store_disk_path, rank, ranks, replica) or None,
             lmcache_bytes=settings.store_lmcache_bytes,
             lmcache_url=settings.store_lmcache_url,
-            lmcache_path=settings.store_lmcache_path.replace("{rank}", str(rank)) or None,
+            lmcache_path=settings.store_lmcache_path.replace(RANK, str(rank)) or None,
             eviction=settings.eviction,
             queue_bytes=settings.store_queue_bytes,
             promote=settings.store_promote,
@@ -123,3 +128,16 @@ class StoreOptions:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise StoreOptionError(f"{name}={value!r} is not allowed: give a whole number of at least {low}")
+
+
+def _own_folder(path: str, rank: int, ranks: int, replica: int) -> str:
+    """Where one process keeps its donors: in ``path`` itself while it is the only one, else in a folder in it.
+
+    Names last, so that the process that takes the place after a restart finds what was left there.
+    """
+    if not path:
+        return ""
+    parts = [f"replica-{replica}"] if replica else []
+    if ranks > 1 and RANK not in path:
+        parts.append(f"rank-{rank}")
+    return os.path.join(path.replace(RANK, str(rank)), *parts)

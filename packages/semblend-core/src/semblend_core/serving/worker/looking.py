@@ -15,11 +15,12 @@ from semblend_core.serving.worker.memory import KvMemory
 class Look:
     """One probe of the step under way. Nothing waits for the device before ``scores``."""
 
-    def __init__(self, order: ProbeOrder, memory: KvMemory) -> None:
+    def __init__(self, order: ProbeOrder, memory: KvMemory, *, some_heads: bool = False) -> None:
+        """``some_heads``: others have the rest, and what any head sees is known when they have told."""
         table = SlotTable(np.fromiter(order.block_ids, np.int64, len(order.block_ids)), memory.block_size)
         start, end = order.question
         positions = np.arange(end)
-        self.layers = order.layers
+        self.layers, self._some_heads = order.layers, some_heads
         self._memory = memory
         self._slots = torch.from_numpy(table.slots_of(positions)).to(memory.device)
         self._question_slots = self._slots[start:]
@@ -36,9 +37,13 @@ class Look:
         self._attention.add(queries.index_select(0, self._rows), keys, scale)
 
     def scores(self) -> Scores | None:
-        """In half precision, which is enough to choose by. None: not every layer was seen. Waits for the device."""
+        """In half precision, which is enough to choose by. None: not every layer was seen. Waits for the device.
+
+        [tokens], or with some of the heads [layers, tokens] as they are: ``over_layers`` makes the same of all ranks'.
+        """
         totals = self._attention.totals
         if totals is None or self._attention.layers != len(self.layers):
             return None
-        found = totals.half().cpu().numpy()
+        seen = torch.stack(self._attention.by_layer) if self._some_heads else totals.half()
+        found = seen.cpu().numpy()
         return found if np.isfinite(found).all() else None

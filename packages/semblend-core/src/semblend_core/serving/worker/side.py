@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from torch import Tensor
 
-from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TenantReport, TokenIds
+from semblend_core.contract import (
+    DeclineReason,
+    Namespace,
+    SelfTestResult,
+    Span,
+    TenantReport,
+    TokenIds,
+    digest_at_rank,
+)
 from semblend_core.kv import DonorKv, DonorStore, Rotation, RotationProof, StoreOptions
 from semblend_core.kv.fetching import load_failure
 from semblend_core.kv.recovery import LeftDonor, recover_in_background
@@ -32,9 +39,6 @@ from semblend_core.serving.worker.memory import KvMemory, LayerCorrection
 
 logger = logging.getLogger(__name__)
 
-MOST_NAMESPACES = 65536
-"""Remembered to translate what a rank's store loses; only ranks other than the first need it."""
-
 
 class WorkerSide:
     """Loads run before a forward and captures after it, on the engine's thread; the store copies on threads of its own.
@@ -43,10 +47,17 @@ class WorkerSide:
     """
 
     def __init__(
-        self, options: StoreOptions, memory: KvMemory, rotation: Rotation, rank: int, unused_block: int = 0
+        self,
+        options: StoreOptions,
+        memory: KvMemory,
+        rotation: Rotation,
+        rank: int,
+        unused_block: int = 0,
+        *,
+        ranks: int = 1,
     ) -> None:
-        """``unused_block``: one whose content the engine never reads."""
-        self._memory, self._rank = memory, rank
+        """``rank`` of ``ranks``, each with some of the heads. ``unused_block``: one that the engine never reads."""
+        self._memory, self._rank, self._ranks = memory, rank, ranks
         self._lock = threading.Lock()
         self._news = WorkerNews()
         self._weights = self._least_weights = 0
@@ -56,8 +67,6 @@ class WorkerSide:
         """By request: of the step under way."""
         self._looks: dict[str, Look] = {}
         """The same."""
-        self._shared_digest: OrderedDict[str, str] = OrderedDict()
-        """This rank's namespace to the one that discovery knows, where they differ."""
         # Compiles what a first load would otherwise wait for, too.
         refused = proof.of_the_way_in(memory, rotation, unused_block)
         self._proof = None if refused else RotationProof(rotation)
@@ -232,7 +241,7 @@ class WorkerSide:
 
     def _prepare_look(self, probe: ProbeOrder) -> None:
         try:
-            self._looks[probe.request_id] = Look(probe, self._memory)
+            self._looks[probe.request_id] = Look(probe, self._memory, some_heads=self._ranks > 1)
         except Exception:
             logger.exception("the probe of %s could not be prepared", probe.request_id)
             self._seen(probe.request_id, None)
@@ -281,7 +290,6 @@ class WorkerSide:
         donor = self._memory.gather(capture.block_ids, len(capture.token_ids))
         self._prove(donor, capture.token_ids)
         own = capture.namespace.for_rank(self._rank)
-        self._remember(own, capture.namespace)
         result = self._store.put(
             own,
             donor_id,
@@ -307,8 +315,10 @@ class WorkerSide:
                 self._news.self_test[self._rank] = result
 
     def _recovered(self, donors: list[LeftDonor]) -> None:
+        """Also where there are none: other ranks' may be offered when all have told."""
+        found = [(digest_at_rank(digest, self._rank), name, tokens, born) for digest, name, tokens, born in donors]
         with self._lock:
-            self._news.recovered += donors
+            self._news.recovered[self._rank] = found
 
     def _durable(self, capture: CaptureOrder) -> None:
         with self._lock:
@@ -319,15 +329,7 @@ class WorkerSide:
             with self._lock:
                 self._news.lost[capture.name] = reason
 
-    def _remember(self, own: Namespace, shared: Namespace) -> None:
-        if own.digest == shared.digest:
-            return
-        with self._lock:
-            self._shared_digest[own.digest] = shared.digest
-            while len(self._shared_digest) > MOST_NAMESPACES:
-                self._shared_digest.popitem(last=False)
-
     def _donor_gone(self, key: DonorKey, reason: Gone) -> None:
         why = DeclineReason.DONOR_CORRUPT if reason is Gone.CORRUPT else DeclineReason.DONOR_EVICTED
         with self._lock:
-            self._news.lost[(self._shared_digest.get(key.namespace, key.namespace), key.donor_id)] = why
+            self._news.lost[(digest_at_rank(key.namespace, self._rank), key.donor_id)] = why

@@ -42,14 +42,12 @@ class SemanticLocality(Policy):
         settings: Settings,
         placement: PlacementSettings,
         cache_tokens: int,
-        reading: str,
         likeness: Likeness | None = None,
     ) -> None:
         self._book = DonorBook(settings)
         self._landings: Landings[str] = Landings(cache_tokens)
         self._rule = placement.rule()
         self._off = placement.mode == "off"
-        self._reading = reading
         self._likeness = likeness
         self._by_prefix = PrefixHash()
         self._findings: dict[str, Finding] = {}
@@ -59,7 +57,7 @@ class SemanticLocality(Policy):
         return len(self._book)
 
     async def choose(self, asked: Asked, replicas: Sequence[Replica]) -> Choice:
-        namespace = self._namespace(asked)
+        namespace = asked.namespace
         finding = self._book.find(asked.request_id, namespace, asked.token_ids)
         self._findings[asked.request_id] = finding
         if finding.reason is DeclineReason.NO_SALT:
@@ -97,7 +95,7 @@ class SemanticLocality(Policy):
         return choose(candidates, credits, self._rule, because=because)
 
     def landed(self, asked: Asked, replica: Replica) -> None:
-        namespace, ids = self._namespace(asked), asked.token_ids
+        namespace, ids = asked.namespace, asked.token_ids
         donor_id = donor_id_of(ids)
         added = self._book.add(namespace, donor_id, ids, self._findings.get(asked.request_id))
         for key in added.evicted:
@@ -129,18 +127,6 @@ class SemanticLocality(Policy):
 
     def _unplaced(self, replica: Replica, reason: str) -> Choice:
         return Choice(replica, UNPLACED, reason, 0.0)
-
-    def _namespace(self, asked: Asked) -> Namespace:
-        return Namespace(
-            model=asked.model or "unnamed",
-            revision="any",
-            tokenizer=self._reading,
-            dtype="any",
-            kv_layout="any",
-            block_size=1,
-            adapter=None,
-            salt=asked.circle,
-        )
 
 
 def _named(name: str, replicas: Sequence[Replica]) -> Replica:
