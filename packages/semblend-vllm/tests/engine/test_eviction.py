@@ -73,7 +73,6 @@ def test_a_dropped_donor_is_found_no_more(engine: Any) -> None:
 
 def test_a_donor_is_kept_with_what_it_takes_to_compute_it(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from semblend_core.costs import Part, StepShape, StepTimes
-    from semblend_core.kv.store import Tier
 
     times = StepTimes()
     for tokens in (256, 512, 1024, 512):
@@ -83,8 +82,9 @@ def test_a_donor_is_kept_with_what_it_takes_to_compute_it(engine: Any, monkeypat
         patched.setattr(engine.side.costs, "is_on", True)
         engine.ask(DONOR, salt="priced", tokens=1)
         engine.settle()
-    policies = [engine.side.provider.registry._policy, engine.worker._store._holdings.budgets[Tier.HOST].policy]
-    for policy in policies:
+    budgets = engine.worker._store._holdings.budgets
+    host = next(budget.policy for tier, budget in budgets.items() if tier.value == "host")
+    for policy in (engine.side.provider.registry._policy, host):
         priced = [entry for entry in policy.entries.values() if entry.saved_ms]
         assert len(priced) == 1, "those before it came while nothing was timed"
         assert 0.02 < priced[0].saved_ms / priced[0].tokens < 0.08
