@@ -52,7 +52,7 @@ class Arm:
             max_model_len=order["longest"],
             max_num_batched_tokens=order["longest"],
             max_num_seqs=16,
-            num_gpu_blocks_override=order["engine_blocks"],
+            num_gpu_blocks_override=order["engine_tokens"] // CPU_BLOCK,
             scheduler_cls="semblend_vllm.SemBlendScheduler",
             kv_transfer_config=KVTransferConfig(
                 kv_connector="SemBlendConnectorV1",

@@ -121,14 +121,9 @@ class WholeDonors:
             step.ends = None
 
 
-def reuse_of(requests: Sequence[CacheRequest], policy: str, budget: int) -> float:
+def reuse_of(requests: Sequence[CacheRequest], budget: int, policy: str) -> float:
     """Share of the prompts' tokens that donors served."""
     donors = WholeDonors(policy, budget)
     for request in requests:
         donors.serve(request)
     return donors.reused_tokens / max(1, donors.prompt_tokens)
-
-
-def different_tokens(requests: Sequence[CacheRequest]) -> int:
-    different = {key: size for request in requests for key, size in zip(request.keys, request.tokens, strict=True)}
-    return sum(different.values())

@@ -23,6 +23,7 @@ import numpy as np
 
 from sembench.laboratory.requests import CacheRequest
 from sembench.laboratory.summary import markdown_table
+from sembench.laboratory.trace_facts import different_blocks
 from sembench.laboratory.workloads import WORKLOADS, generate
 from semblend_core.eviction import POLICY_NAMES
 
@@ -34,8 +35,6 @@ PUBLISHED = (
     "workload_shift_static_vs_adaptive",
 )
 UNLIMITED = "unlimited"
-CPU_BLOCK = 32
-"""Tokens: what vLLM's attention on CPU wants a multiple of."""
 VOCABULARY = range(1000, 3000)
 """Few, as in any text: the self-test looks at words that stand at several places."""
 LONGEST_ARM_S = 1800
@@ -74,7 +73,7 @@ def main() -> int:
 def study(workload: str, model: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     requests = generate(workload, options.requests, options.seed)
     prompts = [tokens_of(request, options.scale) for request in requests]
-    working_set = sum(scaled(tokens, options.scale) for tokens in _different(requests).values())
+    working_set = sum(scaled(tokens, options.scale) for tokens in different_blocks(requests).values())
     whole = working_set * token_bytes(model)
     longest = -(-max(map(len, prompts)) // 256) * 256 + 256
     found: dict[str, dict[str, Any]] = {}
@@ -85,7 +84,7 @@ def study(workload: str, model: Path, options: argparse.Namespace) -> dict[str, 
             "store_bytes": 2**31 if arm == UNLIMITED else int(options.share * whole),
             "tier": options.tier,
             "longest": longest,
-            "engine_blocks": options.engine_prompts * longest // CPU_BLOCK,
+            "engine_tokens": options.engine_prompts * longest,
             "salt": "bench",
             "warm_up": [random_tokens(number, 512) for number in range(12)],
             "prompts": prompts,
@@ -129,10 +128,6 @@ def token_bytes(model: Path) -> int:
     config = json.loads((model / "config.json").read_text())
     heads, width = config["num_key_value_heads"], config["hidden_size"] // config["num_attention_heads"]
     return int(2 * config["num_hidden_layers"] * heads * width * np.dtype(np.float32).itemsize)
-
-
-def _different(requests: list[CacheRequest]) -> dict[int, int]:
-    return {key: tokens for request in requests for key, tokens in zip(request.keys, request.tokens, strict=True)}
 
 
 if __name__ == "__main__":

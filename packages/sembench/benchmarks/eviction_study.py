@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _whole_donors import different_tokens, reuse_of
+from _whole_donors import reuse_of
 
 from sembench.laboratory.belady import Accesses, bound_of
 from sembench.laboratory.caches import Semantics, make_cache, replay
@@ -26,6 +26,7 @@ from sembench.laboratory.latency import LinearLatency
 from sembench.laboratory.requests import CacheRequest
 from sembench.laboratory.results import BELADY, LaboratoryResult, PolicyFigures
 from sembench.laboratory.summary import markdown_table
+from sembench.laboratory.trace_facts import budget_of_share
 from sembench.laboratory.traces import read_trace
 from sembench.laboratory.workloads import generate
 from semblend_core.eviction import POLICY_NAMES
@@ -113,10 +114,9 @@ def study_donors(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, drawings in traces.items():
         for share in options.shares:
+            budgets = [budget_of_share(each, share) for each in drawings]
             found = {
-                policy: float(
-                    np.mean([reuse_of(each, policy, int(share * different_tokens(each))) for each in drawings])
-                )
+                policy: float(np.mean([reuse_of(*each, policy) for each in zip(drawings, budgets, strict=True)]))
                 for policy in options.policies
             }
             figures.setdefault(name, {})[f"{share:.0%}"] = found

@@ -25,10 +25,14 @@ def facts_of(requests: Sequence[CacheRequest], path: Path) -> dict[str, Any]:
     }
 
 
+def different_blocks(requests: Sequence[CacheRequest]) -> dict[int, int]:
+    """Tokens of each block that any request has."""
+    return {key: tokens for request in requests for key, tokens in zip(request.keys, request.tokens, strict=True)}
+
+
 def different_tokens(requests: Sequence[CacheRequest]) -> int:
     """Tokens of all different blocks: a cache of this size never evicts."""
-    sizes = {key: tokens for request in requests for key, tokens in zip(request.keys, request.tokens, strict=True)}
-    return sum(sizes.values())
+    return sum(different_blocks(requests).values())
 
 
 def budget_of_share(requests: Sequence[CacheRequest], share: float) -> int:

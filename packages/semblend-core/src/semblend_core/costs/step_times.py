@@ -121,10 +121,10 @@ class StepTimes:
         self._learn()
         return float(self._fit()[FEATURES.index(feature)])
 
-    def prefill(self, tokens: int, position: int = 0) -> float:
-        """What so many tokens of a prompt cost behind ``position`` others, without the steps that they share."""
+    def prefill(self, tokens: int) -> float:
+        """What the first so many tokens of a prompt cost, without the steps that they share."""
         token = self.cost("token") + self.cost("token_beyond_flat")
-        return tokens * (token + self.cost("attention") * (position + tokens / 2))
+        return tokens * (token + self.cost("attention") * tokens / 2)
 
     # --- Kept between processes --------------------------------------------------------------------------------------
 

@@ -41,9 +41,9 @@ class Look:
 
         [tokens], or with some of the heads [layers, tokens] as they are: ``over_layers`` makes the same of all ranks'.
         """
-        totals = self._attention.totals
-        if totals is None or self._attention.layers != len(self.layers):
+        by_layer = self._attention.by_layer
+        if not by_layer or len(by_layer) != len(self.layers):
             return None
-        seen = torch.stack(self._attention.by_layer) if self._some_heads else totals.half()
-        found = seen.cpu().numpy()
+        seen = torch.stack(by_layer)
+        found = (seen if self._some_heads else seen.sum(0).half()).cpu().numpy()
         return found if np.isfinite(found).all() else None

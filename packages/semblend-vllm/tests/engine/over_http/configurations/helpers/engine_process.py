@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import on_a_rank
-from texts import four_logs, logs
+from texts import donor, four_logs, logs
 
 HERE = Path(__file__).parent
 LONGEST_S = 900
@@ -99,6 +99,24 @@ def counted(engine: Any) -> dict[str, Any]:
         "outcomes": {str(kind): count for kind, count in stats.outcomes.items()},
         "probes": {str(end): count for end, count in stats.probes.items()},
     }
+
+
+def keep_documents(engine: Any) -> None:
+    """What ``texts.recipients`` find."""
+    for prompt in (donor("Barrel"), *logs()):
+        engine.ask(prompt, tokens=1)
+    engine.settle()
+
+
+def asked(engine: Any, prompt: str, ask: Callable[..., dict[str, Any]] | None = None) -> dict[str, Any]:
+    """With reuse, cold, and with reuse off behind the reuse. ``ask``: how, if by more than ``engine.ask``."""
+    ask = ask or (lambda prompt, **how: told(engine.ask(prompt, **how)))
+    before = counted(engine)["confirmed"]
+    reused = ask(prompt, salt="tenant")
+    confirmed = counted(engine)["confirmed"] - before
+    cold = ask(prompt, salt="cold", reuse="off")
+    off = ask(prompt, salt="tenant", reuse="off")
+    return {"reused": reused, "confirmed": confirmed, "cold": cold, "off": off}
 
 
 def fault(engine: Any, what: str, rank: int, tokens: int = 8) -> dict[str, Any]:

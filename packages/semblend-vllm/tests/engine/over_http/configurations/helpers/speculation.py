@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from engine_process import counted, fault, new_engine, run, told
-from texts import donor, four_logs, logs, recipient
+from engine_process import asked, counted, fault, keep_documents, new_engine, run, told
+from texts import four_logs, recipient, recipients
 
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 ANSWER = 32
@@ -16,12 +17,12 @@ ANSWER = 32
 def main() -> dict[str, Any]:
     engine = new_engine(settings={"store_host_bytes": "512MiB"}, speculative_config=NGRAMS, disable_log_stats=False)
     found: dict[str, Any] = {}
-    engine.ask(donor("Barrel"), tokens=1)
-    for log in logs():
-        engine.ask(log, tokens=1)
-    engine.settle()
-    prompts = {"one document": recipient("Barrel"), "four documents": four_logs()}
-    found["answers"] = {name: asked(engine, prompt) for name, prompt in prompts.items()}
+    keep_documents(engine)
+    ask = partial(guessed, engine)
+    found["answers"] = {
+        name: asked(engine, prompt, ask) | {"again": ask(prompt, salt="tenant")}
+        for name, prompt in recipients().items()
+    }
     found["batch"] = batch(engine)
     found["load"] = fault(engine, "scatter", 0, ANSWER)
     found["compared"] = compared(engine)
@@ -29,18 +30,8 @@ def main() -> dict[str, Any]:
     return found
 
 
-def asked(engine: Any, prompt: str) -> dict[str, Any]:
-    """With reuse, cold, and with reuse off behind the reuse. Each with what was guessed and what of it was right."""
-    before = counted(engine)["confirmed"]
-    reused = guessed(engine, prompt, salt="tenant")
-    confirmed = counted(engine)["confirmed"] - before
-    cold = guessed(engine, prompt, salt="cold", reuse="off")
-    off = guessed(engine, prompt, salt="tenant", reuse="off")
-    again = guessed(engine, prompt, salt="tenant")
-    return {"reused": reused, "confirmed": confirmed, "cold": cold, "off": off, "again": again}
-
-
 def guessed(engine: Any, prompt: str, **how: Any) -> dict[str, Any]:
+    """The answer, with what was guessed and what of it was right."""
     before = guesses(engine)
     answer = told(engine.ask(prompt, tokens=ANSWER, **how))
     return answer | {name: value - before[name] for name, value in guesses(engine).items()}

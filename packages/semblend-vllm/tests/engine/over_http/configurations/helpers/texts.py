@@ -26,6 +26,11 @@ def logs() -> list[str]:
     return [f"Log {number}:\n{passage}\n\nTitle:" for number, passage in enumerate(PASSAGES)]
 
 
+def recipients() -> dict[str, str]:
+    """Prompts that find ``donor("Barrel")`` and all ``logs``."""
+    return {"one document": recipient("Barrel"), "four documents": four_logs()}
+
+
 def four_logs(opening: str = "Four logs.") -> str:
     question = "Question: how many miles did the Calypso make on day 7?\nAnswer:"
     return "\n\n".join([opening, *PASSAGES, question])

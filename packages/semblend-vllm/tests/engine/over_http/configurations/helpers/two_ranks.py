@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import on_a_rank
-from engine_process import check, counted, fault, new_engine, run, told
-from texts import donor, four_logs, logs, recipient
+from engine_process import asked, check, counted, fault, new_engine, run, told
+from texts import donor, logs, recipient, recipients
 
 from semblend_core import as_token_ids, donor_id_of, tenant_of_salt
 
@@ -51,14 +51,7 @@ def requests(engine: Any, folder: Path) -> dict[str, Any]:
     for log in logs():
         engine.ask(log, salt="tenant", tokens=1)
     engine.settle()
-    answers = {}
-    for name, prompt in (("one document", recipient("Barrel")), ("four documents", four_logs())):
-        before = counted(engine)
-        reused = told(engine.ask(prompt, salt="tenant"))
-        confirmed = counted(engine)["confirmed"] - before["confirmed"]
-        cold = told(engine.ask(prompt, salt="cold", reuse="off"))
-        off = told(engine.ask(prompt, salt="tenant", reuse="off"))
-        answers[name] = {"reused": reused, "confirmed": confirmed, "cold": cold, "off": off}
+    answers = {name: asked(engine, prompt) for name, prompt in recipients().items()}
     ranks = engine.on_ranks(on_a_rank.state, tenant_of_salt("tenant"))
     return {"answers": answers, "ranks": ranks, "proved": proved, "counted": counted(engine)}
 
