@@ -169,6 +169,9 @@ def test_an_arm_is_a_tier_a_policy_or_an_expression_over_core() -> None:
     assert in_runs is not None
     assert in_runs.policy.needs_probe
     assert (in_runs.key, in_runs.run) == ("balanced_in_runs@0.3", PROBED_RUN)
+    of_two = design.trial_of("balanced_in_runs_of_2", REORDERED, 0.15)
+    assert of_two is not None
+    assert (of_two.key, of_two.run) == ("balanced_in_runs_of_2@tier", 2)
     rival = design.trial_of("kv_deviation", REORDERED, 0.15)
     assert rival is not None
     assert not rival.whole_steps, "charged by whole steps, it could never afford its probe"
