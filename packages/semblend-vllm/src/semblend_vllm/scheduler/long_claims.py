@@ -31,7 +31,7 @@ class LongClaim:
     begun: bool = False
     """Workers were told of its load."""
     landed: Landed | None = None
-    """The load's bytes, while it is not known how many tokens they stand for."""
+    """What was loaded. It counts when all rows are computed: until then a correction may fail, and all is in vain."""
 
     @property
     def is_probed(self) -> bool:
@@ -84,8 +84,8 @@ class LongClaims:
         self._claims: dict[str, LongClaim] = {}
         self._released: list[LongClaim] = []
         """Whose requests vLLM may schedule in the step that is being made."""
-        self._last_steps: list[tuple[StepWork, VllmRequest]] = []
-        """Those steps, with their requests, while what workers have to say of them is still to come."""
+        self._last_steps: list[tuple[StepWork, LongClaim]] = []
+        """Those steps, with their claims, while what workers have to say of them is still to come."""
         self._ended: list[str] = []
         self._note_probe = note_probe
 
@@ -117,7 +117,7 @@ class LongClaims:
 
     def add_work(self, work: StepWork, most_tokens: int, most_rows: int) -> None:
         """Choose rows for the step that is being made, as far as there is room, and tell what goes with them."""
-        self._last_steps += [(work, claim.life) for claim in self._released]
+        self._last_steps += [(work, claim) for claim in self._released]
         for claim in (*self._released, *self.unfinished()):
             if not claim.left:
                 continue
@@ -157,21 +157,16 @@ class LongClaims:
         self._released = ready
         return ready
 
-    def is_under_way(self, life: VllmRequest) -> bool:
-        """Whether it has rows that may still fail."""
-        released = (*(claim.life for claim in self._released), *(each for _, each in self._last_steps))
-        return life.request_id in self._claims or life in released
+    def under_way(self, life: VllmRequest) -> LongClaim | None:
+        """The request's claim, while it has rows that may still fail."""
+        claims = (*self._claims.values(), *self._released, *(claim for _, claim in self._last_steps))
+        return next((claim for claim in claims if claim.life is life), None)
 
-    def take_computed(self, work: StepWork) -> list[VllmRequest]:
-        """Requests whose last rows were computed by the step with this work. All its failures were told."""
-        done = [life for step, life in self._last_steps if step is work]
-        self._last_steps = [(step, life) for step, life in self._last_steps if step is not work]
+    def take_computed(self, work: StepWork) -> list[LongClaim]:
+        """Those whose last rows were computed by the step with this work. All its failures were told."""
+        done = [claim for step, claim in self._last_steps if step is work]
+        self._last_steps = [(step, claim) for step, claim in self._last_steps if step is not work]
         return done
-
-    def expects_nothing(self, request_id: str) -> bool:
-        """Whether no worker will tell of its load: none was told of it, or all have answered."""
-        claim = self._claims.get(request_id)
-        return claim is not None and (not claim.begun or claim.landed is not None)
 
     def drop(self, request_id: str) -> LongClaim | None:
         """The request starts over. What it had, if it was one of these."""

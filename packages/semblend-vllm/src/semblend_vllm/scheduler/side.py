@@ -232,8 +232,8 @@ class SchedulerSide:
     @in_turn
     def finished(self, request_id: str) -> None:
         """The request has ended, in whatever state it was."""
-        # Of these loads nothing will be told, or nothing more.
-        settled = self._loads.pop(request_id, None) is not None or self.long_claims.expects_nothing(request_id)
+        # Of what no step was to compute nothing will be told that counts.
+        settled = self._loads.pop(request_id, None) is not None or request_id in self.long_claims
         self.long_claims.end(request_id)
         self.requests.end_refused(request_id)
         life = self.requests.get(request_id)
@@ -328,9 +328,10 @@ class SchedulerSide:
         """All that its workers had to say of a step was heard."""
         for probe in work.probes:
             self._choose_rows(probe.request_id, None)
-        for life in self.long_claims.take_computed(work):
-            if life.stage is Stage.REUSING:
-                self.lineages.landed(life)
+        for done in self.long_claims.take_computed(work):
+            if done.landed is not None:
+                # Rows that a probe chose are known since it landed: how many tokens it stands for, too.
+                self._confirm(done.life, replace(done.landed, tokens=done.claim.reused_tokens))
 
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
@@ -400,14 +401,16 @@ class SchedulerSide:
         self.requests.decline(life, reason)
 
     def _landed(self, life: VllmRequest, landed: Landed) -> None:
-        probed = self.long_claims.probed(life.request_id)
-        if probed is not None:  # How many tokens it stands for is known when its rows are.
-            probed.landed = landed
-            return
+        under_way = self.long_claims.under_way(life)
+        if under_way is None:
+            self._confirm(life, landed)
+        else:  # Nobody counts on it, or goes on from it, before its rows are computed.
+            under_way.landed = landed
+
+    def _confirm(self, life: VllmRequest, landed: Landed) -> None:
         in_place = 0 if life.taken is None else life.taken.tokens
         self.requests.confirm(life, landed.tokens + in_place, landed.bytes)
-        if not self.long_claims.is_under_way(life):  # Others go on from its rows too.
-            self.lineages.landed(life)
+        self.lineages.landed(life)
 
     def _choose_rows(self, request_id: str, scores: Scores | None) -> None:
         """A probe has shown where the question looks; None: it has shown nothing, and the tier's other rows stand."""
@@ -422,8 +425,6 @@ class SchedulerSide:
         if not life.purged:  # Nobody shall find what it leaves.
             self.lineages.regrow(life, claim)
         self.long_claims.settle(probed, claim, end)
-        if probed.landed is not None:
-            self._landed(life, replace(probed.landed, tokens=claim.reused_tokens))
 
     def _probe_ended(self, end: ProbeEnd) -> None:
         self.provider.note_probe(end)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from semblend_core import ProbeEnd
+from semblend_core import DeclineReason, ProbeEnd
 
 Prompt = list[int]
 ANSWER = 6
@@ -153,6 +153,9 @@ def test_a_correction_that_fails_behind_a_probe(engine: Any, prompt: Prompt, ans
     request = engine.add(prompt, ANSWER)
     check(engine, answer, request)
     assert ends(engine) == {ProbeEnd.CHOSE: 1}
+    stats = engine.side.provider.stats()
+    assert stats.confirmed_tokens == 0, "its load landed, and nothing of it was of use"
+    assert stats.declines.get(DeclineReason.LOAD_FAILED) == 1
 
 
 def test_a_load_that_fails(engine: Any, prompt: Prompt, answer: Any) -> None:
