@@ -49,9 +49,7 @@ class _Sources:
 
 
 class Loading:
-    def __init__(
-        self, tree: ExactTree, pool: SlotPool, donors: TreeDonors, costs: CostGate | None = None
-    ) -> None:
+    def __init__(self, tree: ExactTree, pool: SlotPool, donors: TreeDonors, costs: CostGate | None = None) -> None:
         """``costs``: says how long a request may wait for a disk."""
         self._tree, self._pool, self._donors = tree, pool, donors
         self._waits = DiskWaits(costs)
