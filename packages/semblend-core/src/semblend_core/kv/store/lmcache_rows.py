@@ -18,7 +18,7 @@ from semblend_core.kv.store.vocabulary import CorruptDonorError, Quarantine
 
 CHUNK_TOKENS = 256
 """Tokens that lie under one key of LMCache's."""
-_MARK = b"SBK1"
+_MARK = b"SBK2"
 TAIL_BYTES = 8
 """Bytes behind each row. Those of a chunk's last row hold the mark and the checksum, the others nothing."""
 
@@ -78,14 +78,18 @@ def _joined(layers: list[Tensor]) -> Tensor | None:
     return first.as_strided((len(layers), *first.shape), (apart // first.itemsize, *first.stride()))
 
 
-def seal(chunk: Tensor) -> None:
-    """Write the checksum of a chunk's rows behind them."""
+def seal(chunk: Tensor, whose: int) -> None:
+    """Write the checksum of a chunk's rows behind them. ``whose``: a number of the chunk that they belong to."""
     content = raw_bytes(chunk)
-    content[-TAIL_BYTES:] = _MARK + zlib.crc32(content[:-TAIL_BYTES]).to_bytes(4, "big")
+    content[-TAIL_BYTES:] = _checksum(content, whose)
 
 
-def check(chunk: Tensor) -> None:
-    """CorruptDonorError unless the rows are the ones that were sealed."""
+def check(chunk: Tensor, whose: int) -> None:
+    """CorruptDonorError unless the rows are the ones that were sealed, and this chunk's: servers may mix them up."""
     content = raw_bytes(chunk)
-    if bytes(content[-TAIL_BYTES:]) != _MARK + zlib.crc32(content[:-TAIL_BYTES]).to_bytes(4, "big"):
+    if bytes(content[-TAIL_BYTES:]) != _checksum(content, whose):
         raise CorruptDonorError(Quarantine.CHECKSUM, "what LMCache holds is not what was stored")
+
+
+def _checksum(content: memoryview, whose: int) -> bytes:
+    return _MARK + zlib.crc32(content[:-TAIL_BYTES], whose).to_bytes(4, "big")
