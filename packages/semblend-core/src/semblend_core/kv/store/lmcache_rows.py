@@ -51,14 +51,14 @@ def _pairs(rows: Tensor, spec: KvSpec, layers: Sequence[LayerTensors]) -> Iterat
     offset = 0
     for kind, dim in enumerate(spec.dims):
         width = spec.kv_heads * dim
-        part = content[:, :, offset : offset + width].unflatten(2, (spec.kv_heads, dim)).transpose(0, 1)
+        held = content[:, :, offset : offset + width].view(rows.shape[0], spec.layers, spec.kv_heads, dim)
         offset += width
         tensors = [tensor for each in layers if (tensor := each[kind]) is not None]
         joined = _joined(tensors)
         if joined is not None:
-            yield part, joined
+            yield held.transpose(0, 1), joined
         else:
-            yield from zip(part.unbind(0), tensors, strict=True)
+            yield from zip(held.unbind(1), tensors, strict=True)
 
 
 def _joined(layers: list[Tensor]) -> Tensor | None:
