@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from semblend_core import Plan, Span
+from semblend_core.serving import PROBED_RUN
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 if not BENCHMARKS.is_dir():
@@ -164,6 +165,13 @@ def test_an_arm_is_a_tier_a_policy_or_an_expression_over_core() -> None:
     unprobed = design.trial_of("balanced_unprobed", REORDERED, 0.15)
     assert unprobed is not None
     assert not unprobed.policy.needs_probe
+    in_runs = design.trial_of("balanced_in_runs@0.3", REORDERED, 0.15)
+    assert in_runs is not None
+    assert in_runs.policy.needs_probe
+    assert (in_runs.key, in_runs.run) == ("balanced_in_runs@0.3", PROBED_RUN)
+    of_two = design.trial_of("balanced_in_runs_of_2", REORDERED, 0.15)
+    assert of_two is not None
+    assert (of_two.key, of_two.run) == ("balanced_in_runs_of_2@tier", 2)
     rival = design.trial_of("kv_deviation", REORDERED, 0.15)
     assert rival is not None
     assert not rival.whole_steps, "charged by whole steps, it could never afford its probe"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from quality_data.cases import FACT_TRANSFORMS
+from quality_data.design import JUDGED_ARMS
 
 ENOUGH = 40
 """Cases below which a bar is not judged."""
@@ -20,7 +21,7 @@ def judged(figures: dict[str, Any]) -> Iterator[str]:
     """A line per model, cell, tier and bar."""
     for model, cells in figures.items():
         for name, cell in cells.items():
-            for tier in ("balanced@tier", "balanced_unprobed@tier"):
+            for tier in (f"{arm}@tier" for arm in JUDGED_ARMS):
                 if tier in cell["arms"]:
                     for holds, text in _bars(name, cell, tier):
                         enough = cell["arms"][tier]["n"] >= ENOUGH

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import semblend_core.recompute as recompute
 from quality_data.cases import FACT_TRANSFORMS, MAIN_TRANSFORMS, TRANSFORMS
 from semblend_core import Plan
 from semblend_core.recompute import RecomputePolicy, choose_policy
+from semblend_core.serving import PROBED_RUN
+from semblend_core.settings import QualityTier
 
 CURVE_BUDGETS = (0.01, 0.02, 0.05, 0.08, 0.10, 0.15, 0.20, 0.30, 0.40)
 """Beside 0 and 1, where all policies are the same."""
 ONE_DOCUMENT = ("instruction_variant", "new_task", "sparse_edit", "entity_swap", "edited_fact", "absent_fact")
-TIERS = ("fast", "balanced", "strict")
+TIERS: tuple[QualityTier, ...] = get_args(QualityTier)
 UNPROBED = "_unprobed"
 """Behind a tier's name: as an engine without a probe runs it."""
+IN_RUNS = re.compile(r"_in_runs(?:_of_(\d+))?$")
+"""Behind a tier's name: with a probe, and rows in runs of tokens, as engines choose them."""
 RIVALS = {"CacheBlend's rule": "kv_deviation", "EPIC's rule": "seam_head"}
 POLICIES = {
     "rotate_only": "RotateOnly()",
@@ -33,7 +39,9 @@ POLICIES = {
     "oracle+mean_shift": "Corrected(Oracle())",
 }
 """Names for policies. An arm may also be an expression over the names of ``semblend_core.recompute`` itself."""
-TIER_ARMS = ("rotate_only", "fast", "balanced", "balanced_unprobed")
+TIER_ARMS = ("rotate_only", "fast", "balanced", "balanced_in_runs", "balanced_unprobed")
+JUDGED_ARMS = ("balanced", "balanced_in_runs", "balanced_unprobed")
+"""The tier on the reference engine, in engines, and in engines where a probe does not pay."""
 BAR_ARMS = (*TIER_ARMS, "kv_deviation", "seam_head", "oracle+mean_shift")
 BAR_TRANSFORMS = ("composite_10", "reorder_10", "instruction_variant", *FACT_TRANSFORMS)
 ALL_ARMS = (*TIER_ARMS, *(name for name in POLICIES if name not in ("rotate_only", "full_recompute")))
@@ -71,6 +79,8 @@ class Trial:
     """Also decode an answer, token by token: for what may be served, not for controls and rivals."""
     whole_steps: bool = True
     """Probes are charged as engines pay them, which cannot stop at a layer."""
+    run: int = 1
+    """Rows are chosen in runs of so many tokens."""
 
 
 def bar_cells(cases: int, first_case: int, arms: Sequence[str] = ()) -> list[Cell]:
@@ -129,12 +139,15 @@ def _with_repeats(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
 def trial_of(arm: str, plan: Plan, budget: float) -> Trial | None:
     """None: a tier that declines this plan."""
     name, at, limit = arm.rpartition("@") if "@" in arm else (arm, "", "")
-    tier = name.removesuffix(UNPROBED)
-    if tier in TIERS:
-        choice = choose_policy(tier, plan, probing=tier == name)
+    tier = tier_of(name)
+    if tier is not None:
+        choice = choose_policy(tier, plan, probing=not name.endswith(UNPROBED))
         if choice is None:
             return None
-        return Trial(f"{name}@{limit or 'tier'}", float(limit) if at else choice.budget, choice.policy, answer=not at)
+        budget = float(limit) if at else choice.budget
+        in_runs = IN_RUNS.search(name) if choice.policy.needs_probe else None
+        run = int(in_runs[1] or PROBED_RUN) if in_runs else 1
+        return Trial(f"{name}@{limit or 'tier'}", budget, choice.policy, answer=not at, run=run)
     if name == "rotate_only":
         return Trial("rotate_only@0", 0.0, policy_of(name), answer=True)
     budget = float(limit) if at else budget
@@ -142,6 +155,12 @@ def trial_of(arm: str, plan: Plan, budget: float) -> Trial | None:
     # CacheBlend looks at all tokens through two layers: whole steps of that would be a prefill.
     by_layers = isinstance(policy, recompute.KVDeviation)
     return Trial(f"{name}@{budget:g}", budget, policy, answer=name not in POLICIES, whole_steps=not by_layers)
+
+
+def tier_of(name: str) -> QualityTier | None:
+    """The tier that an arm runs, in whatever way. None: the arm is a policy."""
+    bare = IN_RUNS.sub("", name.removesuffix(UNPROBED))
+    return next((tier for tier in TIERS if tier == bare), None)
 
 
 def policy_of(name: str) -> RecomputePolicy:
@@ -164,7 +183,7 @@ def check_arms(arms: Sequence[str]) -> None:
     """Fails early, before a model is loaded."""
     for arm in arms:
         name = arm.rpartition("@")[0] if "@" in arm else arm
-        if name.removesuffix(UNPROBED) not in TIERS:
+        if tier_of(name) is None:
             policy_of(name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quality_data.design import CURVE_ARMS, CURVE_BUDGETS, RIVALS, equal_budget
+from quality_data.design import CURVE_ARMS, CURVE_BUDGETS, JUDGED_ARMS, RIVALS, equal_budget
 from quality_data.records import Record, by_cell
 from quality_data.summary import interval, mean, ratio_of_means, summarise
 
@@ -56,7 +56,7 @@ def _arm(cases: list[Record], key: str) -> Figures:
 def _against(cases: list[Record], transform: str) -> Figures:
     """Mean KL of a tier by that of another rule at equal budget, over the cases that have both."""
     ratios: Figures = {}
-    for ours in ("balanced@tier", "balanced_unprobed@tier"):
+    for ours in (f"{arm}@tier" for arm in JUDGED_ARMS):
         for rival, name in RIVALS.items():
             key = f"{name}@{equal_budget(transform):g}"
             both = [case["trials"] for case in cases if ours in case["trials"] and key in case["trials"]]

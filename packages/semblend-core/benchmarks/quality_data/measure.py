@@ -72,7 +72,14 @@ class Subject:
                 self._donors[donor_id] = engine.capture(engine.prefill(tokens, room=0).workspace, end)
 
     def measure(
-        self, policy: RecomputePolicy, budget: float, *, whole_steps: bool, answer: bool = True, timed: bool = True
+        self,
+        policy: RecomputePolicy,
+        budget: float,
+        *,
+        whole_steps: bool,
+        run: int = 1,
+        answer: bool = True,
+        timed: bool = True,
     ) -> tuple[Measured, float]:
         """The figures, and the largest difference of a logit of the first token."""
         assert self.plan is not None
@@ -87,6 +94,7 @@ class Subject:
             truth=(self.cold, self.continuation),
             room=self.continuation.size + 8,
             whole_steps=whole_steps,
+            block=run,
         )
         prefill, recompute = reused.prefill, reused.recompute
         logits = self._engine.score(prefill, self.continuation)

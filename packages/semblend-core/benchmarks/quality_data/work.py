@@ -92,6 +92,7 @@ class Study:
                     trial.policy,
                     trial.budget,
                     whole_steps=trial.whole_steps,
+                    run=trial.run,
                     answer=trial.answer,
                     timed=self._timed,
                 )

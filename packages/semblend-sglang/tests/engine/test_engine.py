@@ -17,9 +17,8 @@ from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_prov
 from semblend_core.kv import DonorKv, QuestionAttention
 from semblend_core.recompute import Corrected, MeanShift, Probe, RecomputePolicy, Reuse, Selection, choose_policy
 from semblend_core.reference import Observation, ReferenceEngine, prefill_reusing
-from semblend_core.serving import Namespaces, probing_of, token_ids_of
+from semblend_core.serving import PROBED_RUN, Namespaces, probing_of, token_ids_of
 from semblend_sglang import patch_radix_cache
-from semblend_sglang.scheduler.fitting import PROBED_RUN
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ from semblend_core.serving.messages import (
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
-from semblend_core.serving.probing import MOST_FAILED_PROBES, ProbeTrust, Probing, probing_of
+from semblend_core.serving.probing import MOST_FAILED_PROBES, PROBED_RUN, ProbeTrust, Probing, probing_of
 from semblend_core.serving.quality_guard import ANSWER_TOKENS, LIKELIEST, Comparison, QualityGuard
 from semblend_core.serving.requests import RequestBook
 from semblend_core.serving.round_time import RoundTime
@@ -54,6 +54,7 @@ __all__ = [
     "ANSWER_TOKENS",
     "LIKELIEST",
     "MOST_FAILED_PROBES",
+    "PROBED_RUN",
     "AliasLedger",
     "Arrival",
     "CaptureOrder",

@@ -20,6 +20,8 @@ MOST_QUESTION_TOKENS = 128
 """Whose attention is scored: the last of the prompt."""
 POOLING: Pooling = "max"
 """A token counts by what one head of one of them pays to it."""
+PROBED_RUN = 8
+"""Tokens that engines choose at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 MOST_FAILED_PROBES = 3
 """In a row. Each has cost its request a step."""
 

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semblend_core import DeclineReason, Plan, Settings
-from semblend_core.serving import Claim, CostGate, ProbeTrust, claim_by_tier
+from semblend_core.serving import PROBED_RUN, Claim, CostGate, ProbeTrust, claim_by_tier
 from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
-
-PROBED_RUN = 8
-"""Tokens that a probe chooses at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 
 
 @dataclass(frozen=True)

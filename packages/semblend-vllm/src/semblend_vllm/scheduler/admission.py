@@ -8,6 +8,7 @@ from collections.abc import Callable
 from semblend_core import DeclineReason, Plan, SemanticLookupProvider, Settings
 from semblend_core.recompute import Scores
 from semblend_core.serving import (
+    PROBED_RUN,
     Arrival,
     Claim,
     CostGate,
@@ -28,9 +29,6 @@ from semblend_vllm.scheduler.requests import VllmRequest
 from semblend_vllm.scheduler.rows import RowRoom
 
 logger = logging.getLogger(__name__)
-
-PROBED_RUN = 8
-"""Tokens that a probe chooses at a time: each row is a sequence of the batch, which costs as much as some tokens."""
 
 
 class Admission:
