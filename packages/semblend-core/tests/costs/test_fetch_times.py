@@ -7,7 +7,7 @@ import math
 import pytest
 
 from semblend_core.contract import DeclineReason
-from semblend_core.costs import FetchTimes
+from semblend_core.costs.fetch_times import FetchTimes
 from semblend_core.serving.disk_waits import LONGEST_WAIT_S, MOST_AT_ONCE, DiskWaits
 
 from .engines import NAMESPACE, SyntheticEngine, cold_work, cpu, passages

@@ -1,7 +1,6 @@
 """What an engine's steps take: timed, learned, kept, and compared with what was predicted."""
 
 from semblend_core.costs.cost_file import CostFile
-from semblend_core.costs.fetch_times import FetchTimes
 from semblend_core.costs.judgements import Judgement, Judgements
 from semblend_core.costs.step_clock import Step, StepClock
 from semblend_core.costs.step_times import StepTimes
@@ -10,7 +9,6 @@ from semblend_core.costs.trials import Lookups, Trials
 
 __all__ = [
     "CostFile",
-    "FetchTimes",
     "Judgement",
     "Judgements",
     "Lookups",

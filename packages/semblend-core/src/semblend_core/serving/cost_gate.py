@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from semblend_core.contract import DeclineReason, Namespace, Plan, Span
 from semblend_core.costs import (
     CostFile,
-    FetchTimes,
     Judgement,
     Judgements,
     Lookups,
@@ -24,6 +23,7 @@ from semblend_core.costs import (
     StepTimes,
     Trials,
 )
+from semblend_core.costs.fetch_times import FetchTimes
 from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
 from semblend_core.recompute import Corrected
