@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,13 +93,15 @@ def test_partial_reuse_is_warned_of_with_the_fix(make_engine: Make, caplog: pyte
     assert "enable_partial_reuse is on" in caplog.text
 
 
-@pytest.mark.parametrize("version", ["1.1.0", "2.0.0", None])
+@pytest.mark.parametrize("version", ["1.1.0", "1.4.0", "1.4.0rc1", "1.20.0", "2.0.0", None])
 def test_an_unknown_release_is_refused_unless_forced(version: str | None) -> None:
-    assert "SEMBLEND_TRTLLM_FORCE_VERSION=1" in str(compat.why_refused(version, forced=False))
+    reason = str(compat.why_refused(version, forced=False))
+    assert "Install 1.2 or 1.3, or set SEMBLEND_TRTLLM_FORCE_VERSION=1" in reason
+    assert "\n" not in reason
     assert compat.why_refused(version, forced=True) is None
 
 
-@pytest.mark.parametrize("version", ["1.2.0", "1.2.0rc8", "1.3.0rc25", "1.4.0rc1"])
+@pytest.mark.parametrize("version", ["1.2.0", "1.2.0rc8", "1.3.0rc25", "1.3.1"])
 def test_known_releases(version: str) -> None:
     assert compat.why_refused(version, forced=False) is None
 
@@ -114,6 +118,17 @@ def test_without_tensorrt_llm_the_package_imports_and_the_connector_says_what_to
             compat.connector_api()
     finally:
         sys.modules.update(hidden)
+
+
+def test_without_a_checkout_header_and_summary_say_what_was_skipped() -> None:
+    this = f"{__file__}::test_known_releases"
+    variables = {key: value for key, value in os.environ.items() if key != compat.SOURCES_VARIABLE}
+    words = [sys.executable, "-m", "pytest", this, "-p", "no:cacheprovider"]
+    said = subprocess.run(words, env=variables, capture_output=True, text=True, check=True, timeout=300).stdout
+    header, _, rest = said.partition("collected ")
+    for part in (header, rest):
+        assert "SKIPPED: TensorRT-LLM's own connector classes and manager" in part
+        assert compat.SOURCES_VARIABLE in part
 
 
 @pytest.mark.skipif(not compat.source_checkouts(), reason="SKIPPED: no checkout of TensorRT-LLM is named")

@@ -88,6 +88,8 @@ class SyntheticEngine:
     settings: dict[str, Any] = field(default_factory=dict)
     identity: dict[str, str] | None = None
     probe_layers: int | None = None
+    fetch_s: float | None = None
+    """What requests wait for their donors; None: donors are in memory."""
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -107,6 +109,8 @@ class SyntheticEngine:
         claim = answer if isinstance(answer, Claim) else None
         cold = cold_work(plan.exact_prefix_tokens, plan.prompt_tokens)
         work = cold if claim is None else claimed_work(claim, plan.prompt_tokens)
+        if claim is not None and self.fetch_s is not None:
+            self.gate.waited(request_id, sum(span.length for span in claim.spans), self.fetch_s)
         self._compute(request_id, plan.prompt_tokens, work)
         reason = None if isinstance(answer, Claim) else answer
         return Served(claim, reason, self.takes(work), self.takes(cold))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from lmcache_donors import keep, load, make_kv, namespace_of, same_bytes
+from redis import Redis
 
 from semblend_core import Plan, Span
 from semblend_core.kv import DonorStore, StoreDirectoryError
@@ -92,6 +93,73 @@ def test_a_server_that_goes_away_is_counted_and_found_again(
     wait_until(lambda: keep(store, "f", make_kv(2)) == [], "a donor that is kept again")
     assert same_bytes(load(store, "f", [(0, 700)])[0], make_kv(2))
     store.check_integrity()
+
+
+def test_chunks_that_have_changed_places_are_never_handed_out(open_store: OpenStore, redis: Any) -> None:
+    """Each is whole, and fits its own checksum."""
+    first, server = open_store(redis.url), Redis(port=redis.port)
+    keep(first, "d", make_kv())
+    ours = contents(server)
+    keep(first, "e", make_kv(1))
+    first.close()
+    theirs = {name: content for name, content in contents(server).items() if name not in ours}
+    by_length = {len(content): name for name, content in theirs.items()}
+    for name, content in ours.items():
+        other = by_length[len(content)]
+        server.set(name, theirs[other])
+        server.set(other, content)
+    second = open_store(redis.url)
+    assert sorted(recovered(second)) == ["d", "e"]
+    for donor in "de":
+        with pytest.raises(TransferFailedError, match="corrupt"):
+            load(second, donor, [(0, 700)])
+    assert dict(second.stats().quarantined) == {"checksum": 2}
+
+
+def test_two_chunks_of_one_donor_that_have_changed_places_are_not_either(open_store: OpenStore, redis: Any) -> None:
+    first, server = open_store(redis.url), Redis(port=redis.port)
+    keep(first, "d", make_kv())
+    first.close()
+    (one, its), (other, others) = sorted(contents(server).items(), key=lambda item: -len(item[1]))[:2]
+    assert len(its) == len(others)
+    server.set(one, others)
+    server.set(other, its)
+    second = open_store(redis.url)
+    assert recovered(second) == ["d"]
+    with pytest.raises(TransferFailedError, match="corrupt"):
+        load(second, "d", [(0, 700)])
+
+
+def lengthened(content: bytes) -> bytes:
+    return content + bytes(5000)
+
+
+def cut(content: bytes) -> bytes:
+    return content[:1000]
+
+
+@pytest.mark.parametrize("change", [lengthened, cut])
+def test_what_has_another_size_is_damaged_and_the_client_goes_on(
+    open_store: OpenStore, redis: Any, change: Callable[[bytes], bytes]
+) -> None:
+    first, server = open_store(redis.url), Redis(port=redis.port)
+    keep(first, "d", make_kv())
+    first.close()
+    name, content = next(iter(contents(server).items()))
+    server.set(name, change(content))
+    second = open_store(redis.url)
+    assert recovered(second) == ["d"]
+    with pytest.raises(TransferFailedError, match="corrupt"):
+        load(second, "d", [(0, 700)])
+    assert second.acquire(namespace_of(), "d") is None
+    assert keep(second, "d", make_kv()) == []
+    assert same_bytes(load(second, "d", [(0, 700)])[0], make_kv())
+    second.check_integrity()
+
+
+def contents(server: Redis) -> dict[bytes, bytes]:
+    """Chunks by the names that LMCache gives them."""
+    return {name: server.get(name) for name in server.keys("*kv_bytes")}  # type: ignore[misc]
 
 
 def test_another_process_donor_is_relocated_and_reused_as_if_it_were_ours(

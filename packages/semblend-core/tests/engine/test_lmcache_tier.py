@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pytest
 import torch
 from lmcache_donors import keep, load, make_kv, namespace_of, same_bytes
 
+from semblend_core import DeclineReason, Span
 from semblend_core.kv import DonorStore, StoreDirectoryError, StoreOptions
+from semblend_core.kv.fetching import fetch_donor
 from semblend_core.kv.store import Tier, TransferFailedError
+from semblend_core.kv.store.lane import Job
 from semblend_core.kv.store.options import StoreOptionError
 
 MIB = 1024**2
@@ -137,6 +141,16 @@ def test_a_purge_leaves_nothing(open_store: OpenStore) -> None:
     backend = store._lmcache._client._engine.storage_manager.storage_backends["LocalCPUBackend"]  # type: ignore
     owners = {dict(key.tags)["ns"] for key in backend.hot_cache}
     assert owners == {namespace_of("theirs").digest}
+
+
+def test_a_request_that_is_held_never_waits_for_lmcache(open_store: OpenStore) -> None:
+    store, may_read = open_store(), threading.Event()
+    keep(store, "d", make_kv())
+    store._load_lane.submit(Job(may_read.wait))  # As a server that takes its time.
+    fetch = fetch_donor(store, namespace_of(), "d", [Span(0, "d", 0, 100)])
+    assert fetch is not None
+    assert fetch.arrive() is DeclineReason.DONOR_ON_DISK
+    may_read.set()
 
 
 def test_donors_without_tokens_are_declined(open_store: OpenStore) -> None:

@@ -15,6 +15,7 @@ from semblend_core.kv import PagedKv, Rotation, StoreOptions
 from semblend_core.kv.store import Tier
 from semblend_core.kv.store.lane import Job
 from semblend_core.serving import CaptureOrder, LoadOrder, StepWork
+from semblend_core.serving.messages import FetchOrder, WorkerNews
 from semblend_core.serving.worker import PagedMemory, WorkerSide
 from semblend_core.serving.worker import fetched as fetched_module
 from semblend_core.testing.waiting import wait_until
@@ -108,4 +109,27 @@ def test_nobody_waits_for_a_disk(tmp_path: Path) -> None:
     store._load_lane.submit(Job(may_read.wait))  # So that the read cannot have ended by chance.
     assert pool.side.hold("r", NAMESPACE, [SPAN], TOKENS[:48]) is DeclineReason.DONOR_ON_DISK
     may_read.set()
+    pool.side.close()
+
+
+def test_an_engine_that_computes_nothing_lets_those_who_read_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(StoreOptions(host_bytes=0, disk_bytes=2**26, disk_path=tmp_path / "donors"))
+    store, may_read = pool.side._store, threading.Event()
+    wait_until(lambda: store.tier_of(NAMESPACE, "donor") is Tier.DISK, "the donor is on disk")
+    monkeypatch.setattr(fetched_module, "IDLE_WAIT_S", 60.0)
+    store._load_lane.submit(Job(may_read.wait))
+    order = FetchOrder(1, "r", NAMESPACE, (SPAN,))
+    pool.side.load(StepWork(fetches=[order]))  # It computes, and so waits for nobody.
+    assert not (pool.side.take_news() or WorkerNews()).fetched
+    idle = threading.Thread(target=pool.side.load, args=(StepWork(computes=False),))
+    idle.start()
+    idle.join(0.05)
+    assert idle.is_alive(), "it did not wait"
+    may_read.set()
+    idle.join(30)
+    assert not idle.is_alive(), "it waited on though the donor had come"
+    assert (pool.side.take_news() or WorkerNews()).fetched == {1: frozenset([0])}
+    pool.side.load(StepWork(computes=False))  # Nothing is on its way: nothing is waited for.
     pool.side.close()

@@ -24,8 +24,8 @@ HOMES = (
     "tensorrt_llm._torch.pyexecutor.connectors.kv_cache_connector",  # 1.3 and later
     "tensorrt_llm._torch.pyexecutor.kv_cache_connector",  # 1.2
 )
-KNOWN = ("1.2", "1.3", "1.4")
-"""Releases whose connector API was read, of which 1.2 and 1.3 were run against."""
+KNOWN = ("1.2", "1.3")
+"""Releases whose connector classes and manager the tests were run against."""
 SOURCES_VARIABLE = "SEMBLEND_TRTLLM_SRC"
 """Checkouts of TensorRT-LLM for tests, separated as in ``PATH``: their Python files suffice."""
 
@@ -57,8 +57,8 @@ def connector_api() -> ConnectorApi:
             continue
         return ConnectorApi(home, module.KvCacheConnectorScheduler, module.KvCacheConnectorWorker)
     raise ImportError(
-        f"TensorRT-LLM's KV-cache connector is in none of {', '.join(HOMES)}: install tensorrt_llm 1.2 or later "
-        "(extra `trtllm` of semblend-trtllm)"
+        f"TensorRT-LLM's KV-cache connector is in none of {', '.join(HOMES)}: "
+        f"install tensorrt_llm {' or '.join(KNOWN)} (extra `trtllm` of semblend-trtllm)"
     )
 
 
@@ -75,7 +75,7 @@ def why_refused(version: str | None, forced: bool) -> str | None:
     """Why nothing is reused with this release; None where its connector API is known."""
     if version is not None and any(version == known or version.startswith(f"{known}.") for known in KNOWN):
         return None
-    reason = f"semblend-trtllm does not know TensorRT-LLM {version or 'without a version'}"
+    reason = f"semblend-trtllm was never tested with TensorRT-LLM {version or 'without a version'}"
     variable = TrtllmSettings.variable("force_version")
     if forced:
         logger.warning("at your own risk (%s): %s", variable, reason)

@@ -30,6 +30,8 @@ class Judgement:
     reuse: float
     doubt: float
     """Standard deviation of the difference."""
+    waiting: float = 0.0
+    """Of ``reuse``: until its donors have come."""
     measured: float = 0.0
     steps: int = 0
     reused: bool = False
@@ -52,6 +54,9 @@ class Judgements:
         self._open[judgement.request_id] = judgement
         if len(self._open) > MOST_OPEN:
             self._tell(next(iter(self._open.values())), complete=False)
+
+    def find(self, request_id: str) -> Judgement | None:
+        return self._open.get(request_id)
 
     def took(self, step: Step, microseconds: float) -> None:
         """A step with a part of their prompts took so long."""

@@ -29,8 +29,8 @@ class DonorFetch:
     """Of the whole donor, where the store knows them."""
 
     def arrive(self) -> DeclineReason | None:
-        """Wait until nothing but the device can keep it from landing: why it will not. Never waits for a disk."""
-        if self.tier is Tier.DISK and not self.transfer.done():
+        """Wait until nothing but the device can keep it from landing: why it will not. Never for a disk or a server."""
+        if self.tier in (Tier.DISK, Tier.LMCACHE) and not self.transfer.done():
             return DeclineReason.DONOR_ON_DISK
         if not torch.cuda.is_available():
             try:

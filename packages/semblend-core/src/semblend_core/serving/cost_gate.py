@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from semblend_core.costs import (
     StepTimes,
     Trials,
 )
+from semblend_core.costs.fetch_times import FetchTimes
 from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
 from semblend_core.recompute import Corrected
@@ -67,6 +69,8 @@ class _Weighed:
     reuse: float
     doubt: float
     least_gain: float
+    waiting: float
+    """Of ``reuse``: until donors have come that are not in memory."""
 
     @property
     def pays(self) -> bool:
@@ -116,6 +120,7 @@ class CostGate:
         self._clock = StepClock(self._took, now)
         self._judgements = Judgements(audit or NoAudit(), self._measured)
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
+        self._fetches = FetchTimes()
         self._learned, self._now, self._saved_at = 0, now, now()
         self._asked_at = self._saved_at
         """When the lookup began whose plan is judged."""
@@ -212,9 +217,27 @@ class CostGate:
                 weighed.cold,
                 weighed.reuse,
                 weighed.doubt,
+                weighed.waiting,
             )
         )
         return chosen if reason is None else reason
+
+    def may_wait_s(self, request_id: str) -> float:
+        """How long reuse stays worth while a request waits for its donors: as long as it would spare by then."""
+        judgement = self._judgements.find(request_id)
+        if judgement is None:
+            return math.inf
+        spared = judgement.cold - (judgement.reuse - judgement.waiting)
+        return max(spared, SMALL_LOSS * judgement.cold) / 1e6
+
+    def waited(self, request_id: str, tokens: int, seconds: float) -> None:
+        """A request was held up so long by the fetch of so many tokens; 0: they had come before its turn."""
+        if not self.is_on:
+            return
+        self._fetches.note(tokens, seconds * 1e6)
+        judgement = self._judgements.find(request_id)
+        if judgement is not None:
+            judgement.measured += seconds * 1e6
 
     def close(self) -> None:
         self._judgements.close()
@@ -278,9 +301,10 @@ class CostGate:
         return MOST_JOINED_TOKENS if token * MOST_JOINED_TOKENS <= row else int(row / token)
 
     def _weigh(self, cold_steps: list[StepShape], steps: list[StepShape]) -> _Weighed:
-        cold, reuse = self.times.predict(cold_steps), self.times.predict(steps)
+        cold, waiting = self.times.predict(cold_steps), self._fetches.expected(sum(step.moved for step in steps))
+        reuse = self.times.predict(steps) + waiting
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
-        return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain)
+        return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain, waiting)
 
     def _weigh_claim(
         self, plan: Plan, cold: list[StepShape], claim: Claim, steps: list[StepShape]

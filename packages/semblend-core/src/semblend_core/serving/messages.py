@@ -99,6 +99,8 @@ class StepWork:
     """How often they had changed when these orders were given."""
     purge: list[str] = field(default_factory=list)
     """Tenants of whom nothing that was captured before this step is kept."""
+    computes: bool = True
+    """Whether the engine computes anything in this step."""
 
     @property
     def only_captures(self) -> bool:

@@ -60,7 +60,7 @@ def keep(store: DonorStore, donor_id: str, kv: DonorKv, salt: str | None = None)
         on_declined=lambda _, reason: declined.append(str(reason)),
     )
     assert result.accepted, result.reason
-    assert store.flush()
+    assert store.flush(120)
     return declined
 
 

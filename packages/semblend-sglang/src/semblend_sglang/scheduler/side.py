@@ -66,7 +66,7 @@ class Side:
         self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
         self.provider, self.settings, self.tree, self.pool, self.limits = provider, settings, tree, pool, limits
         self.donors = TreeDonors(provider, settings, tree, pool, kept, self.costs.prefill_ms)
-        self._loading = Loading(tree, pool, self.donors)
+        self._loading = Loading(tree, pool, self.donors, self.costs)
         self.requests = SglangRequests(
             namespaces, lambda outcome: provider.report_outcome(outcome), self._loading.stop_fetching
         )

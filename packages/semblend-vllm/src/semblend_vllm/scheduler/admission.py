@@ -53,8 +53,9 @@ class Admission:
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
         self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, may_pay=costs.may_pay)
-        self.fetch_orders = FetchOrders(ranks) if settings.store_disk_bytes or settings.store_lmcache_bytes else None
-        """None where no donor can lie on disk."""
+        slow_tier = settings.store_disk_bytes or settings.store_lmcache_bytes
+        self.fetch_orders = FetchOrders(ranks, costs) if slow_tier else None
+        """None where every donor lies in memory."""
         self.round = RoundTime(settings.lookup_budget_ms / 1e3)
         """Of a step of our scheduler's."""
         self.room: RowRoom | None = None
@@ -65,7 +66,7 @@ class Admission:
         if self._has_no_time_for(life):
             return None
         claim = self._seek(life, computed_tokens)  # What finds nothing now may find something later.
-        return None if claim is None or self._arrival(life) != "there" else claim
+        return None if claim is None or self._arrival(life, its_turn=False) != "there" else claim
 
     def claim(self, life: VllmRequest, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens that vLLM may count on for an open request; None: ask again. And whether it waits for them."""
@@ -170,7 +171,7 @@ class Admission:
         if life.lost is not None:
             self._requests.withdraw(life)
             return None  # A donor went while the request waited: plan again in the next step.
-        arrival = self._arrival(life)
+        arrival = self._arrival(life, its_turn=True)
         if arrival == "coming" or self._lineages.are_under_way(life, claim):
             return None
         if isinstance(arrival, DeclineReason):
@@ -200,8 +201,8 @@ class Admission:
             self._requests.withdraw(life)  # What is taken in place stays.
         return 0
 
-    def _arrival(self, life: VllmRequest) -> Arrival:
-        return "there" if self.fetch_orders is None else self.fetch_orders.arrival(life)
+    def _arrival(self, life: VllmRequest, *, its_turn: bool) -> Arrival:
+        return "there" if self.fetch_orders is None else self.fetch_orders.arrival(life, its_turn=its_turn)
 
     def _give_up(self, life: VllmRequest) -> None:
         logger.exception("no reuse for %s", life.request_id)

@@ -199,7 +199,7 @@ class SchedulerSide:
     @in_turn
     def put_into(self, work: StepWork, scheduled: dict[str, int], block_ids_of: Callable[[str], list[int]]) -> None:
         """What the workers do in the step that computes ``scheduled`` tokens per request."""
-        work.weights = self._weights
+        work.weights, work.computes = self._weights, bool(scheduled)
         work.purge, self._to_purge = self._to_purge, []
         for request_id in [each for each in self._loads if each in scheduled]:
             load, correction = self._loads.pop(request_id)

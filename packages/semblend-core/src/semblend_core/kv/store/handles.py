@@ -58,7 +58,7 @@ def pinned_copy(handle: StoredKv) -> Copy:
 
 
 class Transfer:
-    """Made by ``DonorStore.load``. Only ``result`` waits.
+    """Made by ``DonorStore.load``. Only ``result`` and ``wait_briefly`` wait.
 
     Two ways to use it. On the device: ``wait_on_stream`` makes a stream wait, whole or layer by layer, then ``parts``
     may be read on that stream. On the host: poll ``done``, or call ``result``. From disk the bytes are verified before
@@ -92,6 +92,10 @@ class Transfer:
     def ready(self) -> bool:
         """All bytes have landed. Never waits."""
         return self.issued and all(is_done(mark) for mark in self._layer_marks[-1:])
+
+    def wait_briefly(self, seconds: float) -> None:
+        """Until it is issued or has failed, at most so long."""
+        self._settled.wait(seconds)
 
     def wait_on_stream(self, stream: Any = None, layer: int | None = None) -> None:
         """Make ``stream`` (default: the current one) wait for ``layer``, or for all of them. Never waits itself.

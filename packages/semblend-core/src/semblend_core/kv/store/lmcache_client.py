@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,12 @@ from torch import Tensor
 from semblend_core.contract import TokenIds
 from semblend_core.kv.store.kv_spec import TokenRange
 from semblend_core.kv.store.lmcache_calls import BoundedCalls
-from semblend_core.kv.store.lmcache_engine import Take, delete_at, open_engine
+from semblend_core.kv.store.lmcache_engine import Take, client_of, delete_at, open_engine
 from semblend_core.kv.store.lmcache_rows import CHUNK_TOKENS
 from semblend_core.kv.store.vocabulary import (
     CorruptDonorError,
     LostDonorError,
+    Quarantine,
     StoreDecline,
     StoreFaultError,
 )
@@ -29,8 +31,8 @@ OPEN_S, STORE_S, LOAD_S, ASK_S = 60.0, 30.0, 10.0, 5.0
 """How long a call may take."""
 KEPT_S = 10.0
 """How long a server that answers may take to find what it was sent."""
-ATTEMPTS = 4
-"""Each connection of a pool may have broken since it was last used, and tells so once."""
+ATTEMPTS = 3
+"""Connections may have broken since they were last used. From the second on they are new."""
 _REMOTE = "RemoteBackend"
 
 
@@ -46,6 +48,11 @@ class LmcacheKey:
     def configs(self) -> dict[str, str]:
         """LMCache makes such tags part of its key: another namespace, so another tenant, has another key."""
         return {"lmcache.tag.ns": self.namespace, "lmcache.tag.donor": self.donor}
+
+    def number_of(self, start: int, end: int) -> int:
+        """Of a chunk. Others have another, but for one in 2**32."""
+        whose = f"{self.namespace}\0{self.donor}\0{start}\0".encode()
+        return zlib.crc32(whose + self.token_ids[start:end].astype("<i8").tobytes())
 
 
 class LmcacheClient:
@@ -85,7 +92,7 @@ class LmcacheClient:
         tokens = key.token_ids.tolist()
         why: Exception | None = None
         for _ in range(ATTEMPTS):
-            self._engine.store(tokens=tokens, rows=rows, request_configs=key.configs)
+            self._engine.store(tokens=tokens, rows=rows, number_of=key.number_of, request_configs=key.configs)
             deadline, wait_s = time.monotonic() + KEPT_S / ATTEMPTS, 0.001
             while True:
                 if self._is_kept(key, tokens):
@@ -118,7 +125,10 @@ class LmcacheClient:
             why = self._why_missing(key, tokens)
             if why is not None:
                 raise why
-        raise StoreFaultError(StoreDecline.LMCACHE_ERROR, f"LMCache{self._place} has it and does not give it")
+            self._must_reconnect = True
+            self._reconnect()
+        # As where another wrote something of another size there.
+        raise CorruptDonorError(Quarantine.TRUNCATED, f"LMCache{self._place} has it and cannot read it")
 
     def _try_to_load(self, key: LmcacheKey, tokens: list[int], ranges: Sequence[TokenRange], take: Take) -> bool:
         name = f"semblend-{next(self._lookups)}"
@@ -135,7 +145,13 @@ class LmcacheClient:
         wanted = torch.arange(len(tokens)) >= first
         damage: list[CorruptDonorError] = []
         came = self._engine.retrieve(
-            tokens=tokens, mask=wanted, take=take, damage=damage, req_id=name, request_configs=key.configs
+            tokens=tokens,
+            mask=wanted,
+            take=take,
+            number_of=key.number_of,
+            damage=damage,
+            req_id=name,
+            request_configs=key.configs,
         )
         if damage:
             raise damage[0]
@@ -175,19 +191,25 @@ class LmcacheClient:
                     return LostDonorError(f"LMCache{self._place} no longer has all of it")
         except Exception as error:
             self._must_reconnect = True
-            told = f"LMCache{self._place} does not answer: {error or type(error).__name__}"
+            told = f"LMCache{self._place} does not answer: {str(error) or type(error).__name__}"
             return StoreFaultError(StoreDecline.LMCACHE_ERROR, told)
         return None
 
     def _reconnect(self) -> None:
-        """The client for ``lm://`` keeps a broken connection for good, and none looks again for a server by itself."""
+        """None looks again for a server by itself. ``lm://`` keeps a broken connection for good.
+
+        ``redis://`` has four tasks that do its work, and each call that is given up while it is under way ends one.
+        """
         remote = self._remote
         if remote is None or not (self._must_reconnect or remote.connection is None):
             return
-        if remote.connection is None or self._url.startswith("lm://"):
-            remote.connection, remote.failure_time = None, float("-inf")
-            remote.init_connection()
+        before, remote.connection, remote.failure_time = remote.connection, None, float("-inf")
+        remote.init_connection()
         self._must_reconnect = False
+        pool = getattr(getattr(client_of(before), "connection", None), "connection_pool", None)
+        if pool is not None:
+            with contextlib.suppress(Exception):
+                self._on_loop(pool.disconnect(), ASK_S / 5)
 
     def _on_loop(self, coroutine: Any, timeout_s: float) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._remote.loop).result(timeout_s)

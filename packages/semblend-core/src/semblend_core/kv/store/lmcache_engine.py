@@ -23,16 +23,20 @@ Take: TypeAlias = Callable[[int, Tensor], None]
 """Takes the rows from a token of the donor's on. They are lent for the time of the call."""
 
 
+NumberOf: TypeAlias = Callable[[int, int], int]
+"""A number that no other chunk has, of tokens [start, end) of a donor."""
+
+
 class _Rows:
     """Between LMCache's memory and a donor's rows: what LMCache calls a GPU connector."""
 
     def batched_from_gpu(
-        self, chunks: list[Any], starts: list[int], ends: list[int], *, rows: Tensor, **_: Any
+        self, chunks: list[Any], starts: list[int], ends: list[int], *, rows: Tensor, number_of: NumberOf, **_: Any
     ) -> None:
         for chunk, start, end in zip(chunks, starts, ends, strict=True):
             held = chunk.tensor.view(end - start, -1)
             held.copy_(rows[start:end])
-            seal(held)
+            seal(held, number_of(start, end))
 
     def batched_to_gpu(
         self,
@@ -41,6 +45,7 @@ class _Rows:
         ends: list[int],
         *,
         take: Take,
+        number_of: NumberOf,
         damage: list[CorruptDonorError],
         **_: Any,
     ) -> None:
@@ -48,7 +53,7 @@ class _Rows:
         for chunk, start, end in zip(chunks, starts, ends, strict=True):
             try:
                 rows = chunk.tensor.view(end - start, -1)
-                check(rows)
+                check(rows, number_of(start, end))
                 take(start, rows)
             except CorruptDonorError as error:
                 damage.append(error)
@@ -123,9 +128,14 @@ def open_engine(url: str, local_bytes: int, row_bytes: int) -> Any:
     return engine
 
 
+def client_of(connection: Any) -> Any:
+    """The connection itself, without what measures it."""
+    return getattr(connection, "_connector", connection)
+
+
 async def delete_at(connection: Any, key: Any) -> None:
     """LMCache has no way to delete from a server: Redis is told itself, another gets next to nothing in its place."""
-    client = getattr(connection, "_connector", connection)
+    client = client_of(connection)
     redis = getattr(client, "connection", None)
     if redis is not None and hasattr(redis, "delete"):
         name = key.to_string()

@@ -163,7 +163,7 @@ class LmcacheTier(StorageTier):
         try:
             self._open(storage.metadata.spec).remove(storage.key)
         except Exception as error:  # The catalogue goes on listing it, so that a later purge finds it.
-            logger.warning("SemBlend could not delete a donor from LMCache: %s", error or type(error).__name__)
+            logger.warning("SemBlend could not delete a donor from LMCache: %s", str(error) or type(error).__name__)
             return
         self._undeleted.pop(name, None)
         if self._catalogue is not None:

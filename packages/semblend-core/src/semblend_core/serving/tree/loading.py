@@ -15,6 +15,7 @@ from semblend_core.contract import DeclineReason, TokenIds
 from semblend_core.kv import SlotTable
 from semblend_core.kv.fetching import DonorFetch, RequestFetch
 from semblend_core.serving.claims import Claim, Rows
+from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival, DiskWaits
 from semblend_core.serving.tree.donors import TreeDonors
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
@@ -48,9 +49,10 @@ class _Sources:
 
 
 class Loading:
-    def __init__(self, tree: ExactTree, pool: SlotPool, donors: TreeDonors) -> None:
+    def __init__(self, tree: ExactTree, pool: SlotPool, donors: TreeDonors, costs: CostGate | None = None) -> None:
+        """``costs``: says how long a request may wait for a disk."""
         self._tree, self._pool, self._donors = tree, pool, donors
-        self._waits = DiskWaits()
+        self._waits = DiskWaits(costs)
 
     def arrival(self, life: TreeLife, claim: Claim) -> Arrival:
         """Whether the donors of ``claim`` can be moved from now; what lies on disk is sent for."""
@@ -59,9 +61,12 @@ class Loading:
         all_sent = self._send_for_missing(life, claim)
         if life.fetch.failed is not None:
             return life.fetch.failed
+        tokens = sum(span.length for span in claim.spans)
         if not all_sent or not life.fetch.done:
-            return self._waits.coming(life.request_id)
-        if not life.fetch.donors:
+            return self._waits.coming(life.request_id, tokens, its_turn=True)
+        if life.fetch.donors:
+            self._waits.came(life.request_id, tokens)
+        else:
             self._waits.end(life.request_id)  # Only who waits for a disk can be late.
         return "there"
 

@@ -13,6 +13,8 @@ from semblend_core.kv import DonorStore
 from semblend_core.kv.fetching import RequestFetch, fetch_donor
 from semblend_core.serving.messages import FetchOrder
 
+IDLE_WAIT_S = 0.002
+"""A request that comes meanwhile waits no longer."""
 LONGEST_KEPT_S = 30.0
 """What was fetched for a request that never came is given up after this."""
 
@@ -93,6 +95,19 @@ class FetchedAhead:
         for ahead in found:
             ahead.told = True
         return [ahead.number for ahead in found]
+
+    def wait_briefly(self) -> None:
+        """Where the engine has nothing else to do. If it went on asking, those who read would hardly get to run."""
+        on_their_way = (
+            fetch.transfer
+            for ahead in self._requests.values()
+            if not ahead.told
+            for fetch in ahead.fetch.donors.values()
+            if not fetch.transfer.done()
+        )
+        first = next(on_their_way, None)
+        if first is not None:
+            first.wait_briefly(IDLE_WAIT_S)
 
     def close(self) -> None:
         self._requests.clear()

@@ -140,6 +140,8 @@ class WorkerSide:
                 self._prepare_correction(correct)
         for probe in work.probes:
             self._prepare_look(probe)
+        if not work.computes:
+            self._fetched.wait_briefly()
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""
