@@ -156,6 +156,7 @@ MODULE_NAMES = {
         "ANSWER_TOKENS",
         "LIKELIEST",
         "MOST_FAILED_PROBES",
+        "PROBED_RUN",
         "AliasLedger",
         "Arrival",
         "CaptureOrder",
