@@ -133,8 +133,9 @@ class PageFolder:
             self._remove(oldest)
 
     def _used(self, name: str, path: Path) -> None:
+        now = time.time_ns()  # The file system's own clock stands still for milliseconds, or longer on a busy host.
         with contextlib.suppress(OSError):
-            os.utime(path)  # The order survives a restart.
+            os.utime(path, ns=(now, now))  # The order survives a restart.
             self._count(name, path.stat().st_size)
 
     def _count(self, name: str, size: int) -> None:
