@@ -39,9 +39,9 @@ POLICIES = {
     "oracle+mean_shift": "Corrected(Oracle())",
 }
 """Names for policies. An arm may also be an expression over the names of ``semblend_core.recompute`` itself."""
-TIER_ARMS = ("rotate_only", "fast", "balanced", "balanced_in_runs", "balanced_unprobed")
 JUDGED_ARMS = ("balanced", "balanced_in_runs", "balanced_unprobed")
 """The tier on the reference engine, in engines, and in engines where a probe does not pay."""
+TIER_ARMS = ("rotate_only", "fast", *JUDGED_ARMS)
 BAR_ARMS = (*TIER_ARMS, "kv_deviation", "seam_head", "oracle+mean_shift")
 BAR_TRANSFORMS = ("composite_10", "reorder_10", "instruction_variant", *FACT_TRANSFORMS)
 ALL_ARMS = (*TIER_ARMS, *(name for name in POLICIES if name not in ("rotate_only", "full_recompute")))

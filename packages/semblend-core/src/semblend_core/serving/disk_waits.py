@@ -42,15 +42,11 @@ class DiskWaits:
     def coming(self, request_id: str, tokens: int, *, its_turn: bool) -> Arrival:
         """``coming``, or why that took too long. ``its_turn``: it is held up, and would be computed otherwise."""
         now = time.monotonic()
-        longest = LONGEST_WAIT_S
+        in_time = now - self._since.get(request_id, now) <= LONGEST_WAIT_S
         if request_id not in self._sent:
-            return "coming" if now - self._since.get(request_id, now) <= longest else DeclineReason.ALLOCATION_FAILED
-        if its_turn:
-            held_up = now - self._held_up.setdefault(request_id, now)
-            pays = self._costs is None or held_up <= self._costs.may_wait_s(request_id)
-        else:
-            pays = True
-        if pays and now - self._since[request_id] <= longest:
+            return "coming" if in_time else DeclineReason.ALLOCATION_FAILED
+        held_up = now - self._held_up.setdefault(request_id, now) if its_turn else 0.0
+        if in_time and (self._costs is None or held_up <= self._costs.may_wait_s(request_id)):
             return "coming"
         self._tell(request_id, tokens)
         return DeclineReason.LOAD_FAILED
