@@ -66,7 +66,7 @@ def new_engine(**options: Any) -> Any:
             super().__init__(**options)
             orders = getattr(getattr(self.side, "admission", None), "fetch_orders", None)
             if orders is not None:  # How long a busy test machine reads from its disk is not what is tested.
-                orders._waits.coming = lambda request_id: "coming"
+                orders._waits.coming = lambda request_id, tokens, *, its_turn: "coming"
 
         def settle(self) -> None:
             if self.side._neighbour.is_here:
