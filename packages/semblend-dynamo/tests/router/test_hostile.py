@@ -269,7 +269,9 @@ def test_a_stream_that_opens_with_garbage_is_replaced(fleet: Any, raw_replica: A
 
 @pytest.mark.parametrize("cut", [b"\n", b"d", b"\xef\xbb\xbfdat", b"even", b":", b"data:"])
 def test_a_stream_that_arrives_in_bits_is_no_garbage(fleet: Any, raw_replica: Any, cut: bytes) -> None:
-    behind = {b"\n": b"data: ", b"d": b"ata: ", b"\xef\xbb\xbfdat": b"a: ", b"even": b"t: a\ndata: "}.get(cut, b" \n\ndata: ")
+    behind = {b"\n": b"data: ", b"d": b"ata: ", b"\xef\xbb\xbfdat": b"a: ", b"even": b"t: a\ndata: "}.get(
+        cut, b" \n\ndata: "
+    )
 
     def in_bits(connection: socket.socket) -> None:
         reply("HTTP/1.1 200 OK\ncontent-type: text/event-stream\nconnection: close", cut)(connection)

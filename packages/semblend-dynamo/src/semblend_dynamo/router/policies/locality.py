@@ -67,9 +67,7 @@ class SemanticLocality(Policy):
             self._end(asked, placed=False)
             raise
 
-    async def _place(
-        self, asked: Asked, namespace: Namespace, replicas: Sequence[Replica], finding: Finding
-    ) -> Choice:
+    async def _place(self, asked: Asked, namespace: Namespace, replicas: Sequence[Replica], finding: Finding) -> Choice:
         if finding.reason is DeclineReason.NO_SALT:
             # Nobody's prompt may be found again without a salt. Exact prefixes are shared all the same.
             return self._unplaced(self._by_prefix.by_prefix(asked, replicas).replica, finding.reason.value)
