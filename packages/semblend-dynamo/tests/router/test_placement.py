@@ -32,7 +32,6 @@ def replica_of(answer: Any) -> str:
 
 def learnt(fleet: Any, donors: int) -> None:
     """Landings are remembered beside the answers."""
-
     wait_until(lambda: fleet.status()["donors"] >= donors, "the landing is remembered", every_s=0.01)
 
 
@@ -209,6 +208,8 @@ def test_likeness_places_what_shares_no_tokens(fleet: Any, monkeypatch: pytest.M
     served = fleet(2, likeness=True, placement=PlacementSettings(likeness=0.5, likeness_wait_ms=10_000))
     home = replica_of(served.chat(" ".join(words)))
     learnt(served, 1)
+    evidence = served.router.policy._likeness._worker
+    wait_until(lambda: evidence.stats().indexed == 1, "its likeness can be looked for", every_s=0.01)
     answer = served.chat(near)
     assert replica_of(answer) == home
     assert answer.headers["x-semblend-routing-path"] == "semantic_likeness"

@@ -31,6 +31,10 @@ ONE = "http://127.0.0.1:1"
         ({"replicas": f"a={ONE},a=http://b:1"}, "the name 'a' is there twice"),
         ({"replicas": f"a b={ONE}"}, "SEMBLEND_ROUTER_REPLICAS: 'a b' is no name"),
         ({"replicas": f"a\r\nx-b: c={ONE}"}, "is no name"),
+        (
+            {"replicas": ONE, "likeness": True},
+            "SEMBLEND_ROUTER_LIKENESS has no effect while SEMBLEND_PLACEMENT_LIKENESS",
+        ),
         ({"replicas": ONE, "tenant_header": "x tenant"}, "SEMBLEND_ROUTER_TENANT_HEADER='x tenant' is no header"),
         ({"replicas": ONE, "tenant_header": ""}, "is no header's name, such as x-tenant-id"),
         ({"replicas": ONE, "tenant_header": "x-m€"}, "is no header's name"),

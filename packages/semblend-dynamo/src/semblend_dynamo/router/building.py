@@ -191,7 +191,10 @@ def _policy(settings: RouterSettings, core: Settings, placement: PlacementSettin
     if settings.policy == "prefix_hash":
         return PrefixHash()
     likeness = None
-    if settings.likeness and placement.likeness and (worker := open_evidence()) is not None:
+    if settings.likeness and not placement.likeness:
+        named, worth = settings.variable("likeness"), placement.variable("likeness")
+        raise ConfigurationError(f"{named} has no effect while {worth} is 0: set it, such as to 0.1")
+    if settings.likeness and (worker := open_evidence()) is not None:
         likeness = Likeness(worker, placement.likeness, placement.likeness_wait_ms)
     return SemanticLocality(core, placement, settings.cache_tokens, likeness)
 
