@@ -225,4 +225,5 @@ FAMILIES: dict[str, RopeFamily] = {
     "deepseek_v2": RopeFamily(interleaved=True, latent=True),
     "deepseek_v3": RopeFamily(interleaved=True, latent=True),
     "kimi_k2": RopeFamily(interleaved=True, latent=True),
+    "glm4_moe_lite": RopeFamily(interleaved=True, latent=True),
 }

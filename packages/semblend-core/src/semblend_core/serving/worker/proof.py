@@ -26,17 +26,18 @@ def of_the_way_in(memory: KvMemory, rotation: Rotation, unused_block: int) -> st
     """
     tokens = memory.block_size
     before = memory.gather([unused_block], tokens)
-    assert before.values is not None
     try:
-        keys, values = (torch.randn(each.shape).to(each) for each in (before.keys, before.values))
+        keys = torch.randn(before.keys.shape).to(before.keys)
+        values = None if before.values is None else torch.randn(before.values.shape).to(before.values)
         noise = DonorKv(keys, values)
         memory.scatter([unused_block], [(noise, Span(0, "noise", 0, tokens))])
-        if not _same(memory.gather([unused_block], tokens), keys, values):
+        if not _same(memory.gather([unused_block], tokens), noise):
             return "KV that was written to the engine's pool is not what is read back"
         if tokens > 1:
             memory.scatter([unused_block], [(noise, Span(1, "noise", 0, tokens - 1))])
             turned = torch.stack([rotation.rotate(layer[:-1], 1) for layer in keys])
-            if not _same(memory.gather([unused_block], tokens), turned, values[:, :-1], skipped=1):
+            moved = DonorKv(turned, None if values is None else values[:, :-1])
+            if not _same(memory.gather([unused_block], tokens), moved, skipped=1):
                 return "K that was moved by one position is not K turned by one position"
             _compile_correction(memory, unused_block)
     finally:
@@ -52,17 +53,20 @@ def _compile_correction(memory: KvMemory, unused_block: int) -> None:
         correction.apply(layer)
 
 
-def _same(donor: DonorKv, keys: torch.Tensor, values: torch.Tensor, skipped: int = 0) -> bool:
-    assert donor.values is not None
-    return torch.equal(donor.keys[:, skipped:], keys) and torch.equal(donor.values[:, skipped:], values)
+def _same(donor: DonorKv, wanted: DonorKv, skipped: int = 0) -> bool:
+    if donor.values is None or wanted.values is None:
+        return donor.values is wanted.values and torch.equal(donor.keys[:, skipped:], wanted.keys)
+    return torch.equal(donor.keys[:, skipped:], wanted.keys) and torch.equal(donor.values[:, skipped:], wanted.values)
 
 
 def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> SelfTestResult | None:
     """What the self-test knows now, where the KV of this prompt has changed it. Waits for the device if it reads it."""
     pairs = proof.pairs_wanted(token_ids)
-    if pairs is None or donor.values is None:
+    if pairs is None:
         return None
     places = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(donor.keys.device)
-    keys, values = (part[0][places].cpu() for part in (donor.keys, donor.values))
+    keys = donor.keys[0][places].cpu()
+    values = None if donor.values is None else donor.values[0][places].cpu()
     count = pairs.first.size
-    return proof.judge(pairs, (keys[:count], keys[count:]), (values[:count], values[count:]))
+    both_values = None if values is None else (values[:count], values[count:])
+    return proof.judge(pairs, (keys[:count], keys[count:]), both_values)
