@@ -56,7 +56,7 @@ def test_the_way_into_a_pool_of_latents(broken: bool) -> None:
     memory = PagedMemory(PagedKv.from_latent([torch.randn(4, 8, 48) for _ in range(3)]), rotation)
     before = memory.gather([1], 8).keys
     other = Rotation.from_config(config, interleaved=False)
-    refused = proof.of_the_way_in(memory, other if broken else rotation, 1)
+    refused = proof.of_the_way_in(memory, [other if broken else rotation] * 3, 1)
     assert refused == ("K that was moved by one position is not K turned by one position" if broken else "")
     assert torch.equal(memory.gather([1], 8).keys, before)
 

@@ -196,12 +196,12 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
         parallel = self._config.parallel_config
         rank, ranks, replica = kv_memory.tensor_parallel_rank(), parallel.tensor_parallel_size, replica_of(parallel)
-        rotation = Rotation.from_config(self._config.model_config.hf_text_config)
-        memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
+        rotations = Rotation.by_layer(self._config.model_config.hf_text_config, len(kv_caches))
+        memory = kv_memory.kv_memory(self._config, kv_caches, rotations)
         folder, weights = self.settings.corrections_dir, partial(identity_of_weights_in, self._config)
         memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device, HeadShare(rank, ranks))
         options = StoreOptions.from_settings(self.settings, rank=rank, ranks=ranks, replica=replica)
-        worker = WorkerSide(options, memory, rotation, rank, ranks=ranks)
+        worker = WorkerSide(options, memory, rotations, rank, ranks=ranks)
         reason = kv_memory.why_no_correction(self._config, kv_caches)
         if reason is not None:
             worker.no_correction(reason)

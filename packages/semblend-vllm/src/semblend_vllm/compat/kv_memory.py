@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from semblend_core.kv import PagedKv, Rotation
-from semblend_core.serving.worker import KvMemory, PagedMemory
+from semblend_core.serving.worker import KvMemory, PagedMemory, memory_by_rotation
 from semblend_vllm.compat.cpu_memory import PackedCpuMemory
 from semblend_vllm.compat.versions import UnsupportedVllmError
 
 
-def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Rotation) -> KvMemory:
-    """The registered KV tensors, in the order of the layers."""
+def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotations: Sequence[Rotation]) -> KvMemory:
+    """The registered KV tensors, in the order of the layers. ``rotations``: of each."""
     layers = [kv_caches[name] for name in in_order(kv_caches)]
+    return memory_by_rotation(layers, rotations, lambda own, rotation: _memory_of(vllm_config, own, rotation))
+
+
+def _memory_of(vllm_config: Any, layers: list[torch.Tensor], rotation: Rotation) -> KvMemory:
     if layers[0].dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise UnsupportedVllmError(f"a KV cache of {layers[0].dtype} is not supported yet")
     first, head_size = layers[0], vllm_config.model_config.get_head_size()

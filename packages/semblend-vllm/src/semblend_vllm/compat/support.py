@@ -63,7 +63,7 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         found
         or _why_no_speculation(vllm_config)
         or _why_kv_does_not_move(specs)
-        or why_keys_do_not_move(model.hf_text_config)
+        or why_keys_do_not_move(model.hf_text_config, by_layer=True)
     )
 
 

@@ -7,6 +7,7 @@ must agree with itself wherever it holds a token twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +20,10 @@ from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving.worker.memory import KvMemory
 
 
-def of_the_way_in(memory: KvMemory, rotation: Rotation, unused_block: int) -> str:
+def of_the_way_in(memory: KvMemory, rotations: Sequence[Rotation], unused_block: int) -> str:
     """Why KV cannot be written into the engine's pool as it is read; empty where it can.
 
-    ``unused_block``: one that the engine keeps for itself, and whose content it never reads.
+    ``rotations``: by layer. ``unused_block``: one that the engine keeps for itself, and whose content it never reads.
     """
     tokens = memory.block_size
     before = memory.gather([unused_block], tokens)
@@ -35,7 +36,7 @@ def of_the_way_in(memory: KvMemory, rotation: Rotation, unused_block: int) -> st
             return "KV that was written to the engine's pool is not what is read back"
         if tokens > 1:
             memory.scatter([unused_block], [(noise, Span(1, "noise", 0, tokens - 1))])
-            turned = torch.stack([rotation.rotate(layer[:-1], 1) for layer in keys])
+            turned = torch.stack([turn.rotate(layer[:-1], 1) for turn, layer in zip(rotations, keys, strict=True)])
             moved = DonorKv(turned, None if values is None else values[:, :-1])
             if not _same(memory.gather([unused_block], tokens), moved, skipped=1):
                 return "K that was moved by one position is not K turned by one position"
@@ -65,8 +66,12 @@ def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> Sel
     if pairs is None:
         return None
     places = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(donor.keys.device)
-    keys = donor.keys[0][places].cpu()
-    values = None if donor.values is None else donor.values[0][places].cpu()
     count = pairs.first.size
-    both_values = None if values is None else (values[:count], values[count:])
-    return proof.judge(pairs, (keys[:count], keys[count:]), both_values)
+
+    def at_both(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        there = part[places].cpu()
+        return there[:count], there[count:]
+
+    values = None if donor.values is None else at_both(donor.values[0])
+    deeper = {layer: at_both(donor.keys[layer]) for layer in proof.deeper}
+    return proof.judge(pairs, at_both(donor.keys[0]), values, deeper)

@@ -6,7 +6,8 @@ from typing import Any
 
 from engine_process import asked, counted, fault, keep_documents, new_engine, run, told
 from seen_kv import apart, kv_of
-from texts import donor, recipient, recipients
+from several import batch, churn
+from texts import recipient, recipients
 
 SOUND_OPERATORS = ["all", "-rotary_embedding"]
 """vLLM's own operator for CPUs turns keys wrongly that lie beside their latents, and then the self-test refuses."""
@@ -60,27 +61,6 @@ def moved(engine: Any) -> dict[str, Any]:
         "latent": apart(reused[..., :start], cold[..., :start]),
         "rotated": apart(reused[..., start:], cold[..., start:]),
     }
-
-
-def batch(engine: Any) -> dict[str, Any]:
-    """Several at once, with rows of one token among them, which vLLM computes as it decodes."""
-    prompts = [recipient("Barrel").replace("few", word) for word in ("three", "four", "five")]
-    before = counted(engine)["confirmed"]
-    together = [told(each) for each in engine.ask_all(prompts, salt="tenant")]
-    confirmed = counted(engine)["confirmed"] - before
-    alone = [told(engine.ask(prompt, salt="cold", reuse="off")) for prompt in prompts]
-    return {"together": together, "alone": alone, "confirmed": confirmed}
-
-
-def churn(engine: Any) -> dict[str, Any]:
-    """Many donors and recipients; what of vLLM's blocks is free before and after."""
-    pool = engine.scheduler.kv_cache_manager.block_pool
-    before, free = counted(engine)["confirmed"], pool.get_num_free_blocks()
-    for kind in ("Anchor", "Basket", "Crate", "Drum"):
-        engine.ask(donor(kind), tokens=1)
-        engine.settle()
-        engine.ask_all([recipient(kind), recipient(kind).replace("few", "two")], tokens=2)
-    return {"confirmed": counted(engine)["confirmed"] - before, "free": [free, pool.get_num_free_blocks()]}
 
 
 if __name__ == "__main__":
