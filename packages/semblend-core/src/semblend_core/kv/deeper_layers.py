@@ -97,7 +97,8 @@ class AgreementOfKinds:
 
     def describe(self) -> str:
         wrong = [other for other in self.others if not other.agrees] if self.first.agrees else []
-        return wrong[0].describe() if wrong else "; ".join(part.describe() for part in (self.first, *self.others))
+        told = [self.first.describe(), *(other.describe() for other in self.others)]
+        return wrong[0].describe() if wrong else "; ".join(told)
 
 
 def _in_common(one: Tensor, other: Tensor, rotation: Rotation) -> Bands:
