@@ -78,8 +78,11 @@ def test_no_block_is_lost(two_rotations: dict[str, Any]) -> None:
     assert before == after
 
 
-def test_probes_see_layers_of_both_kinds(two_rotations: dict[str, Any]) -> None:
-    assert two_rotations["counted"]["probes"].get("chose", 0) > 0
+def test_what_would_need_a_correction_is_left_to_the_fast_tier(two_rotations: dict[str, Any]) -> None:
+    before, one, four = two_rotations["balanced"]["counted"]
+    assert one["confirmed"] > before["confirmed"]
+    assert four["confirmed"] == one["confirmed"]
+    assert four["declines"]["quality_tier"] == one["declines"].get("quality_tier", 0) + 1
 
 
 @pytest.mark.parametrize(("kind", "layer"), [("sliding_attention", "layer 0"), ("full_attention", "layer 2")])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from engine_process import asked, counted, fault, keep_documents, new_engine, run, told
 from seen_kv import apart, kv_of
 from several import batch, churn
-from texts import donor, recipient, recipients
+from texts import donor, four_logs, recipient, recipients
 
 from semblend_core.kv import Rotation, RotationProof
 
 
 def main(model: str) -> dict[str, Any]:
-    engine = new_engine(model=model, settings={"store_host_bytes": "512MiB"}, disable_hybrid_kv_cache_manager=True)
+    settings = {"store_host_bytes": "512MiB", "quality_tier": "fast"}
+    engine = new_engine(model=model, settings=settings, disable_hybrid_kv_cache_manager=True)
     (group,) = engine.scheduler.kv_cache_config.kv_cache_groups
     found: dict[str, Any] = {"window": group.kv_cache_spec.sliding_window}
     keep_documents(engine)
@@ -24,10 +26,21 @@ def main(model: str) -> dict[str, Any]:
     found["load"] = fault(engine, "scatter", 0)
     found["batch"] = batch(engine)
     found["churn"] = churn(engine)
-    found["counted"] = counted(engine)
+    found["balanced"] = balanced(engine)
     engine.check_integrity()
     found["wrong"] = {kind: wrong_in(engine, kind) for kind in ("sliding_attention", "full_attention")}
     return found
+
+
+def balanced(engine: Any) -> dict[str, Any]:
+    """What the tier that corrects makes of one document and of four."""
+    admission = engine.side.admission
+    admission._settings = replace(admission._settings, quality_tier="balanced")
+    counts = [counted(engine)]
+    for prompt in (recipient("Barrel").replace("few", "some"), four_logs("Some logs of ships.")):
+        engine.ask(prompt, tokens=1)
+        counts.append(counted(engine))
+    return {"counted": counts}
 
 
 def moved(engine: Any) -> dict[str, Any]:
