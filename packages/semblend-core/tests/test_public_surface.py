@@ -223,10 +223,12 @@ MODULE_NAMES = {
     "semblend_core.serving.worker": [
         "KvMemory",
         "LayerCorrection",
+        "LayeredMemory",
         "Look",
         "Move",
         "PagedMemory",
         "WorkerSide",
+        "memory_by_rotation",
     ],
     "semblend_core.kv": [
         "DeviceSlots",

@@ -191,6 +191,15 @@ def test_deepseek_v2_turns_the_part_after_the_latent() -> None:
     assert error(rotation.rotate(at(positions), 333), at(positions + 333)) <= 1e-5
 
 
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "kimi_k2", "glm4_moe_lite"])
+def test_others_with_latents_turn_as_deepseek_v2(model_type: str) -> None:
+    fields = {"kv_lora_rank": 128, "qk_rope_head_dim": 32, "rope_theta": 1e6}
+    first = Rotation.from_config({"model_type": "deepseek_v2", **fields})
+    other = Rotation.from_config({"model_type": model_type, **fields})
+    keys = torch.randn(3, 1, 160)
+    assert torch.equal(first.rotate(keys, 5), other.rotate(keys, 5))
+
+
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 

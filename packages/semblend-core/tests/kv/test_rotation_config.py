@@ -138,7 +138,8 @@ def test_a_default_theta_is_the_architectures() -> None:
         (GPT2Config(), "model_type='gpt2' has no rotary embedding"),
         ({"model_type": "bloom", "hidden_size": 64, "n_head": 4}, "model_type='bloom' has no rotary embedding"),
         (SmolLM3Config(), "model_type='smollm3'"),
-        (Gemma3TextConfig(), "model_type='gemma3_text'"),
+        (Gemma3TextConfig(), "differ between layers"),
+        ({**LLAMA, "rope_theta": 1e6, "rope_local_base_freq": 1e4}, "rope_local_base_freq=10000.0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -15,7 +15,7 @@ from semblend_core.kv.rope_config import FAMILIES
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
 
 SMALL = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
-OWN_TEST = {"gptj", "codegen", "deepseek_v2", "deepseek_v3", "kimi_k2"}
+OWN_TEST = {"gptj", "codegen", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "gemma3_text"}
 """No RotaryEmbedding class, a latent cache, or not part of transformers: tested by themselves."""
 
 

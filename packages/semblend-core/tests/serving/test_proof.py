@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from semblend_core import SelfTestResult, SelfTestState
-from semblend_core.kv import DonorKv, Rotation, RotationProof
-from semblend_core.serving.worker import proof
+from semblend_core.kv import DonorKv, PagedKv, Rotation, RotationProof
+from semblend_core.serving.worker import PagedMemory, proof
 
 CONFIG = {
     "model_type": "llama",
@@ -41,6 +41,24 @@ def test_a_rotary_layer_passes_by_one_prompt() -> None:
     result = proof.judge(RotationProof(ROTATION), layer_zero(ROTATION, TOKENS), TOKENS)
     assert result is not None
     assert result.passed
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+def test_kv_without_values_is_judged_by_its_keys(theta: float) -> None:
+    donor = layer_zero(Rotation.from_config({**CONFIG, "rope_theta": theta}), TOKENS)
+    assert judged(DonorKv(donor.keys, None)).passed == (theta == 10000.0)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_way_into_a_pool_of_latents(broken: bool) -> None:
+    config = {"model_type": "deepseek_v2", "kv_lora_rank": 32, "qk_rope_head_dim": 16}
+    rotation = Rotation.from_config(config)
+    memory = PagedMemory(PagedKv.from_latent([torch.randn(4, 8, 48) for _ in range(3)]), rotation)
+    before = memory.gather([1], 8).keys
+    other = Rotation.from_config(config, interleaved=False)
+    refused = proof.of_the_way_in(memory, [other if broken else rotation] * 3, 1)
+    assert refused == ("K that was moved by one position is not K turned by one position" if broken else "")
+    assert torch.equal(memory.gather([1], 8).keys, before)
 
 
 def test_other_frequencies_are_found_out() -> None:

@@ -77,11 +77,11 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         elif role == KVConnectorRole.SCHEDULER:
             # A donor that is gone when it is needed must cost a prefill and not the request.
             vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
-            self.scheduler_side = side = self._new_scheduler_side(kv_memory.layers_in(kv_cache_config))
+            self.scheduler_side = side = self._new_scheduler_side(kv_memory.probe_layers(vllm_config, kv_cache_config))
             commands = TenantCommands(side.purge_tenant, side.show_tenant)
             self._control = open_control(self.settings, "scheduler", commands)
 
-    def _new_scheduler_side(self, layers: int) -> SchedulerSide:
+    def _new_scheduler_side(self, probe_layers: int | None) -> SchedulerSide:
         scheduler = self._config.scheduler_config
         provider, audit = provider_of(self.settings, self._own_settings)
         logger.info("%s", what_is_on(self.settings, f"vLLM {installed_version()}"))
@@ -101,7 +101,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             audit=audit,
             guard=guard,
             correcting=kv_memory.why_no_steps_between_layers(self._config) is None,
-            layers=layers,
+            probe_layers=probe_layers,
         )
 
     # --- The scheduler's half ------------------------------------------------------------------------------------
@@ -187,7 +187,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             return
         tell_of_new_weights(self.worker_side)
         self._layers = {name: number for number, name in enumerate(kv_memory.in_order(kv_caches))}
-        contain("showing queries to probes", show_queries, self._config, self._layers, self.worker_side.look)
+        if not kv_memory.holds_latents(self._config):
+            contain("showing queries to probes", show_queries, self._config, self._layers, self.worker_side.look)
         neighbour.announce(self._config, self.worker_side)
         commands = TenantCommands(self.worker_side.purge, self.worker_side.held_by)
         self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)
@@ -195,13 +196,15 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
         parallel = self._config.parallel_config
         rank, ranks, replica = kv_memory.tensor_parallel_rank(), parallel.tensor_parallel_size, replica_of(parallel)
-        rotation = Rotation.from_config(self._config.model_config.hf_text_config)
-        memory = kv_memory.kv_memory(self._config, kv_caches, rotation)
+        rotations = Rotation.by_layer(self._config.model_config.hf_text_config, len(kv_caches))
+        memory = kv_memory.kv_memory(self._config, kv_caches, rotations)
         folder, weights = self.settings.corrections_dir, partial(identity_of_weights_in, self._config)
         memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device, HeadShare(rank, ranks))
         options = StoreOptions.from_settings(self.settings, rank=rank, ranks=ranks, replica=replica)
-        worker = WorkerSide(options, memory, rotation, rank, ranks=ranks)
+        worker = WorkerSide(options, memory, rotations, rank, ranks=ranks)
         reason = kv_memory.why_no_correction(self._config, kv_caches)
+        if len(set(rotations)) > 1:  # Measured with Gemma 3 270M: far worse than none.
+            reason = "corrections of layers that turn keys differently make answers worse"
         if reason is not None:
             worker.no_correction(reason)
         return worker

@@ -82,6 +82,10 @@ class LearnedShift:
         length = found.flatten(1).square().sum(1).sqrt().clamp(min=torch.finfo(found.dtype).tiny)
         return found * (LARGEST_CHANGE * seen.usual / length).clamp(max=1)[:, None, None]
 
+    def of_layers(self, layers: list[int]) -> LearnedShift:
+        """For KV that has these of the layers alone."""
+        return LearnedShift(replace(self.shape, layers=len(layers)), self.maps[layers], self.shift)
+
     def on(self, device: torch.device) -> LearnedShift:
         return LearnedShift(self.shape, self.maps.to(device), self.shift)
 

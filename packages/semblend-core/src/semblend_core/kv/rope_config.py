@@ -29,8 +29,11 @@ class RopeConfig:
     """Float32 [size / 2] on the CPU, in radians per token."""
 
 
-def read_rope_config(config: object, interleaved: bool | None) -> RopeConfig:
+def read_rope_config(config: object, interleaved: bool | None, layer_kind: str | None = None) -> RopeConfig:
+    """``layer_kind``: one of the config's ``layer_types``, where they rotate differently."""
     fields = _as_mapping(config)
+    if layer_kind is not None:
+        fields = _of_kind(fields, layer_kind)
     family = _family(fields, interleaved)
     parameters = _rope_parameters(fields)
     if family.scaled and not parameters:
@@ -51,6 +54,30 @@ def read_rope_config(config: object, interleaved: bool | None) -> RopeConfig:
         size, float(theta or family.default_theta), parameters, fields.get("max_position_embeddings")
     )
     return RopeConfig(key_dim, start, size, _is_interleaved(fields, family, interleaved), frequencies)
+
+
+def layer_kinds(config: object) -> tuple[str, ...]:
+    """By layer, where layers rotate differently: Gemma 3's windows turn faster. Empty where all rotate alike."""
+    fields = _as_mapping(config)
+    kinds, parameters = fields.get("layer_types") or (), fields.get("rope_parameters") or {}
+    if not kinds or not isinstance(parameters, Mapping) or not set(kinds) <= parameters.keys():
+        return ()
+    first = parameters[kinds[0]]
+    return tuple(kinds) if any(parameters[kind] != first for kind in kinds) else ()
+
+
+def _of_kind(fields: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The config of a model all of whose layers are of this kind."""
+    parameters = fields["rope_parameters"][kind]
+    if not isinstance(parameters, Mapping) or not parameters.get("rope_theta"):
+        raise UnsupportedRotationError(f"rope_parameters[{kind!r}]={parameters!r} says not how these layers rotate")
+    return {
+        **fields,
+        "rope_parameters": parameters,
+        "rope_scaling": None,
+        "layer_types": None,
+        "rope_local_base_freq": None,
+    }
 
 
 def _as_mapping(config: object) -> Mapping[str, Any]:
@@ -116,6 +143,11 @@ def _refuse_what_does_not_turn_evenly(fields: Mapping[str, Any], parameters: Map
     layers_with = fields.get("no_rope_layers")
     if layers_with and not all(layers_with):
         raise UnsupportedRotationError(f"no_rope_layers={layers_with!r}: layers without rotation are not supported")
+    if fields.get("rope_local_base_freq") and fields["rope_local_base_freq"] != fields.get("rope_theta"):
+        raise UnsupportedRotationError(
+            f"rope_local_base_freq={fields['rope_local_base_freq']!r}: frequencies differ between layers, and which is "
+            "whose is not said; give rope_parameters by layer_types"
+        )
     if fields.get("use_rope") is False:
         raise UnsupportedRotationError("use_rope=False: the model has no rotary embedding")
 
@@ -187,6 +219,7 @@ FAMILIES: dict[str, RopeFamily] = {
             "qwen3_moe",
             "gemma",
             "gemma2",
+            "gemma3_text",
             "phi3",
             "starcoder2",
             "olmo",
@@ -225,4 +258,5 @@ FAMILIES: dict[str, RopeFamily] = {
     "deepseek_v2": RopeFamily(interleaved=True, latent=True),
     "deepseek_v3": RopeFamily(interleaved=True, latent=True),
     "kimi_k2": RopeFamily(interleaved=True, latent=True),
+    "glm4_moe_lite": RopeFamily(interleaved=True, latent=True),
 }

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.kv.layout import narrow
-from semblend_core.kv.rope_config import read_rope_config
+from semblend_core.kv.rope_config import RopeConfig, layer_kinds, read_rope_config
 from semblend_core.kv.rope_scaling import UnsupportedRotationError
 
 Shifts: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
@@ -28,7 +28,7 @@ __all__ = ["Rotation", "Shifts", "UnsupportedRotationError", "turn_pairs"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation:
-    """Which part of a key turns with its position, and how fast. One for all layers of a model."""
+    """Which part of a key turns with its position, and how fast."""
 
     key_dim: int
     """Size of a stored key's last dimension, in components."""
@@ -58,7 +58,21 @@ class Rotation:
         ``interleaved`` overrules what is known of the architecture, and is needed for one that is not known. Raises
         :class:`UnsupportedRotationError`, naming the field, where keys do not move by a rotation or it is not known.
         """
-        rope = read_rope_config(config, interleaved)
+        return cls._of(read_rope_config(config, interleaved))
+
+    @classmethod
+    def by_layer(cls, config: object, layers: int) -> tuple[Rotation, ...]:
+        """Of each of a model's ``layers``: layers that rotate alike have one and the same. Raises as the other."""
+        kinds = layer_kinds(config)
+        if not kinds:
+            return (cls.from_config(config),) * layers
+        if len(kinds) != layers:
+            raise UnsupportedRotationError(f"layer_types names {len(kinds)} layers, and {layers} have KV of their own")
+        made = {kind: cls._of(read_rope_config(config, None, kind)) for kind in dict.fromkeys(kinds)}
+        return tuple(made[kind] for kind in kinds)
+
+    @classmethod
+    def _of(cls, rope: RopeConfig) -> Rotation:
         frequencies = rope.frequencies.numpy().astype(np.float64)
         return cls(rope.key_dim, rope.start, rope.size, rope.interleaved, frequencies)
 
@@ -90,10 +104,17 @@ class Rotation:
         return moved
 
 
-def why_keys_do_not_move(config: object) -> str | None:
-    """Why the keys of the model with this ``config`` cannot be moved; None where they can."""
+def why_keys_do_not_move(config: object, *, by_layer: bool = False) -> str | None:
+    """Why the keys of the model with this ``config`` cannot be moved; None where they can.
+
+    ``by_layer``: who asks can turn each layer's keys by a rotation of its own.
+    """
     try:
-        Rotation.from_config(config)
+        kinds = layer_kinds(config) if by_layer else ()
+        if kinds:
+            Rotation.by_layer(config, len(kinds))
+        else:
+            Rotation.from_config(config)
     except UnsupportedRotationError as error:
         return str(error)
     return None

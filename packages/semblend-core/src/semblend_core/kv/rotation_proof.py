@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy.typing as npt
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, SelfTestState
+from semblend_core.kv.deeper_layers import AgreementOfKinds, Likeness
 from semblend_core.kv.equal_tokens import Agreement, EqualTokens
 from semblend_core.kv.rotation import Rotation
 
@@ -31,8 +35,14 @@ class RotationProof:
     dispelled only by prompts that reach as far. For one thread: the engine's.
     """
 
-    def __init__(self, rotation: Rotation) -> None:
+    def __init__(self, rotation: Rotation, *of_deeper_layers: Rotation) -> None:
+        """``rotation``: of layer 0; then those of the others, where they are not the same."""
         self._rotation = rotation
+        first_of = {id(rotation): 0}
+        for layer, other in enumerate(of_deeper_layers, 1):
+            first_of.setdefault(id(other), layer)
+        self.deeper = {layer: of_deeper_layers[layer - 1] for layer in first_of.values() if layer}
+        """The first layer of every other kind, which must be read too."""
         self.result = SelfTestResult(SelfTestState.PENDING, final=False)
         self._disagreed = self._plain_in_a_row = 0
         self._far_in_a_row = self._near_in_a_row = 0
@@ -59,14 +69,21 @@ class RotationProof:
         return min(longer, AS_FAR * self._doubted_reach) if self._disagreed else longer
 
     def judge(
-        self, pairs: EqualTokens, keys: tuple[Tensor, Tensor], values: tuple[Tensor, Tensor] | None
+        self,
+        pairs: EqualTokens,
+        keys: tuple[Tensor, Tensor],
+        values: tuple[Tensor, Tensor] | None,
+        deeper: Mapping[int, tuple[Tensor, Tensor]] = MappingProxyType({}),
     ) -> SelfTestResult | None:
         """What is known now, where this prompt has changed it.
 
         ``keys``, ``values``: [pairs, kv_heads, dim] of layer 0 on the CPU, in the pool's type, at the first places of
-        ``pairs`` and at the later ones. ``values`` is None where the engine keeps none.
+        ``pairs`` and at the later ones. ``values`` is None where the engine keeps none. ``deeper``: keys of the layers
+        in ``self.deeper``, in the same way.
         """
-        seen = Agreement.between(pairs, keys, values, self._rotation)
+        likenesses = tuple(Likeness.of(layer, pairs, deeper[layer], turn) for layer, turn in self.deeper.items())
+        first = Agreement.between(pairs, keys, values, self._rotation)
+        seen = AgreementOfKinds(first, likenesses) if likenesses else first
         if seen.agrees and not seen.shows_turning:
             return None  # So would K that never turns.
         new = self._after_agreement(seen) if seen.agrees else self._after_disagreement(seen)
@@ -79,7 +96,7 @@ class RotationProof:
         self._passed_over += 1
         return self._passed_over % PROMPTS_BETWEEN_RETRIES != 0
 
-    def _after_agreement(self, seen: Agreement) -> SelfTestResult | None:
+    def _after_agreement(self, seen: Agreement | AgreementOfKinds) -> SelfTestResult | None:
         self._plain_in_a_row = 0
         if seen.reach < AS_FAR * self._doubted_reach:
             self._near_in_a_row += 1
@@ -95,7 +112,7 @@ class RotationProof:
         self._proved_reach = max(self._proved_reach, seen.reach)
         return SelfTestResult(SelfTestState.PASSED, seen.describe(), final=False)
 
-    def _after_disagreement(self, seen: Agreement) -> SelfTestResult | None:
+    def _after_disagreement(self, seen: Agreement | AgreementOfKinds) -> SelfTestResult | None:
         self._far_in_a_row = self._near_in_a_row = 0
         self._disagreed += 1
         self._plain_in_a_row = self._plain_in_a_row + 1 if seen.plainly_disagrees else 0

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from semblend_core.kv import PagedKv, Rotation
-from semblend_core.serving.worker import KvMemory, PagedMemory
+from semblend_core.serving.worker import KvMemory, PagedMemory, memory_by_rotation
 from semblend_vllm.compat.cpu_memory import PackedCpuMemory
 from semblend_vllm.compat.versions import UnsupportedVllmError
 
 
-def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Rotation) -> KvMemory:
-    """The registered KV tensors, in the order of the layers."""
+def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotations: Sequence[Rotation]) -> KvMemory:
+    """The registered KV tensors, in the order of the layers. ``rotations``: of each."""
     layers = [kv_caches[name] for name in in_order(kv_caches)]
+    return memory_by_rotation(layers, rotations, lambda own, rotation: _memory_of(vllm_config, own, rotation))
+
+
+def _memory_of(vllm_config: Any, layers: list[torch.Tensor], rotation: Rotation) -> KvMemory:
     if layers[0].dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise UnsupportedVllmError(f"a KV cache of {layers[0].dtype} is not supported yet")
     first, head_size = layers[0], vllm_config.model_config.get_head_size()
+    if holds_latents(vllm_config):
+        return PagedMemory(PagedKv.from_latent([_without_heads(layer) for layer in layers]), rotation)
     if first.device.type == "cpu":
         return PackedCpuMemory(layers, _cpu_writer(vllm_config, first), rotation)
     if first.dim() == 4 and first.shape[3] == 2 * head_size:
@@ -28,12 +34,27 @@ def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotation: Ro
     raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
 
 
+def holds_latents(vllm_config: Any) -> bool:
+    """Whether attention is latent (MLA): the pool holds what keys and values are made of, as plain memory anywhere."""
+    return bool(vllm_config.model_config.use_mla)
+
+
+def _without_heads(layer: torch.Tensor) -> torch.Tensor:
+    """[blocks, block_size, latent and rotated part]; some versions put an axis for the only head before the tokens."""
+    return layer.squeeze(1) if layer.dim() == 4 and layer.shape[1] == 1 else layer
+
+
 def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
     """Why nothing can be done between a layer's KV update and its attention; None where it can."""
     context = vllm_config.compilation_config.static_forward_context
+    latents = holds_latents(vllm_config)
     for name in names:
-        backend: Any = getattr(context.get(name), "attn_backend", None)
-        if getattr(backend, "forward_includes_kv_cache_update", False):
+        layer = context.get(name)
+        backend: Any = getattr(layer, "attn_backend", None)
+        if latents:  # They are always stored first. Where vLLM calls the two directly, nobody is called between them.
+            if getattr(layer, "use_direct_call", False):
+                return "vLLM stores latents and attends to them without a call between"
+        elif getattr(backend, "forward_includes_kv_cache_update", False):
             return f"{backend.__name__} updates KV and attends to it in one operation"
     return None
 
@@ -67,8 +88,10 @@ def _cpu_writer(vllm_config: Any, cache: torch.Tensor) -> Any:
     return write
 
 
-def layers_in(kv_cache_config: Any) -> int:
-    """That have KV of their own."""
+def probe_layers(vllm_config: Any, kv_cache_config: Any) -> int | None:
+    """How many have KV of their own; None where queries do not meet it as it is, but what attention makes of it."""
+    if holds_latents(vllm_config):
+        return None
     return sum(len(group.layer_names) for group in kv_cache_config.kv_cache_groups)
 
 

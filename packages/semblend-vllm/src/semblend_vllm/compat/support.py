@@ -53,6 +53,9 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
             has_official_contract() or _runs_our_scheduler(vllm_config)
         ),
         "pooling models generate nothing": getattr(model, "runner_type", "generate") == "pooling",
+        "sparse attention keeps an index of its tokens, which would have to move too": bool(
+            getattr(model.hf_text_config, "index_topk", None)
+        ),
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
     specs = [group.kv_cache_spec for group in groups]
@@ -60,7 +63,7 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         found
         or _why_no_speculation(vllm_config)
         or _why_kv_does_not_move(specs)
-        or why_keys_do_not_move(model.hf_text_config)
+        or why_keys_do_not_move(model.hf_text_config, by_layer=True)
     )
 
 
@@ -69,8 +72,6 @@ def _why_kv_does_not_move(specs: list[Any]) -> str | None:
     kinds = {type(spec).__name__ for spec in specs}
     if any("Mamba" in kind for kind in kinds):
         return "recurrent layers keep a state of all that stands before them, which cannot be moved"
-    if any("MLA" in kind for kind in kinds):
-        return "latent attention (MLA) is not supported yet"
     if any("Chunked" in kind for kind in kinds) or any(getattr(spec, "attention_chunk_size", None) for spec in specs):
         return "chunked attention is not supported: what a token sees depends on where its chunk begins"
     if kinds == {"SlidingWindowSpec"}:
@@ -80,7 +81,7 @@ def _why_kv_does_not_move(specs: list[Any]) -> str | None:
         return "vLLM drops the KV behind sliding windows: add --disable-hybrid-kv-cache-manager, and it is kept"
     if len(specs) > 1:
         return f"models with several kinds of KV ({', '.join(sorted(kinds))}) are not supported yet"
-    if any(not kind.startswith("FullAttention") for kind in kinds):
+    if not kinds <= {"FullAttentionSpec", "MLAAttentionSpec"}:
         return f"this model's only kind of KV ({', '.join(kinds)}) is not full attention"
     return None
 

@@ -44,11 +44,11 @@ class Admission:
         ranks: int,
         correcting: bool,
         costs: CostGate,
-        layers: int,
+        probe_layers: int | None,
         spending: Callable[[Plan], float | None] = lambda plan: 1.0,
     ) -> None:
         """``spending``: what may be computed of a plan, by its tier's budget; None: it is declined."""
-        self._lineages, self._layers, self._spending = lineages, layers, spending
+        self._lineages, self._probe_layers, self._spending = lineages, probe_layers, spending
         self.probes = ProbeTrust(settings)
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
@@ -133,7 +133,7 @@ class Admission:
             limit=self._settings.recompute_limit,
             correcting=self._correcting,
             join_within=join_within,
-            probe_layers=self._layers if self._may_probe(life, plan) else None,
+            probe_layers=self._probe_layers if self._may_probe(life, plan) else None,
             block=PROBED_RUN,
             spending=self._spending(plan),
         )

@@ -70,11 +70,14 @@ class SchedulerSide:
         neighbour: Neighbour,
         ranks: int = 1,
         correcting: bool = True,
-        layers: int = 0,
+        probe_layers: int | None = None,
         audit: AuditSink | None = None,
         guard: QualityGuard[Served] | None = None,
     ) -> None:
-        """``correcting``: whether KV can be corrected inside the forward, and queries seen. ``layers``: the model's."""
+        """``correcting``: whether KV can be corrected inside the forward, and queries seen.
+
+        ``probe_layers``: the model's, where queries meet their keys as they are; None where nothing is probed.
+        """
         self.guard = guard or QualityGuard(settings, audit)
         self.longest_compared = 0
         """Tokens of a prompt and its answer, where the scheduler compares answers in the background; 0: it does not."""
@@ -100,7 +103,7 @@ class SchedulerSide:
             ranks,
             correcting,
             costs,
-            layers,
+            probe_layers,
             self.guard.ask,
         )
         holders = (self.keeper, self.lineages, self.hot, self.guard)

@@ -82,7 +82,8 @@ STATE = MambaSpec(block_size=16, shapes=((4, 4),), dtypes=(torch.float32,))
     [
         ([FULL, WINDOW], "add --disable-hybrid-kv-cache-manager"),
         ([WINDOW], "all layers attend to a window"),
-        ([LATENT], "latent attention"),
+        ([LATENT, STATE], "cannot be moved"),
+        ([LATENT, LATENT], "several kinds of KV"),
         ([FULL, STATE], "cannot be moved"),
         ([FULL, FULL], "several kinds of KV"),
     ],
@@ -93,6 +94,14 @@ def test_kinds_of_kv(new_overlapping: Callable[..., Any], specs: list[Any], said
     why = why_unsupported(config, SimpleNamespace(kv_cache_groups=groups))
     assert why is not None
     assert said in why
+
+
+def test_latents_are_moved_without_an_index_of_theirs(new_overlapping: Callable[..., Any]) -> None:
+    config = new_overlapping().scheduler.vllm_config
+    groups = SimpleNamespace(kv_cache_groups=[KVCacheGroupSpec(["layer.0"], LATENT)])
+    assert why_unsupported(config, groups) is None
+    config.model_config.hf_text_config.index_topk = 2048
+    assert "sparse attention" in str(why_unsupported(config, groups))
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -4,8 +4,18 @@ An adapter gives a :class:`KvMemory`, its engine's KV behind three operations, a
 inside and after a forward.
 """
 
+from semblend_core.serving.worker.layered import LayeredMemory, memory_by_rotation
 from semblend_core.serving.worker.looking import Look
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move, PagedMemory
 from semblend_core.serving.worker.side import WorkerSide
 
-__all__ = ["KvMemory", "LayerCorrection", "Look", "Move", "PagedMemory", "WorkerSide"]
+__all__ = [
+    "KvMemory",
+    "LayerCorrection",
+    "LayeredMemory",
+    "Look",
+    "Move",
+    "PagedMemory",
+    "WorkerSide",
+    "memory_by_rotation",
+]

@@ -7,6 +7,7 @@ must agree with itself wherever it holds a token twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,24 +20,25 @@ from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving.worker.memory import KvMemory
 
 
-def of_the_way_in(memory: KvMemory, rotation: Rotation, unused_block: int) -> str:
+def of_the_way_in(memory: KvMemory, rotations: Sequence[Rotation], unused_block: int) -> str:
     """Why KV cannot be written into the engine's pool as it is read; empty where it can.
 
-    ``unused_block``: one that the engine keeps for itself, and whose content it never reads.
+    ``rotations``: by layer. ``unused_block``: one that the engine keeps for itself, and whose content it never reads.
     """
     tokens = memory.block_size
     before = memory.gather([unused_block], tokens)
-    assert before.values is not None
     try:
-        keys, values = (torch.randn(each.shape).to(each) for each in (before.keys, before.values))
+        keys = torch.randn(before.keys.shape).to(before.keys)
+        values = None if before.values is None else torch.randn(before.values.shape).to(before.values)
         noise = DonorKv(keys, values)
         memory.scatter([unused_block], [(noise, Span(0, "noise", 0, tokens))])
-        if not _same(memory.gather([unused_block], tokens), keys, values):
+        if not _same(memory.gather([unused_block], tokens), noise):
             return "KV that was written to the engine's pool is not what is read back"
         if tokens > 1:
             memory.scatter([unused_block], [(noise, Span(1, "noise", 0, tokens - 1))])
-            turned = torch.stack([rotation.rotate(layer[:-1], 1) for layer in keys])
-            if not _same(memory.gather([unused_block], tokens), turned, values[:, :-1], skipped=1):
+            turned = torch.stack([turn.rotate(layer[:-1], 1) for turn, layer in zip(rotations, keys, strict=True)])
+            moved = DonorKv(turned, None if values is None else values[:, :-1])
+            if not _same(memory.gather([unused_block], tokens), moved, skipped=1):
                 return "K that was moved by one position is not K turned by one position"
             _compile_correction(memory, unused_block)
     finally:
@@ -52,17 +54,24 @@ def _compile_correction(memory: KvMemory, unused_block: int) -> None:
         correction.apply(layer)
 
 
-def _same(donor: DonorKv, keys: torch.Tensor, values: torch.Tensor, skipped: int = 0) -> bool:
-    assert donor.values is not None
-    return torch.equal(donor.keys[:, skipped:], keys) and torch.equal(donor.values[:, skipped:], values)
+def _same(donor: DonorKv, wanted: DonorKv, skipped: int = 0) -> bool:
+    if donor.values is None or wanted.values is None:
+        return donor.values is wanted.values and torch.equal(donor.keys[:, skipped:], wanted.keys)
+    return torch.equal(donor.keys[:, skipped:], wanted.keys) and torch.equal(donor.values[:, skipped:], wanted.values)
 
 
 def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> SelfTestResult | None:
     """What the self-test knows now, where the KV of this prompt has changed it. Waits for the device if it reads it."""
     pairs = proof.pairs_wanted(token_ids)
-    if pairs is None or donor.values is None:
+    if pairs is None:
         return None
     places = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(donor.keys.device)
-    keys, values = (part[0][places].cpu() for part in (donor.keys, donor.values))
     count = pairs.first.size
-    return proof.judge(pairs, (keys[:count], keys[count:]), (values[:count], values[count:]))
+
+    def at_both(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        there = part[places].cpu()
+        return there[:count], there[count:]
+
+    values = None if donor.values is None else at_both(donor.values[0])
+    deeper = {layer: at_both(donor.keys[layer]) for layer in proof.deeper}
+    return proof.judge(pairs, at_both(donor.keys[0]), values, deeper)

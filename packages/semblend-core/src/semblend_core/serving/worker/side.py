@@ -50,13 +50,16 @@ class WorkerSide:
         self,
         options: StoreOptions,
         memory: KvMemory,
-        rotation: Rotation,
+        rotation: Rotation | Sequence[Rotation],
         rank: int,
         unused_block: int = 0,
         *,
         ranks: int = 1,
     ) -> None:
-        """``rank`` of ``ranks``, each with some of the heads. ``unused_block``: one that the engine never reads."""
+        """``rank`` of ``ranks``, each with some of the heads. ``unused_block``: one that the engine never reads.
+
+        ``rotation``: of all layers, or of each.
+        """
         self._memory, self._rank, self._ranks = memory, rank, ranks
         self._lock = threading.Lock()
         self._news = WorkerNews()
@@ -68,8 +71,9 @@ class WorkerSide:
         self._looks: dict[str, Look] = {}
         """The same."""
         # Compiles what a first load would otherwise wait for, too.
-        refused = proof.of_the_way_in(memory, rotation, unused_block)
-        self._proof = None if refused else RotationProof(rotation)
+        rotations = (rotation,) * memory.layers if isinstance(rotation, Rotation) else tuple(rotation)
+        refused = proof.of_the_way_in(memory, rotations, unused_block)
+        self._proof = None if refused else RotationProof(*rotations)
         if refused:
             self._news.self_test[rank] = SelfTestResult.refused(refused)
         self._store = DonorStore(options, on_gone=self._donor_gone)

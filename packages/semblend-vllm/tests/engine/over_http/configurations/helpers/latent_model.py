@@ -1,0 +1,54 @@
+"""A model with latent attention (MLA) of DeepSeek-V2's shape, with random weights and SmolLM2's tokenizer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from semblend_core.testing import shallow_model_folder
+
+LAYERS = 4
+SHARPER = 2.0
+"""Random projections attend to everything alike, and would forgive what is moved wrongly."""
+QUIETER = 0.06
+"""What a token is itself counts for more than what stands before it, as in trained models."""
+DECIDED = 4.0
+"""Random answers are nearly all alike, and which comes first would be chance."""
+
+
+def write_latent_model(folder: Path) -> Path:
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    source = shallow_model_folder()
+    config = DeepseekV2Config(
+        vocab_size=49152,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=LAYERS,
+        first_k_dense_replace=LAYERS,  # No layer has experts.
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=None,
+        # The only sizes that vLLM's attention for CPUs knows.
+        kv_lora_rank=512,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=32,
+        v_head_dim=32,
+        max_position_embeddings=2048,
+        bos_token_id=1,
+        eos_token_id=2,
+        initializer_range=0.08,
+    )
+    torch.manual_seed(7)
+    model = DeepseekV2ForCausalLM(config).to(torch.float32)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(8.0)
+        model.lm_head.weight.mul_(DECIDED)
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(SHARPER)
+            layer.self_attn.o_proj.weight.mul_(QUIETER)
+    model.save_pretrained(folder)
+    for file in source.glob("*token*"):
+        shutil.copy(file, folder)
+    return folder
