@@ -29,8 +29,8 @@ class CostAware(EvictionPolicy[Key]):
     They are expected worth, adaptive semantic and recency weighed by price. The leader keeps the books of what is
     held, the others those of a cache of their own without any KV. What is saved is prefill time. A new leader first
     gives up what its own cache would not hold. So a workload that one of them does not understand costs no more than
-    the time to notice. Before anybody has shown anything, kinds decide where most text is of a kind that many share, and
-    recency where not.
+    the time to notice. Before anybody has shown anything, kinds decide where most text is of kinds that many share,
+    and recency where not.
     """
 
     name: ClassVar[str] = "cost_aware"

@@ -45,7 +45,7 @@ def _without_heads(layer: torch.Tensor) -> torch.Tensor:
 
 
 def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
-    """Why nothing can be done between a layer's KV update and its attention; None where it can."""
+    """Why nothing can or should be done between a layer's KV update and its attention; None where it can."""
     context = vllm_config.compilation_config.static_forward_context
     latents = holds_latents(vllm_config)
     for name in names:
@@ -54,6 +54,8 @@ def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
         if latents:  # They are always stored first. Where vLLM calls the two directly, nobody is called between them.
             if getattr(layer, "use_direct_call", False):
                 return "vLLM stores latents and attends to them without a call between"
+        elif getattr(layer, "sliding_window", None) is not None:  # Gemma 3 270M: far worse than no correction.
+            return "in layers that attend to a window corrections make answers worse"
         elif getattr(backend, "forward_includes_kv_cache_update", False):
             return f"{backend.__name__} updates KV and attends to it in one operation"
     return None
