@@ -23,7 +23,8 @@ from semblend_core.serving.claims import (
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
-from semblend_core.serving.donors import DonorBook, tokens_to_keep
+from semblend_core.serving.donors import Donor, DonorBook, tokens_to_keep
+from semblend_core.serving.earlier import LeftAtRanks
 from semblend_core.serving.fetch_orders import FetchOrders
 from semblend_core.serving.hot import HotOpenings, Opening
 from semblend_core.serving.keeping import DonorKeeper
@@ -62,6 +63,7 @@ __all__ = [
     "Comparison",
     "CorrectionOrder",
     "CostGate",
+    "Donor",
     "DonorBook",
     "DonorKeeper",
     "DonorName",
@@ -70,6 +72,7 @@ __all__ = [
     "Finding",
     "HotOpenings",
     "Landed",
+    "LeftAtRanks",
     "Lineage",
     "LineageBook",
     "LoadOrder",
