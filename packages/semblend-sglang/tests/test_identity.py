@@ -40,6 +40,7 @@ def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **cha
         server_args=SimpleNamespace(**arguments),
         params=SimpleNamespace(token_to_kv_pool_allocator=pool, page_size=page_size),
         model_config=SimpleNamespace(hf_config=SimpleNamespace(_commit_hash=commit)),
+        tp_size=ranks,
     )
     return Namespaces(**shared_fields(context)).of(None, None).digest
 

@@ -7,6 +7,7 @@ scheduler, ``DonorKeeper`` decides what they keep, ``StepWork`` tells them, ``Wo
 stays in that engine's adapter.
 """
 
+from semblend_core.contract import digest_at_rank
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.quality import Scored
@@ -100,6 +101,7 @@ __all__ = [
     "claim_of",
     "contain",
     "contained",
+    "digest_at_rank",
     "may_share",
     "over_layers",
     "probing_of",

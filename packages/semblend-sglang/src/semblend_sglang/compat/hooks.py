@@ -16,7 +16,7 @@ from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.probing import choose_rows
-from semblend_sglang.compat.ranks import rank_hooks
+from semblend_sglang.compat.ranks import RANK_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.compat.weights import storage_of, weight_hooks
 from semblend_sglang.scheduler.fitting import within
@@ -283,12 +283,13 @@ _HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
     **TIMING_HOOKS,
     **BACKGROUND_HOOKS,
+    **RANK_HOOKS,
 }
 
 
 def all_hooks() -> dict[str, Callable[..., Any]]:
     """By the function that each is wrapped around. Needs SGLang."""
-    return {**_HOOKS, **weight_hooks(), **rank_hooks()}
+    return {**_HOOKS, **weight_hooks()}
 
 
 def why_not_hooked() -> str | None:

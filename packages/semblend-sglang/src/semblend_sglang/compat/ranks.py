@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -78,28 +77,18 @@ def give_orders_of(side: Side) -> None:
     _first_side = side
 
 
-RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
-
-
-def rank_hooks() -> dict[str, Callable[..., Any]]:
-    """For the SGLang that is installed: none for one whose ranks are not supported."""
-    if not _gives_requests_to_ranks():
-        return {}
-    return {
-        f"{RECEIVER}._pull_raw_reqs": pull_requests,
-        "sglang.srt.managers.scheduler.Scheduler.process_input_requests": process_requests,
-    }
+RANK_HOOKS = {
+    "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver._pull_raw_reqs": pull_requests,
+    "sglang.srt.managers.scheduler.Scheduler.process_input_requests": process_requests,
+}
 
 
 def why_no_ranks(ctx: Any) -> str | None:
     """Why the SGLang that is installed is not supported with so many ranks; None where it is."""
-    if ctx.tp_size == 1 or _gives_requests_to_ranks():
+    if ctx.tp_size == 1:
+        return None
+    from sglang.srt.mem_cache import registry
+
+    if hasattr(registry, "create_unified_radix_cache"):
         return None
     return "tensor parallelism is supported from SGLang 0.5.22 on"
-
-
-def _gives_requests_to_ranks() -> bool:
-    try:
-        return hasattr(pkgutil.resolve_name(RECEIVER), "_pull_raw_reqs")
-    except (ImportError, AttributeError):
-        return False

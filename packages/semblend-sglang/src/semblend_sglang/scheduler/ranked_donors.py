@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from semblend_core import Namespace, TenantReport, TokenIds, as_token_ids, donor_id_of
-from semblend_core.contract import digest_at_rank
-from semblend_core.serving import Donor, LeftAtRanks, contain
+from semblend_core.serving import Donor, LeftAtRanks, contain, digest_at_rank
 from semblend_core.serving.tree import TreeDonor, TreeDonors, TreeMatch, TreePath
 from semblend_sglang.scheduler.ranks import Ranks
 from semblend_sglang.scheduler.requests import SglangLife, TreeKey
