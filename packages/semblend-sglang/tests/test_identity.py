@@ -22,7 +22,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **changed: Any) -> str:
+def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, ranks: int = 1, **changed: Any) -> str:
     """Of the unsalted tenant's namespace, as a process that starts now makes it."""
     arguments = {
         "model_path": str(folder / "model"),
@@ -47,6 +47,10 @@ def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **cha
 
 def test_the_same_start_has_the_same_donors(folders: Path) -> None:
     assert digest(folders) == digest(folders)
+
+
+def test_another_number_of_ranks_has_others(folders: Path) -> None:
+    assert digest(folders, ranks=2) != digest(folders)
 
 
 @pytest.mark.parametrize("replaced", ["model", "adapter"])

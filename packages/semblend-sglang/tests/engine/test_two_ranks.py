@@ -65,7 +65,7 @@ def test_without_reuse_they_answer_as_one(found: dict[str, Any], case: str) -> N
     assert divergence(one, two) < 1e-6
 
 
-@pytest.mark.parametrize(("case", "most"), zip(CASES, (1e-6, 1e-3), strict=True))
+@pytest.mark.parametrize(("case", "most"), [(CASES[0], 1e-6), (CASES[1], 1e-3)])
 def test_with_reuse_they_answer_as_one_does_with_it(found: dict[str, Any], case: str, most: float) -> None:
     """Where rows correct the rest of a span, each rank weighs them by its own heads: nearly the same."""
     one, two = (answers(found, ranks, case) for ranks in ("one", "two"))
@@ -100,7 +100,7 @@ def test_a_conversation_goes_on_from_what_was_served(found: dict[str, Any]) -> N
 
 
 def test_more_than_the_pool_can_hold_leaves_the_same_books_at_both(found: dict[str, Any]) -> None:
-    assert found["two"]["crowd"]["answers"] == 24
+    assert found["two"]["crowd"]["answers"] == 10
     before, after = found["two"]["ranks"], found["two"]["crowd"]["ranks"]
     assert alike(before)
     assert alike(after)

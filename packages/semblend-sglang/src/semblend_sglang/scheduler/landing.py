@@ -50,7 +50,8 @@ class Landing:
         if taken is not None:
             self.started[request.rid] = taken[1]
             self._on_their_way.append(taken)
-            self.confirm()
+            if not self._wait:
+                self.confirm()
 
     def fail(self, request: Any) -> None:
         """No forward could be made with its rows: the request computes its claim.

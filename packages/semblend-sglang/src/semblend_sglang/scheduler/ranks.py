@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from semblend_core.serving import contain
+
 logger = logging.getLogger(__name__)
 
 Said = TypeVar("Said")
@@ -93,7 +95,11 @@ class Ranks:
         self._moment = self._next_moment
         arrived, self._arrived = self._arrived, []
         for rank, letter in arrived:
-            self._handlers[type(letter)](rank, letter)
+            # What fails at one rank must not keep it from what the others do next.
+            contain("hearing from another rank", self._hear, rank, letter)
+
+    def _hear(self, rank: int, letter: Any) -> None:
+        self._handlers[type(letter)](rank, letter)
 
     # --- What all have alike -----------------------------------------------------------------------------------------
 

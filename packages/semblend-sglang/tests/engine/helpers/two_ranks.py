@@ -66,7 +66,7 @@ def asked(engine: RankedEngine, case: str) -> dict[str, Any]:
 def conversation(engine: RankedEngine) -> list[dict[str, Any]]:
     """Each turn goes on from what the one before was served with."""
     prompt, turns = recipient(ONE), []
-    for number in range(3):
+    for number in range(2):
         answer = engine.ask(prompt, salt="tenant", tokens=12)
         turns.append(answer["meta_info"] | {"output_top_logprobs": None})
         prompt = f"{prompt}{answer['text']}\n\nQuestion: number {number}?\nAnswer:"
@@ -75,7 +75,7 @@ def conversation(engine: RankedEngine) -> list[dict[str, Any]]:
 
 def crowd(engine: RankedEngine) -> dict[str, Any]:
     """More at once than the pool can hold: some wait, some are evicted, and all ranks must agree on whom."""
-    prompts = [f"Number {n}.\n\n{PASSAGES[n % 4]}\n\n{PASSAGES[(n + 1) % 4]}\n\nQuestion {n}?" for n in range(24)]
+    prompts = [f"Number {n}.\n\n{PASSAGES[n % 4]}\n\n{PASSAGES[(n + 1) % 4]}\n\nQuestion {n}?" for n in range(10)]
     answers = engine.ask(prompts, salt="tenant", tokens=4)
     return {"answers": len(answers), "ranks": engine.on_ranks("state", tenant=tenant_of_salt("tenant"))}
 
