@@ -17,6 +17,8 @@ from semblend_core.prompts import (
     segment_request,
     segment_text,
 )
+from semblend_core.prompts.labels import MOST_MARKS
+from semblend_core.prompts.segmenting import MOST_PARTS
 
 PASSAGE = " ".join(f"The harbour master of port {n} keeps a ledger of every ship that enters." for n in range(12))
 CONTRACT = (
@@ -194,3 +196,21 @@ def test_hostile_prompts_are_cut_in_linear_time(hostile: str) -> None:
     """A hundred thousand characters: anything quadratic would take an hour."""
     text = hostile * (100_000 // len(hostile))
     assert sum(len(block.text) for block in segment_text(text)) in (0, len(text))
+
+
+@pytest.mark.parametrize("blank", [" ", "\t", "\N{NO-BREAK SPACE}"])
+def test_a_word_behind_very_many_blanks_is_cut_in_linear_time(blank: str) -> None:
+    text = blank * 1_000_000 + "x"
+    assert [block.text for block in segment_text(text)] == [text]
+
+
+def test_of_very_many_labels_messages_and_parts_the_first_are_looked_at() -> None:
+    """The work that a request causes is bounded, whatever it is made of. No character is lost by that."""
+    text = "USER: a\n" * 100_000
+    blocks = segment_text(text)
+    assert len(blocks) == MOST_MARKS
+    assert "".join(block.text for block in blocks) == text
+    message = {"role": "user", "content": "a"}
+    assert len(segment_messages([message] * (MOST_PARTS + 1))) == MOST_PARTS
+    assert len(segment_messages([{"role": "user", "content": ["a"] * (MOST_PARTS + 1)}])) == MOST_PARTS
+    assert len(segment_request({"prompt": ["a"] * (MOST_PARTS + 1)})) == MOST_PARTS

@@ -108,6 +108,17 @@ def test_the_worker_that_holds_the_donor_now_is_named() -> None:
     assert set(table.hashed_with) == {("tenant", None)}, "blocks are hashed as the tenant's"
 
 
+def test_nothing_is_left_of_a_decision_that_failed() -> None:
+    class Broken(Table):
+        async def get_overlap_scores(self, token_ids: list[int], **options: Any) -> dict[str, Any]:
+            raise RuntimeError("no index")
+
+    book = book_of(prompt(frame(1), PASSAGES[0]))
+    with pytest.raises(RuntimeError, match="no index"):
+        decide(book, Broken({1: []}), prompt(frame(2), PASSAGES[0]))
+    assert book.provider.stats().pinned_requests == 0
+
+
 def test_a_worker_that_discovery_no_longer_lists_is_not_named() -> None:
     donor = prompt(frame(0), PASSAGES[0])
     verdict = decide(book_of(donor), Table({1: [], 2: [donor]}), prompt(frame(1), PASSAGES[0]), live={1})

@@ -73,11 +73,20 @@ def test_what_cannot_be_used_is_refused_with_a_reason() -> None:
         ({**good, "data": {"kind": "donor_relocated"}}, "unknown kind"),
         ({**good, "data": {"kind": "donors_purged", "scope": {}, "provider_generation": 0}}, "neither"),
         ({**good, "event_id": "x"}, "not a donor event"),
+        ({**good, "event_id": float("inf")}, "not a donor event"),
+        ({**good, "event_id": 1 << 63}, "out of range"),
+        ({**good, "worker_id": -1}, "out of range"),
+        ({**good, "data": {"kind": "provider_generation_reset", "generation": 1 << 70}}, "out of range"),
+        ({**good, "data": {"kind": "donors_purged", "scope": [], "provider_generation": 0}}, "not a donor event"),
+        ({**good, "data": {"kind": "donors_purged", "scope": {"tenant": "a"}, "provider_generation": 0}}, "neither"),
+        ({**good, "data": {"kind": "donor_evicted", "namespace": "x", "donor_id": "y"}}, "not a donor event"),
+        ({**good, "data": [1]}, "not a donor event"),
+        ("an event", "not a donor event"),
         (cut, "digest"),
         (foreign, "same release"),
     ]:
         with pytest.raises(EventError, match=reason):
-            DonorEvent.decode(bad)
+            DonorEvent.decode(bad)  # type: ignore[arg-type]
 
 
 def test_a_tenants_namespace_can_be_rebuilt_from_its_digest_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,30 @@ def test_a_trace_that_is_full_costs_no_request(proxy: Any) -> None:
     assert [ask(served).status_code for _ in range(4)] == [200] * 4
     assert len(lines(served, 4)) == 1
     assert served.client.get("/health").json() == {"status": "ok", "traced": 1, "not_traced": 3}
+
+
+def test_large_bodies_do_not_wait_for_their_lines_without_bound(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body lies in memory until its line is written."""
+    monkeypatch.setattr("semblend_dynamo.proxy.traces._MOST_BYTES", 100_000)
+    served = proxy()
+    traces = served.app.state.traces
+    writing = threading.Event()
+    traces._thread.submit(writing.wait, 60)
+    assert [ask(served, user="x" * 80_000).status_code for _ in range(4)] == [200] * 4
+    assert traces.dropped == 3
+    writing.set()
+    assert len(lines(served, 4)) == 1
+
+
+def test_what_cannot_be_traced_is_counted(proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(body: object) -> None:
+        raise KeyError("the prompt")
+
+    monkeypatch.setattr("semblend_dynamo.proxy.traces.segment_request", fail)
+    served = proxy()
+    assert ask(served).status_code == 200
+    assert lines(served, 1) == []
+    assert served.client.get("/health").json() == {"status": "ok", "traced": 0, "not_traced": 1}
 
 
 def test_what_the_server_says_is_the_clients_to_read(proxy: Any) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
+import socket
 from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 
+from semblend_core.testing import wait_until
 from semblend_dynamo.evidence import open_evidence
 from semblend_dynamo.placement import PlacementSettings
 
@@ -28,8 +32,6 @@ def replica_of(answer: Any) -> str:
 
 def learnt(fleet: Any, donors: int) -> None:
     """Landings are remembered beside the answers."""
-    from semblend_core.testing import wait_until
-
     wait_until(lambda: fleet.status()["donors"] >= donors, "the landing is remembered", every_s=0.01)
 
 
@@ -206,11 +208,30 @@ def test_likeness_places_what_shares_no_tokens(fleet: Any, monkeypatch: pytest.M
     served = fleet(2, likeness=True, placement=PlacementSettings(likeness=0.5, likeness_wait_ms=10_000))
     home = replica_of(served.chat(" ".join(words)))
     learnt(served, 1)
+    evidence = served.router.policy._likeness._worker
+    wait_until(lambda: evidence.stats().indexed == 1, "its likeness can be looked for", every_s=0.01)
     answer = served.chat(near)
     assert replica_of(answer) == home
     assert answer.headers["x-semblend-routing-path"] == "semantic_likeness"
     assert answer.headers["x-semblend-routing-reason"] == "likeness"
     assert served.chat(document(5)).headers["x-semblend-routing-path"] == "fallback"
+
+
+def test_nothing_is_left_of_a_client_that_leaves_while_its_likeness_is_looked_for(
+    fleet: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEMBLEND_EMBEDDER", "jaccard")
+    served = fleet(2, likeness=True, placement=PlacementSettings(likeness=0.5, likeness_wait_ms=600_000))
+    policy = served.router.policy
+    monkeypatch.setattr(policy._likeness._worker, "poll", lambda request_id: None)
+    where = httpx.URL(served.url)
+    body = json.dumps({"model": "stub", "prompt": document(1)}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-tenant-id: a\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection((where.host, where.port)) as connection:
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: policy._findings, "its likeness is looked for", every_s=0.01)
+    wait_until(lambda: served.status()["under_way"] == 0, "it is over", every_s=0.01)
+    policy.check_integrity()
 
 
 def test_nothing_is_left_of_requests_that_are_over(fleet: Any) -> None:

@@ -98,6 +98,11 @@ def test_operator_pages_can_be_closed(fleet: Any, tmp_path: Any) -> None:
         assert served.client.get(path).status_code == 401
         right = {"authorization": "Bearer 0123456789abcdef"}
         assert served.client.get(path, headers=right).status_code == 200
+        # As a browser does it, which asks for a password when it is told so.
+        assert served.client.get(path).headers["www-authenticate"].startswith("Basic ")
+        assert served.client.get(path, auth=("anyone", "0123456789abcdef")).status_code == 200
+        for wrong in ("Basic 0123456789abcdef", "Basic !", "Bearer 0123456789abcde", "0123456789abcdef", "Basic OjA="):
+            assert served.client.get(path, headers={"authorization": wrong}).status_code == 401
     assert served.client.get("/health").status_code == 200
     assert served.chat("hi").status_code == 200
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import wait_until
+from semblend_dynamo.gateway.identity import Caller, Salting
+
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> str:
@@ -38,6 +41,42 @@ def test_a_tenant_becomes_a_salt_that_no_client_can_choose(fleet: Any, key_file:
     assert len(a) == 64
     assert all("extra_key" not in body for body in served.seen[0].bodies)
     assert "a key that nobody guesses" not in served.client.get("/status.json").text
+
+
+def test_tenants_with_long_names_are_told_apart(fleet: Any, key_file: str) -> None:
+    """No tenant may find another's prompts because their names begin alike."""
+    long = "t" * 300
+    served = fleet(1, salt="tenant", salt_key_file=key_file)
+    for tenant in (f"{long}a", f"{long}b", f"{long}a"):
+        served.chat("hi", headers={"x-tenant-id": tenant})
+    a, b, again = salts(served)
+    assert a == again != b
+    by_name = fleet(1)
+    text = " ".join(f"word{n}" for n in range(200))
+    by_name.chat(text, headers={"x-tenant-id": f"{long}a"})
+    wait_until(lambda: by_name.status()["donors"] == 1, "it is remembered", every_s=0.01)
+    reasons = [
+        by_name.chat(f"{n} {text}", headers={"x-tenant-id": f"{long}{tenant}"}).headers["x-semblend-routing-reason"]
+        for n, tenant in enumerate("ba")
+    ]
+    assert reasons == ["no_donors", "within_margin"]
+
+
+def test_salts_that_look_alike_when_joined_are_told_apart() -> None:
+    caller = Caller("r", "", "")
+    circles = {
+        Salting("pass").circle_of(asked, caller)
+        for asked in ({"cache_salt": "a\0b"}, {"cache_salt": "a", "extra_key": "b"}, {"extra_key": "a\0b"})
+    }
+    assert len(circles) == 3
+
+
+def test_a_long_salt_is_not_kept(fleet: Any) -> None:
+    """Sessions are remembered by the circle of their tenant: a salt of megabytes must not be part of that."""
+    served = fleet(1)
+    served.chat("hi", cache_salt="s" * 1_000_000, headers={"x-session-id": "one"})
+    (key,) = served.router.sessions._replicas
+    assert len(str(key)) < 1000
 
 
 def test_an_api_key_can_be_the_identity(fleet: Any, key_file: str) -> None:

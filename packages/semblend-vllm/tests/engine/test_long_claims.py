@@ -57,6 +57,15 @@ def row_steps(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
+@pytest.fixture
+def outputs(narrow: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What each step was to do."""
+    seen: list[Any] = []
+    schedule = narrow.scheduler.schedule
+    monkeypatch.setattr(narrow.scheduler, "schedule", lambda *each: seen.append(schedule(*each)) or seen[-1])
+    return seen
+
+
 def with_donors(engine: Any, salt: str) -> None:
     for number, passage in enumerate(PASSAGES):
         engine.ask(f"Log {number}:\n{passage}\n\nTitle:", salt=salt, tokens=1)
@@ -78,6 +87,18 @@ def test_rows_of_several_steps(narrow: Any, divergence: Any, long_claims: list[C
     assert reused.cached_tokens == narrow.stats().confirmed_tokens - before == claim.reused_tokens
     assert divergence(cold, reused) < 0.1
     narrow.check_integrity()
+
+
+def test_workers_are_told_that_a_step_of_nothing_but_rows_computes(
+    narrow: Any, long_claims: list[Claim], outputs: list[Any]
+) -> None:
+    with_donors(narrow, "long, alone")
+    outputs.clear()
+    narrow.ask(RECIPIENT, salt="long, alone", tokens=1)
+    assert long_claims
+    told = [(each.total_num_scheduled_tokens > 0, each.kv_connector_metadata.computes) for each in outputs]
+    assert all(computes == known for computes, known in told)
+    assert sum(known for _, known in told) > 1
 
 
 def test_nothing_of_it_is_in_the_exact_cache(narrow: Any, long_claims: list[Claim]) -> None:

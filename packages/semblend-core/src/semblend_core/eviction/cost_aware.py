@@ -12,11 +12,14 @@ from semblend_core.eviction.priced_lru import PricedLru
 from semblend_core.eviction.semantic import AdaptiveSemantic
 
 CLEARLY_BETTER = 1.01
+LOOKS = 3
+"""In a row at which somebody must be clearly better than recency, which is seldom far wrong, to lead in its place."""
 MEMORY = 4
 """Budgets of accesses after which a hit counts for little."""
 FEWEST = 128
 """Accesses that are always remembered."""
-UNKNOWN_KIND = Entry().kind
+SHARED_KINDS = frozenset({"system", "template", "retrieved_context"})
+"""Text that many ask for. The other kinds belong to one session, and die with it."""
 _BY_KIND, _BY_RECENCY = 1, 2
 
 
@@ -26,8 +29,8 @@ class CostAware(EvictionPolicy[Key]):
     They are expected worth, adaptive semantic and recency weighed by price. The leader keeps the books of what is
     held, the others those of a cache of their own without any KV. What is saved is prefill time. A new leader first
     gives up what its own cache would not hold. So a workload that one of them does not understand costs no more than
-    the time to notice. Before anybody has shown anything, kinds of text decide where they are known, and recency where
-    not.
+    the time to notice. Before anybody has shown anything, kinds decide where most text is of a kind that many share, and
+    recency where not.
     """
 
     name: ClassVar[str] = "cost_aware"
@@ -47,10 +50,11 @@ class CostAware(EvictionPolicy[Key]):
         """Held here, and not by the leader."""
         self._shadows = 0
         """Keys that experts hold and that are not held here, counted once for each such expert."""
-        self._kinds_known = False
         self._was_full = False
         self._accesses = 0
         self._look_at = FEWEST // 4
+        self._doubts = 0
+        """Looks in a row at which somebody was clearly better."""
 
     @property
     def leader(self) -> str:
@@ -86,7 +90,7 @@ class CostAware(EvictionPolicy[Key]):
             expert.check_integrity()
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
-        self._pass_time(entry)
+        self._pass_time()
         self._shadow(key, entry, now)
         leader = self._experts[self._leads]
         if not leader.admit(key, entry, now):
@@ -95,7 +99,7 @@ class CostAware(EvictionPolicy[Key]):
         return True
 
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
-        self._pass_time(entry)
+        self._pass_time()
         self._saved[self._leads] += entry.price_ms * self._unit
         self._shadow(key, entry, now)
         leader = self._experts[self._leads]
@@ -119,12 +123,11 @@ class CostAware(EvictionPolicy[Key]):
                 else:
                     expert.remove(key, evicted=False)
 
-    def _pass_time(self, entry: Entry) -> None:
+    def _pass_time(self) -> None:
         if not self._accesses:
             for expert in self._experts:
                 expert.may_refuse = self.may_refuse
         self._accesses += 1
-        self._kinds_known = self._kinds_known or entry.kind != UNKNOWN_KIND
         self._unit *= 1 + 1 / max(FEWEST, MEMORY * len(self.entries))
         if self._accesses >= self._look_at:
             self._choose_leader()
@@ -152,14 +155,17 @@ class CostAware(EvictionPolicy[Key]):
         """Until now nothing had to go, so all hold the same."""
         if not self._was_full:
             self._was_full = True
-            if self._kinds_known and self._accesses < FEWEST:
+            shared = sum(entry.bytes for entry in self.entries.values() if entry.kind in SHARED_KINDS)
+            if 2 * shared >= self.held and self._accesses < FEWEST:
                 self._follow(_BY_KIND)
 
     def _choose_leader(self) -> None:
         """Not too often: a new leader must go through what is held."""
         self._look_at = self._accesses + max(FEWEST // 4, len(self.entries) // 4)
         best = max(range(len(self._experts)), key=self._saved.__getitem__)
-        if self._saved[best] > CLEARLY_BETTER * self._saved[self._leads]:
+        better = self._saved[best] > CLEARLY_BETTER * self._saved[self._leads]
+        self._doubts = self._doubts + 1 if better else 0
+        if self._doubts >= (LOOKS if self._leads == _BY_RECENCY else 1):
             self._follow(best)
         if self._unit > 1e100:
             self._saved = [each / self._unit for each in self._saved]
@@ -167,7 +173,7 @@ class CostAware(EvictionPolicy[Key]):
 
     def _follow(self, number: int) -> None:
         """The new leader's books become those of what is held; the old one's go on as those of a cache of its own."""
-        self._leads = number
+        self._leads, self._doubts = number, 0
         leader = self._experts[number]
         for key in [key for key in leader if key not in self.entries]:
             leader.remove(key)

@@ -39,12 +39,11 @@ class Ranking(Generic[Key]):
         place = (score, self._clock, key)
         self._places[key] = place
         heappush(self._heap, place)
-        if len(self._heap) > 2 * len(self._places) + SLACK:
-            self._heap = list(self._places.values())
-            heapify(self._heap)
+        self._tidy()
 
     def drop(self, key: Key) -> None:
         del self._places[key]
+        self._tidy()
 
     def score_of(self, key: Key) -> float:
         return self._places[key][0]
@@ -68,6 +67,11 @@ class Ranking(Generic[Key]):
             heappush(heap, place)
         return found
 
+    def _tidy(self) -> None:
+        if len(self._heap) > 2 * len(self._places) + SLACK:
+            self._heap = list(self._places.values())
+            heapify(self._heap)
+
     def check_integrity(self) -> None:
-        assert len(self._heap) <= 2 * len(self._places) + SLACK + 1, "outdated places pile up"
+        assert len(self._heap) <= 2 * len(self._places) + SLACK, "outdated places pile up"
         assert set(map(id, self._places.values())) <= set(map(id, self._heap)), "a key has no place"

@@ -22,8 +22,9 @@ _LEGAL_AT_LEAST = 4
 _LEGAL_WORDS_PER = 60
 """One legal term for so many words makes a legal text."""
 
+# For a line without its indentation: a search that also looked for that would take a square's time on a line of blanks.
 _CODE_LINE = re.compile(
-    r"^\s*(?:def |class |import |from \S+ import |return\b|if .*[:{]$|for .*[:{]$|while .*[:{]$|\#include"
+    r"(?:def |class |import |from \S+ import |return\b|if .*[:{]$|for .*[:{]$|while .*[:{]$|\#include"
     r"|public |private |function |const |let |var |fn |func |package |@\w+|[})\]];?$|.*[;{]$|//|/\*|\*/)"
 )
 _CODE_LINES_AT_LEAST = 3
@@ -65,7 +66,7 @@ def words_in(text: str) -> int:
 
 
 def _is_code(text: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in map(str.lstrip, text.splitlines()) if line]
     like_code = sum(bool(_CODE_LINE.match(line)) for line in lines)
     return like_code >= _CODE_LINES_AT_LEAST and like_code >= _CODE_SHARE * len(lines)
 

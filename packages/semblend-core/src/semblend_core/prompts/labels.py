@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from semblend_core.prompts.blocks import BlockKind, BlockType
 
 _LEGAL = BlockKind.LEGAL_EVIDENCE
+
+MOST_MARKS = 2_000
+"""Marks of one sort that are looked at in a text: people write fewer, and one made of labels must not cost minutes."""
 
 _NAMES: Mapping[str, tuple[BlockType, BlockKind | None]] = {
     **dict.fromkeys(("system", "system prompt", "developer"), (BlockType.SYSTEM, None)),
@@ -57,8 +61,9 @@ def _alternatives(separator: str) -> str:
 
 
 # A label is written large or with a capital: "user: " inside a sentence that was wrapped is not one.
+# What a label can begin with is looked for first: blank lines and indentation are passed over quickly.
 _LABEL = re.compile(
-    rf"^[ \t]*(?:\#{{1,6}}[ \t]+)?(?:\*\*|__)?\[?(?P<name>(?i:{_alternatives('[ _]')}))"
+    rf"^[ \t]*(?=[\#*_\[A-Za-z])(?:\#{{1,6}}[ \t]+)?(?:\*\*|__)?\[?(?P<name>(?i:{_alternatives('[ _]')}))"
     r"(?:[ \t]+\#?(?:\d{1,6}|[A-Z]))?\]?(?:\*\*|__)?[ \t]*(?::(?:\*\*|__)?[ \t]?|(?=\n|$))",
     re.MULTILINE,
 )
@@ -82,7 +87,8 @@ class Mark:
 
 def marks_in(text: str) -> list[Mark]:
     """In the order of the text, without overlaps. What stands inside a code fence marks nothing."""
-    fences = [Mark(found.start(), found.end(), BlockType.CODE, fence=True) for found in _FENCE.finditer(text)]
+    fenced = islice(_FENCE.finditer(text), MOST_MARKS)
+    fences = [Mark(found.start(), found.end(), BlockType.CODE, fence=True) for found in fenced]
     others = [mark for pattern in (_CHATML, _HEADERS, _TAG, _LABEL) for mark in _marks_of(pattern, text)]
     chosen: list[Mark] = []
     for mark in sorted([*fences, *others], key=lambda mark: (mark.start, not mark.fence, -mark.end)):
@@ -98,7 +104,7 @@ def type_of_role(role: object) -> BlockType:
 
 
 def _marks_of(pattern: re.Pattern[str], text: str) -> Iterator[Mark]:
-    for found in pattern.finditer(text):
+    for found in islice(pattern.finditer(text), MOST_MARKS):
         name = found.groupdict().get("name")
         if not name or found.groupdict().get("closing"):
             yield Mark(found.start(), found.end(), None)

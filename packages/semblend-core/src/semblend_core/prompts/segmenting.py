@@ -17,6 +17,8 @@ CountTokens = Callable[[str], int]
 _CONTEXT_WORDS = 80
 """So many words beside a short question are what the question is about."""
 _QUESTION_WORDS = 60
+MOST_PARTS = 10_000
+"""Messages, parts of a message or prompts of a batch that are looked at; further ones give no blocks."""
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n\s*")
 
 
@@ -70,12 +72,12 @@ def _tools(tools: object) -> Iterator[_Piece]:
 
 
 def _messages(messages: object) -> Iterator[_Piece]:
-    for message in messages if isinstance(messages, list) else ():
+    for message in messages[:MOST_PARTS] if isinstance(messages, list) else ():
         if not isinstance(message, dict):
             continue
         otherwise = type_of_role(message.get("role"))
         content = message.get("content")
-        for part in content if isinstance(content, list) else [content]:
+        for part in content[:MOST_PARTS] if isinstance(content, list) else [content]:
             yield from _part(part, otherwise)
         if message.get("tool_calls"):
             yield _whole(BlockType.ASSISTANT, _canonical(message["tool_calls"]))
@@ -99,7 +101,7 @@ def _prompt(prompt: object) -> Iterator[_Piece]:
         text = f"[token ids sha256:{digest}]"
         yield _Piece(BlockType.OTHER, text, text, tokens=len(prompt))
     elif isinstance(prompt, list):
-        for each in prompt:
+        for each in prompt[:MOST_PARTS]:
             if isinstance(each, str | list):
                 yield from _prompt(each)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from semblend_dynamo.dynamo.events import is_tenant
 from semblend_dynamo.dynamo.keeping import DonorKeeper
 from semblend_dynamo.dynamo.shared_donors import SharedDonors
 
@@ -26,8 +27,8 @@ class Control:
             return self._report()
         if order == "purge":
             tenant = request.get("tenant")
-            if tenant is None and request.get("all") is not True:
-                return {"error": 'a purge names a tenant (its id of 16 digits), or says {"all": true}'}
+            if not (is_tenant(tenant) or (tenant is None and request.get("all") is True)):
+                return {"error": 'a purge names a tenant (its id of 16 hexadecimal digits), or says {"all": true}'}
             purged = await asyncio.wrap_future(self._keeper.do(lambda: self._donors.purge(tenant)))
             return {"purged": purged}
         if order == "reset":

@@ -75,10 +75,15 @@ class Decider:
         self._likeness = likeness if settings.likeness > 0 else None
 
     async def decide(self, request: RoutedRequest) -> Verdict:
-        """``DonorBook.report`` is due afterwards, whatever was decided."""
+        """``DonorBook.report`` is due afterwards, whatever was decided; not where this raises."""
         started = time.perf_counter()
         finding = self._book.find(request.request_id, request.namespace, request.token_ids)
-        verdict = await (self._by_spans(request, finding) if finding.pieces else self._by_likeness(request, finding))
+        try:
+            by = self._by_spans if finding.pieces else self._by_likeness
+            verdict = await by(request, finding)
+        except BaseException:
+            self._book.report(request.request_id, placed=False, reason=finding.reason)
+            raise
         elapsed_ms = (time.perf_counter() - started) * 1e3
         return Verdict(request, finding, verdict.decision, verdict.held, verdict.exact_tokens, decide_ms=elapsed_ms)
 

@@ -7,6 +7,7 @@ proposal leaves to the provider: replicas need them to find spans and to ask Dyn
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,11 @@ from semblend_core import Namespace, TokenIds, as_token_ids, donor_id_of
 from semblend_dynamo.placement import DonorKey
 
 SCHEMA_VERSION = 1
+
+
+def is_tenant(name: object) -> bool:
+    """Whether it is a ``Namespace.salt_digest``; a shorter one would be the beginning of many."""
+    return isinstance(name, str) and re.fullmatch(r"[0-9a-f]{16}", name) is not None
 
 
 class EventError(ValueError):
@@ -81,13 +87,15 @@ class DonorEvent:
         try:
             version = event["schema_version"]
             if version != SCHEMA_VERSION:
-                raise EventError(f"schema_version {version!r} is not {SCHEMA_VERSION}")
-            event_id = int(event["event_id"])
-            return cls(event_id, int(event["worker_id"]), int(event["dp_rank"]), _decode_change(event["data"]))
+                raise EventError(f"schema_version {str(version)[:40]} is not {SCHEMA_VERSION}")
+            worker_id, dp_rank = _number(event["worker_id"], bits=64), _number(event["dp_rank"])
+            return cls(_number(event["event_id"]), worker_id, dp_rank, _decode_change(event["data"]))
         except EventError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise EventError(f"not a donor event: {type(error).__name__} {error}"[:200]) from error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            # Its message could quote what came, of whatever length; a missing field is one of ours.
+            what = f"no {error}" if isinstance(error, KeyError) else type(error).__name__
+            raise EventError(f"not a donor event: {what}") from None
 
 
 def _encode_change(change: Change, worker_id: int, dp_rank: int) -> dict[str, Any]:
@@ -122,24 +130,32 @@ def _encode_change(change: Change, worker_id: int, dp_rank: int) -> dict[str, An
     return {"kind": "provider_generation_reset", "generation": change.generation}
 
 
+def _number(value: Any, *, bits: int = 63) -> int:
+    """One that every replica can pass on, and the next one too: stamps and generations are carried along."""
+    number = int(value)
+    if not 0 <= number < 1 << bits:
+        raise EventError("a number is out of range")
+    return number
+
+
 def _decode_change(data: Mapping[str, Any]) -> Change:
     kind = data["kind"]
     if kind == "donor_registered":
         tokens = _decode_tokens(data)
         return DonorRegistered(
-            _decode_namespace(data["namespace"]), str(data["donor_id"]), tokens, int(data["provider_generation"])
+            _decode_namespace(data["namespace"]), str(data["donor_id"]), tokens, _number(data["provider_generation"])
         )
     if kind == "donor_evicted":
         key = DonorKey(str(data["namespace"]["digest"]), str(data["donor_id"]))
-        return DonorEvicted(key, int(data["provider_generation"]))
+        return DonorEvicted(key, _number(data["provider_generation"]))
     if kind == "donors_purged":
         scope = data["scope"]
-        if not scope.get("all") and not scope.get("tenant"):
+        if not scope.get("all") and not is_tenant(scope.get("tenant")):
             raise EventError("donors_purged names neither all nor a tenant")
-        return DonorsPurged(None if scope.get("all") else str(scope["tenant"]), int(data["provider_generation"]))
+        return DonorsPurged(None if scope.get("all") else scope["tenant"], _number(data["provider_generation"]))
     if kind == "provider_generation_reset":
-        return GenerationReset(int(data["generation"]))
-    raise EventError(f"unknown kind {kind!r}")
+        return GenerationReset(_number(data["generation"]))
+    raise EventError(f"unknown kind {str(kind)[:40]!r}")
 
 
 def _decode_tokens(data: Mapping[str, Any]) -> TokenIds:

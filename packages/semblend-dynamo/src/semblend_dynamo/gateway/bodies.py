@@ -15,6 +15,10 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
+LARGE_BODY = 64 << 10
+"""A body above this is read on a thread."""
+
+
 class ClientLeftError(Exception):
     """The client closed the connection: there is nobody to answer."""
 
@@ -73,6 +77,11 @@ class BodyReader:
 
     def _too_large(self) -> Refusal:
         return Refusal(413, "body_too_large", f"a body may have {self._limit} bytes")
+
+
+async def parse_beside(body: bytes) -> dict[str, Any]:
+    """As ``parse_object``; a large body on a thread, so that others need not wait for it."""
+    return parse_object(body) if len(body) <= LARGE_BODY else await asyncio.to_thread(parse_object, body)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

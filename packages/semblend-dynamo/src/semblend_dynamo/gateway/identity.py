@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from collections.abc import MutableMapping
@@ -37,10 +38,18 @@ def caller_of(headers: RawHeaders, tenant_header: str) -> Caller:
     return Caller(
         # An id goes into headers and files: one with other characters is replaced.
         request_id=asked_id if _SAFE_ID.fullmatch(asked_id) else f"sb-{secrets.token_hex(12)}",
-        tenant=header(headers, tenant_header.lower().encode("latin-1"))[:_LONGEST_NAME],
-        session=header(headers, b"x-session-id")[:_LONGEST_NAME],
+        tenant=bounded_name(header(headers, tenant_header.lower().encode("latin-1"))),
+        session=bounded_name(header(headers, b"x-session-id")),
         api_key=header(headers, b"authorization"),
     )
+
+
+def bounded_name(text: str) -> str:
+    """``text``, or its digest where it is too long to be kept: cut off, it could be another's name."""
+    if len(text) <= _LONGEST_NAME:
+        return text
+    # No header can hold the first character, so nobody can be called by another's digest.
+    return f"\0{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -66,12 +75,14 @@ class Salting:
     def circle_of(self, asked: MutableMapping[str, Any], caller: Caller) -> str | None:
         """Those among whom a request's prompt may be found again; None: it shares with nobody.
 
-        Read after ``apply``. With ``pass`` both what the client says of its tenant and its salt must agree.
+        Read after ``apply``. With ``pass`` both what the client says of its tenant and its salt must agree. It is a
+        digest: a salt may be as long as a body, and sessions are kept by their circle.
         """
-        salt = "\0".join(str(asked[name]) for name in SALT_FIELDS if asked.get(name))
-        if self.rule != "pass":
-            return salt or None
-        return f"{caller.tenant}\0{salt}" if caller.tenant or salt else None
+        salts = [asked.get(name) or None for name in SALT_FIELDS]
+        tenant = caller.tenant if self.rule == "pass" else ""
+        if not tenant and not any(salts):
+            return None
+        return hashlib.sha256(json.dumps([tenant, *salts], sort_keys=True).encode()).hexdigest()
 
     def _salt_of(self, who: str) -> str:
         return hmac.new(self.key.encode(), who.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""uvicorn, with a limit on how long a client may take for a request's head."""
+"""uvicorn, with limits on a request's head: how long it may take, and how long it may be."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_TIMEOUT_S = 20.0
+LONGEST_HEAD = 64 << 10
+"""Bytes of a head that has not ended: the parser itself would take gigabytes. One that came at once may be longer."""
+_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class PatientProtocol(HttpToolsProtocol):
@@ -20,6 +23,15 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_timer is None:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > LONGEST_HEAD and not self.transport.is_closing():
+            self.transport.write(_TOO_LONG)
+            self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -34,9 +46,11 @@ class PatientProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     _head_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def _await_head(self) -> None:
         self._head_came()
+        self._head_bytes = 0
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._close)
 
     def _head_came(self) -> None:

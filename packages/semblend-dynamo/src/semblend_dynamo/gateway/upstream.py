@@ -17,6 +17,7 @@ from semblend_dynamo.gateway.headers import RawHeaders, header
 
 WHOLE_ANSWER = 1 << 20
 """An answer that is no stream is held back up to this size, so that a replica that breaks off can be replaced."""
+_BEFORE_EVENTS = b"\r\n\xef\xbb\xbf"
 _EVENT_OPENINGS = (b"data:", b":", b"event:", b"id:", b"retry:")
 
 
@@ -24,7 +25,7 @@ class Failure(StrEnum):
     CONNECT = "connect"
     """No connection came about."""
     TIMEOUT = "timeout"
-    """Nothing came within the time to the first byte."""
+    """Nothing came within the time to the first byte, or an answer that is no stream was not whole in time."""
     BROKEN = "broken"
     """The connection ended, or what came was no HTTP."""
     STATUS = "status"
@@ -34,7 +35,7 @@ class Failure(StrEnum):
     BUSY = "busy"
     """An answer with status 429."""
     GARBAGE = "garbage"
-    """An answer with status 200 that is neither JSON nor an event stream."""
+    """An answer with status 200 that is neither JSON nor an event stream, or a redirection."""
 
 
 class AttemptFailedError(Exception):
@@ -59,6 +60,9 @@ _FAILED_STATUS = {
 class Limits:
     connect_s: float
     first_byte_s: float
+    """To the first piece of a stream."""
+    whole_s: float
+    """To the end of an answer that is no stream: engines send nothing of it before."""
     stall_s: float
 
 
@@ -124,7 +128,7 @@ class Upstream:
         """
         response: aiohttp.ClientResponse | None = None
         try:
-            async with asyncio.timeout(self._limits.first_byte_s):
+            async with asyncio.timeout(self._limits.first_byte_s if wants_stream else self._limits.whole_s):
                 response = await self._ask(url, headers, body)
                 return await self._begun(response, wants_stream, judged)
         except BaseException as error:
@@ -188,11 +192,14 @@ class Upstream:
         failure = _FAILED_STATUS.get(response.status)
         if judged and failure is not None:
             raise AttemptFailedError(failure, response.status)
+        if judged and 300 <= response.status < 400:
+            # It would send the client past the router, to an address inside the fleet.
+            raise AttemptFailedError(Failure.GARBAGE, response.status)
         raw = response.raw_headers
         is_stream = header(raw, b"content-type").startswith("text/event-stream")
         first, complete = b"", False
         # A stream goes on with its first piece; anything else is waited for, as far as it is not too long.
-        while not complete and (len(first) < WHOLE_ANSWER if not is_stream else not first):
+        while not complete and len(first) < WHOLE_ANSWER and not (is_stream and _shows_what_it_is(first, judged)):
             piece = await response.content.readany()
             complete = not piece
             first += piece
@@ -205,9 +212,17 @@ def _sent(headers: RawHeaders) -> CIMultiDict[str]:
     return CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers)
 
 
+def _shows_what_it_is(first: bytes, judged: bool) -> bool:
+    """Whether the beginning of a stream can be judged: the network may cut it anywhere, also inside its first word."""
+    opening = first.lstrip(_BEFORE_EVENTS)
+    if not judged:
+        return bool(first)
+    return not any(opening != known and known.startswith(opening) for known in _EVENT_OPENINGS)
+
+
 def _is_an_answer(first: bytes, complete: bool, is_stream: bool, wants_stream: bool) -> bool:
     if is_stream:
-        return wants_stream and first.lstrip(b"\r\n\xef\xbb\xbf").startswith(_EVENT_OPENINGS)
+        return wants_stream and first.lstrip(_BEFORE_EVENTS).startswith(_EVENT_OPENINGS)
     if not complete:
         return True
     try:

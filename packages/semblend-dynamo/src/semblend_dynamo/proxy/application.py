@@ -24,7 +24,7 @@ from semblend_dynamo.gateway.bodies import (
     Receive,
     Scope,
     Send,
-    parse_object,
+    parse_beside,
 )
 from semblend_dynamo.gateway.errors import Refusal
 from semblend_dynamo.gateway.headers import to_replica
@@ -82,7 +82,7 @@ class ProxyService:
         try:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._bodies.read(scope, receive)
-                fields = parse_object(body)
+                fields = await parse_beside(body)
                 async with UntilClientLeaves(receive):
                     headers = to_replica(scope["headers"])
                     url, stream = self._address + scope["path"], fields.get("stream") is True
@@ -118,6 +118,7 @@ class ProxyService:
                         status=status,
                         prompt_tokens=told.prompt_tokens if told else None,
                         cached_tokens=told.cached_tokens if told else None,
+                        size=len(body),
                     )
                 )
 
@@ -136,7 +137,7 @@ def create_app(settings: ProxySettings) -> FastAPI:
     except OSError as error:
         what = f"{settings.variable('trace_dir')}={settings.trace_dir!r}"
         raise ConfigurationError(f"{what}: no trace can be written there ({type(error).__name__})") from None
-    upstream = Upstream(Limits(_CONNECT_S, settings.timeout_s, settings.timeout_s))
+    upstream = Upstream(Limits(_CONNECT_S, settings.timeout_s, settings.timeout_s, settings.timeout_s))
     service = ProxyService(settings, address, upstream, traces)
 
     @contextlib.asynccontextmanager

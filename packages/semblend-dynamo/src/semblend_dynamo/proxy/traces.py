@@ -7,6 +7,7 @@ import hmac
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 512
 """Requests whose line is still to be written; further ones get none."""
+_MOST_BYTES = 64 << 20
+"""Bytes of their bodies, but for a single one that is larger."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Traced:
     status: int
     prompt_tokens: int | None
     cached_tokens: int | None
+    size: int = 0
+    """Bytes of the body, which stays in memory until its line is written."""
 
 
 class TraceWriter:
@@ -54,16 +59,21 @@ class TraceWriter:
         self._limit = limit
         self._size = 0
         self._waiting = 0
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
         self.written = 0
         self.dropped = 0
         """Requests without a line: the queue was full, the file at its limit, or writing failed."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="semblend-proxy-traces")
 
     def write(self, traced: Traced) -> None:
-        if self._waiting >= _MOST_WAITING:
-            self.dropped += 1
-            return
-        self._waiting += 1
+        with self._lock:
+            full = self._waiting >= _MOST_WAITING or self._waiting_bytes + traced.size > _MOST_BYTES
+            if self._waiting and full:
+                self.dropped += 1
+                return
+            self._waiting += 1
+            self._waiting_bytes += traced.size
         self._thread.submit(self._write, traced)
 
     def close(self) -> None:
@@ -72,7 +82,6 @@ class TraceWriter:
         self._file.close()
 
     def _write(self, traced: Traced) -> None:
-        self._waiting -= 1
         try:
             line = json.dumps(self.record(traced), ensure_ascii=True).encode() + b"\n"
             if self._size + len(line) > self._limit:
@@ -81,10 +90,14 @@ class TraceWriter:
             self._file.write(line)
             self._size += len(line)
             self.written += 1
-        except (OSError, ValueError, RecursionError) as error:
+        except Exception as error:
             self.dropped += 1
             # The message could quote the prompt.
             logger.warning("a request could not be traced: %s", type(error).__name__)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._waiting_bytes -= traced.size
 
     def record(self, traced: Traced) -> dict[str, Any]:
         caller = traced.caller

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import secrets
 import sys
@@ -68,14 +69,15 @@ def create_app(router: Router) -> FastAPI:
 
 def _add_operator_pages(app: FastAPI, router: Router) -> None:
     def allowed(request: Request) -> bool:
-        token = router.operator_token
-        given = request.headers.get("authorization", "")
-        return not token or secrets.compare_digest(given.encode(), f"Bearer {token}".encode())
+        given = _token_in(request.headers.get("authorization", ""))
+        return not router.operator_token or secrets.compare_digest(given.encode(), router.operator_token.encode())
 
     def guarded(make: Any) -> Any:
         async def page(request: Request) -> Response:
             if not allowed(request):
-                return _refused(Refusal(401, "operator_token", "the operator's token is wrong or missing"))
+                refused = _refused(Refusal(401, "operator_token", "the operator's token is wrong or missing"))
+                refused.headers["www-authenticate"] = 'Basic realm="semblend-router: the token is the password"'
+                return refused
             answer: Response = make()
             answer.headers["cache-control"] = "no-store"
             return answer
@@ -96,6 +98,17 @@ def _add_operator_pages(app: FastAPI, router: Router) -> None:
     }
     for path, make in pages.items():
         app.add_route(path, guarded(make), methods=["GET"])
+
+
+def _token_in(authorization: str) -> str:
+    """The token that a program sends, or the password that a browser asks for: it can send no other kind."""
+    kind, _, given = authorization.partition(" ")
+    if kind.lower() == "bearer":
+        return given
+    with contextlib.suppress(ValueError):
+        if kind.lower() == "basic":
+            return base64.b64decode(given).decode("latin-1").partition(":")[2]
+    return ""
 
 
 def _refused(refusal: Refusal) -> Response:

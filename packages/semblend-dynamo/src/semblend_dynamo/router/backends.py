@@ -124,8 +124,10 @@ class SmgBackend(Backend):
                 self._index[meant.url] = freed
 
     def failed(self, target: Target, error: AttemptFailedError) -> None:
-        # A refused pin speaks of its worker; anything else could be anybody's.
-        if target.replica is not None and error.failure is not Failure.BUSY:
+        # A refused pin speaks of its worker; anything else could be anybody's, or the gateway itself that is away.
+        if target.replica is not None and error.failure is Failure.CONNECT:
+            target.replica.breaker.gave_up()
+        elif target.replica is not None and error.failure is not Failure.BUSY:
             told = Failure.UNAVAILABLE if error.failure is Failure.STATUS else error.failure
             target.replica.failed(told)
 

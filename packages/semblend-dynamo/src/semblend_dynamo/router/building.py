@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,8 @@ from semblend_dynamo.router.settings import RouterSettings
 logger = logging.getLogger(__name__)
 
 _LOOKUP_BUDGET_MS = 50.0
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_PATH = re.compile(r"/[\x21-\x7e]*")
 
 
 @dataclass
@@ -52,7 +55,11 @@ class Router:
     async def look_after_replicas(self) -> None:
         """Probe them again and again, until cancelled."""
         while True:
-            await self.probe()
+            try:
+                await self.probe()
+            except Exception as error:
+                # Whatever a replica did: without probes nobody would notice that others come and go.
+                logger.error("the replicas could not be probed: %s", type(error).__name__)
             await asyncio.sleep(self.settings.probe_interval_s)
 
     async def probe(self) -> None:
@@ -76,7 +83,8 @@ def build_router(
     backend = _backend(settings)
     policy = _policy(settings, core, placement, reading)
     salting = _salting(settings)
-    upstream = Upstream(Limits(settings.connect_timeout_s, settings.first_byte_timeout_s, settings.stall_timeout_s))
+    _check_names(settings)
+    upstream = Upstream(_limits(settings))
 
     def room() -> int:
         alive = sum(each.available for each in backend.replicas) or max(1, len(backend.replicas))
@@ -127,6 +135,24 @@ def build_router(
     )
 
 
+def _limits(settings: RouterSettings) -> Limits:
+    return Limits(
+        connect_s=settings.connect_timeout_s,
+        first_byte_s=settings.first_byte_timeout_s,
+        whole_s=settings.whole_answer_timeout_s,
+        stall_s=settings.stall_timeout_s,
+    )
+
+
+def _check_names(settings: RouterSettings) -> None:
+    if not _HEADER_NAME.fullmatch(settings.tenant_header):
+        named = settings.variable("tenant_header")
+        raise ConfigurationError(f"{named}={settings.tenant_header!r} is no header's name, such as x-tenant-id")
+    if not _PATH.fullmatch(settings.probe_path):
+        named = settings.variable("probe_path")
+        raise ConfigurationError(f"{named}={settings.probe_path!r} is no path, such as /health")
+
+
 def core_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The environment's. A lookup may take longer here than in an engine's scheduler, where every request waits."""
     settings = Settings.from_env(environ)
@@ -165,7 +191,10 @@ def _policy(settings: RouterSettings, core: Settings, placement: PlacementSettin
     if settings.policy == "prefix_hash":
         return PrefixHash()
     likeness = None
-    if settings.likeness and placement.likeness and (worker := open_evidence()) is not None:
+    if settings.likeness and not placement.likeness:
+        named, worth = settings.variable("likeness"), placement.variable("likeness")
+        raise ConfigurationError(f"{named} has no effect while {worth} is 0: set it, such as to 0.1")
+    if settings.likeness and (worker := open_evidence()) is not None:
         likeness = Likeness(worker, placement.likeness, placement.likeness_wait_ms)
     return SemanticLocality(core, placement, settings.cache_tokens, likeness)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from semblend_dynamo.gateway.replica_address import checked_address
 from semblend_dynamo.gateway.secret_file import ConfigurationError
 from semblend_dynamo.gateway.upstream import Failure
 
+_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+"""Names go into headers and labels."""
 _NOT_THE_REPLICAS_FAULT = (Failure.STATUS, Failure.BUSY)
 """These may be the request's doing: one client must not be able to shut replicas off for all others."""
 
@@ -118,6 +121,8 @@ def addresses_in(text: str, variable: str) -> list[tuple[str, str]]:
         name, equals, url = part.partition("=")
         if not equals or "://" in name:
             name, url = f"replica-{number}", part
+        if not _NAME.fullmatch(name.strip()):
+            raise ConfigurationError(f"{variable}: {name!r} is no name; write up to 100 letters, digits, - . or _")
         found.append((name.strip(), checked_address(url.strip(), variable)))
     for kind, values in (("name", [name for name, _ in found]), ("address", [url for _, url in found])):
         twice = {value for value in values if values.count(value) > 1}

@@ -14,10 +14,18 @@ from typing import Any
 
 from semblend_core import tenant_of_salt
 from semblend_dynamo.gateway.answering import Told, pass_on, refuse
-from semblend_dynamo.gateway.bodies import BodyReader, ClientLeftError, Receive, Scope, Send, parse_object
+from semblend_dynamo.gateway.bodies import (
+    LARGE_BODY,
+    BodyReader,
+    ClientLeftError,
+    Receive,
+    Scope,
+    Send,
+    parse_object,
+)
 from semblend_dynamo.gateway.errors import Refusal
 from semblend_dynamo.gateway.headers import RawHeaders, to_replica
-from semblend_dynamo.gateway.identity import Caller, Salting, caller_of
+from semblend_dynamo.gateway.identity import Caller, Salting, bounded_name, caller_of
 from semblend_dynamo.gateway.leaving import UntilClientLeaves
 from semblend_dynamo.gateway.upstream import Answer, AttemptFailedError, Failure, Upstream
 from semblend_dynamo.router.admission import Admission
@@ -31,8 +39,6 @@ from semblend_dynamo.router.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
-_LARGE_BODY = 64 << 10
-"""A body above this is read on a thread, so that others need not wait for it."""
 _SHORT_PROMPT = 4096
 """Tokens up to which a landing is remembered on the loop itself."""
 _MOST_TO_LEARN = 256
@@ -147,18 +153,25 @@ class CompletionService:
 
     async def _read(self, body: bytes, caller: Caller) -> tuple[Asked, bytes]:
         """The request as policies see it, and the body as replicas get it."""
-        if len(body) > _LARGE_BODY:
+        if len(body) > LARGE_BODY:
             return await asyncio.to_thread(self._read_now, body, caller)
         return self._read_now(body, caller)
 
     def _read_now(self, body: bytes, caller: Caller) -> tuple[Asked, bytes]:
+        try:
+            return self._understood(body, caller)
+        except RecursionError:
+            # What could just be parsed may still be too deep to be written or cut.
+            raise Refusal(400, "malformed_json", "the body is nested too deeply") from None
+
+    def _understood(self, body: bytes, caller: Caller) -> tuple[Asked, bytes]:
         fields = parse_object(body)
         if self._salting.apply(fields, caller):
             body = json.dumps(fields).encode()
         model = fields.get("model")
         asked = Asked(
             request_id=f"r{next(self._numbers)}",
-            model=model if isinstance(model, str) else "",
+            model=bounded_name(model) if isinstance(model, str) else "",
             circle=self._salting.circle_of(fields, caller),
             session=caller.session,
             body=fields,
@@ -210,7 +223,8 @@ class CompletionService:
         decision = Decision(
             request_id=caller.request_id,
             tenant="" if asked.circle is None else tenant_of_salt(asked.circle),
-            model=asked.model[:80],
+            # Half a surrogate pair is JSON, and no page could show it.
+            model=asked.model[:80].encode("utf-8", "replace").decode(),
             tokens=asked.tokens,
             chosen=choice.replica.name,
             path=choice.path,
@@ -244,6 +258,8 @@ class CompletionService:
                 answer = await self._upstream.attempt(url, headers, body, wants_stream=wants_stream)
             except AttemptFailedError as error:
                 counted.end()
+                if target.replica is None:
+                    counted.breaker.gave_up()  # The gateway chose: the one that was meant may not have been asked.
                 self._backend.failed(target, error)
                 self._metrics.retries.labels(error.failure.value).inc()
                 failures.append(error.failure)

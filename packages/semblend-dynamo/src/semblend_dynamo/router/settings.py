@@ -101,7 +101,14 @@ class RouterSettings(DeclaredSettings):
         "router_limits",
         120.0,
         Number(0, low_excluded=True),
-        "How long a replica may take to its first byte, before another is asked.",
+        "How long a replica may take to the first byte of a stream, before another is asked.",
+        unit="s",
+    )
+    whole_answer_timeout_s: float = setting(
+        "router_limits",
+        300.0,
+        Number(0, low_excluded=True),
+        "How long a replica may take for an answer that is no stream, before another is asked.",
         unit="s",
     )
     stall_timeout_s: float = setting(

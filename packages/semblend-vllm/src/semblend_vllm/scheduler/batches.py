@@ -81,6 +81,8 @@ class _WithRows:
         compat.finish_step(self, output, was_empty)
         tell_scheduled(side.costs, output)
         work = output.kv_connector_metadata
+        if isinstance(work, StepWork):
+            work.computes = output.total_num_scheduled_tokens > 0  # It may be nothing but rows.
         self._only_captures = isinstance(work, StepWork) and work.only_captures
         return output
 

@@ -60,6 +60,14 @@ class SemanticLocality(Policy):
         namespace = asked.namespace
         finding = self._book.find(asked.request_id, namespace, asked.token_ids)
         self._findings[asked.request_id] = finding
+        try:
+            return await self._place(asked, namespace, replicas, finding)
+        except BaseException:
+            # The client may leave while its likeness is looked for: nobody will say then that the request ended.
+            self._end(asked, placed=False)
+            raise
+
+    async def _place(self, asked: Asked, namespace: Namespace, replicas: Sequence[Replica], finding: Finding) -> Choice:
         if finding.reason is DeclineReason.NO_SALT:
             # Nobody's prompt may be found again without a salt. Exact prefixes are shared all the same.
             return self._unplaced(self._by_prefix.by_prefix(asked, replicas).replica, finding.reason.value)
@@ -108,9 +116,11 @@ class SemanticLocality(Policy):
                 self._likeness.offer(namespace, donor_id, asked)
 
     def ended(self, asked: Asked, choice: Choice, landed: Replica | None) -> None:
+        self._end(asked, placed=choice.path != UNPLACED and landed is choice.replica)
+
+    def _end(self, asked: Asked, *, placed: bool) -> None:
         finding = self._findings.pop(asked.request_id, None)
         if finding is not None:
-            placed = choice.path != UNPLACED and landed is choice.replica
             self._book.report(asked.request_id, placed=placed, reason=finding.reason)
 
     def forget(self, replica: Replica) -> None:
