@@ -77,7 +77,7 @@ def give_orders_of(side: Side) -> None:
     _first_side = side
 
 
-RANK_HOOKS = {
+RANK_HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver._pull_raw_reqs": pull_requests,
     "sglang.srt.managers.scheduler.Scheduler.process_input_requests": process_requests,
 }
