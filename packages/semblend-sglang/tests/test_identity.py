@@ -22,7 +22,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **changed: Any) -> str:
+def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, ranks: int = 1, **changed: Any) -> str:
     """Of the unsalted tenant's namespace, as a process that starts now makes it."""
     arguments = {
         "model_path": str(folder / "model"),
@@ -40,12 +40,17 @@ def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, **cha
         server_args=SimpleNamespace(**arguments),
         params=SimpleNamespace(token_to_kv_pool_allocator=pool, page_size=page_size),
         model_config=SimpleNamespace(hf_config=SimpleNamespace(_commit_hash=commit)),
+        tp_size=ranks,
     )
     return Namespaces(**shared_fields(context)).of(None, None).digest
 
 
 def test_the_same_start_has_the_same_donors(folders: Path) -> None:
     assert digest(folders) == digest(folders)
+
+
+def test_another_number_of_ranks_has_others(folders: Path) -> None:
+    assert digest(folders, ranks=2) != digest(folders)
 
 
 @pytest.mark.parametrize("replaced", ["model", "adapter"])

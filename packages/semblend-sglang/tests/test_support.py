@@ -82,7 +82,11 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
     ("changes", "says"),
     [
         ({"disable_radix_cache": True}, "radix cache is disabled"),
-        ({"tp_size": 2}, "tensor parallelism"),
+        ({"tp_size": 2, "enable_hierarchical_cache": True}, "hierarchical cache with tensor parallelism"),
+        ({"server_args__attn_cp_size": 2}, "context parallelism"),
+        ({"server_args__dcp_size": 2}, "context parallelism"),
+        ({"server_args__enable_attn_tp_input_scattered": True}, "scattered"),
+        ({"server_args__enable_layernorm_sp": True}, "scattered"),
         ({"server_args__pp_size": 2}, "pipeline"),
         ({"server_args__enable_dp_attention": True}, "data-parallel"),
         ({"is_hybrid_swa": True}, "sliding-window"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,19 +23,21 @@ from semblend_core import (
     what_is_on,
 )
 from semblend_core.control import TenantCommands, open_control
-from semblend_core.kv import Rotation, StoreDirectoryError, StoreOptions, find_learned_shift
+from semblend_core.kv import HeadShare, Rotation, StoreDirectoryError, StoreOptions, find_learned_shift
 from semblend_core.serving import AliasLedger, Namespaces, QualityGuard
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.background import why_never_idle
 from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
+from semblend_sglang.compat.ranks import give_orders_of, ranks_of, why_no_ranks
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version, why_changed
 from semblend_sglang.scheduler.aliases import AliasPath
 from semblend_sglang.scheduler.comparing import Served
 from semblend_sglang.scheduler.fitting import BatchLimits
+from semblend_sglang.scheduler.ranks import Ranks
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.settings import SglangSettings
 from semblend_sglang.worker.pool import slot_pool_of
@@ -48,34 +52,58 @@ HOW_WEIGHTS_ARE_USED = ("load_format", "quantization", "torchao_config", "json_m
 def build_cache(ctx: Any) -> Any:
     """The factory of the backend ``semblend``. An engine that is not supported gets SGLang's own cache."""
     settings = Settings.from_env()
-    unsupported = why_not_hooked() or why_changed() or why_unsupported(ctx)
+    unsupported, ranks = why_no_ranks(ctx), None
+    if unsupported is None:
+        ranks = ranks_of(ctx)
+        unsupported = _of_any_rank(ranks, why_not_hooked() or why_changed() or why_unsupported(ctx))
     if unsupported is not None:
         logger.error("SemBlend is off, SGLang runs as if it were absent: %s", unsupported)
         return stock_cache(ctx)
     if SglangSettings.from_env().keep_donors:
         StoreOptions.from_settings(settings)  # Budgets that cannot be are said now.
     cache = cache_class().build(ctx)
+    if ranks is not None:
+        ranks.begin(os.urandom(32))
+    kept = _kept(settings, ranks) if SglangSettings.from_env().keep_donors else None
+    failed: Exception | None = None
     try:
-        _switch_on(ctx, cache, settings)
-    except (SettingError, ProviderError):
-        raise  # Somebody asked for what cannot be, and wants to know.
-    except Exception:
+        _switch_on(ctx, cache, settings, kept, ranks)
+    except Exception as error:
+        failed = error
+    why = _of_any_rank(ranks, None if failed is None else type(failed).__name__)
+    if isinstance(failed, SettingError | ProviderError):
+        raise failed  # Somebody asked for what cannot be, and wants to know.
+    if why is not None:
         cache.semblend = cache.semblend_aliases = None
-        logger.exception("SemBlend is off, SGLang runs as if it were absent: it could not start")
+        logger.error("SemBlend is off, SGLang runs as if it were absent: it could not start (%s)", why, exc_info=failed)
     return cache
 
 
-def _switch_on(ctx: Any, cache: Any, settings: Settings) -> None:
+def _of_any_rank(ranks: Ranks | None, why: str | None) -> str | None:
+    """What keeps SemBlend from running, here or at another rank."""
+    return why if ranks is None else next((said for said in ranks.exchange(why) if said is not None), None)
+
+
+def _switch_on(ctx: Any, cache: Any, settings: Settings, kept: KeptDonors | None, ranks: Ranks | None) -> None:
     namespaces = Namespaces(**shared_fields(ctx))
+    if ranks is not None and not ranks.is_first:
+        # It finds nothing by itself, and counts nothing: the first rank does both.
+        settings = replace(settings, audit_path="")
+        idle = create_provider(replace(settings, enabled=False), engine="sglang")
+        cache.semblend = _side(ctx, cache, idle, settings, namespaces, None, kept, ranks)
+        atexit.register(cache.semblend.close)
+        return
     named = SglangSettings.from_env().provider
     theirs = named_provider(PROVIDER_SETTING, named) if named else None
     if theirs is not None and not isinstance(theirs, SemanticLookupProvider):
+        if ranks is not None:
+            raise ProviderError(f"{PROVIDER_SETTING}={named!r} has no place with several ranks: it finds no KV to move")
         cache.semblend_aliases = _aliases(cache, theirs, settings, namespaces)
         return
     # One stream for the provider and the cost gate. A provider of somebody else's may have its own.
     audit = None if theirs is not None else open_audit(settings, "sglang")
     provider = theirs or create_provider(settings, engine="sglang", audit=audit)
-    cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit)
+    cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit, kept, ranks)
     atexit.register(cache.semblend.close)
 
 
@@ -102,15 +130,18 @@ def _side(
     settings: Settings,
     namespaces: Namespaces,
     audit: AuditSink | None,
+    kept: KeptDonors | None,
+    ranks: Ranks | None,
 ) -> Side:
     rotation = Rotation.from_config(ctx.model_config.hf_text_config)
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
     pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
-    pool.learned = find_learned_shift(settings.corrections_dir, partial(_weights, ctx), pool.shape, pool.device)
+    share = HeadShare() if ranks is None else HeadShare(ranks.rank, ranks.size)
+    weights = partial(_weights, ctx)
+    pool.learned = find_learned_shift(settings.corrections_dir, weights, pool.shape, pool.device, share)
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
-    kept = _kept(settings) if SglangSettings.from_env().keep_donors else None
     arguments = resolved(ctx.server_args)
     step_tokens = _most_tokens(arguments)
     limits = BatchLimits(
@@ -120,21 +151,36 @@ def _side(
         with_decoding=bool(arguments.enable_mixed_chunk),
     )
     guard: QualityGuard[Served] = QualityGuard(settings, audit)
-    costs = cost_gate_of(ctx, settings, audit, step_tokens, guard.spending)
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard)
+    decides = ranks is None or ranks.is_first
+    costs = cost_gate_of(ctx, settings, audit, step_tokens, guard.spending) if decides else None
+    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard, ranks)
     why_not_compared = why_never_idle(ctx.server_args)
     if why_not_compared is not None:
         guard.cannot(why_not_compared)
     side.operator.purge_storage = lambda: purge_storage(cache)
-    commands = TenantCommands(side.operator.purge_between_rounds, side.operator.show_between_rounds)
-    control = open_control(settings, "scheduler", commands)
-    if control is not None:
-        atexit.register(control.close)
-    side.on_change = EngineMetrics(provider.stats, guard.news).update
+    _open_control(settings, side)
     _warm_up(pool, side)
+    if not decides:
+        return side
+    if ranks is not None:
+        give_orders_of(side)
+    side.on_change = EngineMetrics(provider.stats, guard.news).update
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
     return side
+
+
+def _open_control(settings: Settings, side: Side) -> None:
+    """A rank that only follows is asked for what it keeps: the rest is done when the first rank is asked."""
+    role, commands = "scheduler", TenantCommands(side.operator.purge_between_rounds, side.operator.show_between_rounds)
+    if side.ranks is not None and not side.ranks.is_first:
+        if side.donors.kept is None:
+            return
+        store = side.donors.kept.store
+        role, commands = f"worker-{side.ranks.rank}", TenantCommands(store.purge, store.held_by)
+    control = open_control(settings, role, commands)
+    if control is not None:
+        atexit.register(control.close)
 
 
 def _warm_up(pool: SlotPool, side: Side) -> None:
@@ -144,15 +190,28 @@ def _warm_up(pool: SlotPool, side: Side) -> None:
         pool.warm_up()
     except Exception as error:
         logger.exception("SemBlend's kernels do not run")
-        side.self_test.refuse(f"the kernels that move KV do not run here: {type(error).__name__}")
+        side.refuse(f"the kernels that move KV do not run here: {type(error).__name__}")
 
 
-def _kept(settings: Settings) -> KeptDonors | None:
+def _kept(settings: Settings, ranks: Ranks | None) -> KeptDonors | None:
+    """At all ranks or at none."""
+    rank, size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+    kept, why = None, None
     try:
-        return KeptDonors(StoreOptions.from_settings(settings))
+        kept = KeptDonors(StoreOptions.from_settings(settings, rank=rank, ranks=size))
     except StoreDirectoryError as error:  # Such as the second of two replicas on one host.
-        logger.error("donors live in SGLang's own cache only: %s", error)
+        why = str(error)
+    except Exception as error:
+        if ranks is None:
+            raise
+        why = f"{type(error).__name__} at rank {rank}"
+    why = _of_any_rank(ranks, why)
+    if why is not None:
+        logger.error("donors live in SGLang's own cache only: %s", why)
+        if kept is not None:
+            kept.close()
         return None
+    return kept
 
 
 def _most_tokens(arguments: Any) -> int:
@@ -171,6 +230,7 @@ def shared_fields(ctx: Any) -> dict[str, Any]:
         "dtype": str(engine_pool.dtype).removeprefix("torch."),
         "kv_layout": "sglang",
         "block_size": int(ctx.params.page_size),
+        "tensor_parallel_size": int(ctx.tp_size),
         "extras": (
             ("weights", _weights(ctx)),
             ("adapters", str(_adapters(arguments))),

@@ -7,6 +7,7 @@ scheduler, ``DonorKeeper`` decides what they keep, ``StepWork`` tells them, ``Wo
 stays in that engine's adapter.
 """
 
+from semblend_core.contract import digest_at_rank
 from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.quality import Scored
@@ -23,7 +24,8 @@ from semblend_core.serving.claims import (
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
-from semblend_core.serving.donors import DonorBook, tokens_to_keep
+from semblend_core.serving.donors import Donor, DonorBook, tokens_to_keep
+from semblend_core.serving.earlier import LeftAtRanks
 from semblend_core.serving.fetch_orders import FetchOrders
 from semblend_core.serving.hot import HotOpenings, Opening
 from semblend_core.serving.keeping import DonorKeeper
@@ -62,6 +64,7 @@ __all__ = [
     "Comparison",
     "CorrectionOrder",
     "CostGate",
+    "Donor",
     "DonorBook",
     "DonorKeeper",
     "DonorName",
@@ -70,6 +73,7 @@ __all__ = [
     "Finding",
     "HotOpenings",
     "Landed",
+    "LeftAtRanks",
     "Lineage",
     "LineageBook",
     "LoadOrder",
@@ -97,6 +101,7 @@ __all__ = [
     "claim_of",
     "contain",
     "contained",
+    "digest_at_rank",
     "may_share",
     "over_layers",
     "probing_of",

@@ -61,12 +61,13 @@ class LineageBook:
         max_age_s: float | None = None,
         born: Callable[[Namespace, Iterable[str]], float] = lambda namespace, donor_ids: time.time(),
         trusts: Callable[[Lineage], bool] = lambda lineage: True,
+        now: Callable[[], float] = lambda: time.time(),
     ) -> None:
         """``born``: when the oldest of these donors came, whose KV is in what grows from it.
 
-        ``trusts``: whether what a lineage holds is still good enough for others.
+        ``trusts``: whether what a lineage holds is still good enough for others. ``now``: tells when it is too old.
         """
-        self._max_age_s, self._born, self._trusts = max_age_s, born, trusts
+        self._max_age_s, self._born, self._trusts, self._now = max_age_s, born, trusts, now
         self._oldest = math.inf
         """No lineage is older."""
         self._key = os.urandom(32)
@@ -138,7 +139,7 @@ class LineageBook:
         """Those that are too old, which nobody finds any more."""
         if self._max_age_s is None:
             return []
-        too_old = time.time() - self._max_age_s
+        too_old = self._now() - self._max_age_s
         if self._oldest >= too_old:
             return []
         expired = [lineage for lineage in self._known.values() if lineage.born < too_old]

@@ -31,9 +31,12 @@ class Namespaces:
                 self._known.popitem(last=False)
         return namespace
 
-    def new_weights(self) -> None:
-        """What was computed until now is another model's. Random, so that no other process takes it for its own."""
-        self._epoch = os.urandom(8).hex()
+    def new_weights(self, epoch: str | None = None) -> None:
+        """What was computed until now is another model's. Random, so that no other process takes it for its own.
+
+        ``epoch``: what stands for the weights from now on, where several processes must have one name for them.
+        """
+        self._epoch = epoch or os.urandom(8).hex()
         self._known.clear()
 
 

@@ -10,6 +10,7 @@ from semblend_core.testing.killable import KillableServer, redis_server
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
+from semblend_core.testing.split_model import write_split_model
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
 from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
@@ -33,4 +34,5 @@ __all__ = [
     "redis_server",
     "shallow_model_folder",
     "wait_until",
+    "write_split_model",
 ]

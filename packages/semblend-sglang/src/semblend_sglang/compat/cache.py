@@ -65,6 +65,8 @@ class SemBlendCache:
             side = self.semblend
             if side is None:
                 raise ProviderError("SemBlend is off here, the log says why: no provider can be set")
+            if side.ranks is not None:
+                raise ProviderError("with several ranks no provider can be set: each would ask one of its own")
             namespaces, changed = side.requests.namespaces, side.changed
             self.semblend_aliases = AliasPath(side.provider, side.settings, namespaces, self.page_size, changed)
         self.semblend_aliases.set_provider(provider)

@@ -16,6 +16,7 @@ from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.probing import choose_rows
+from semblend_sglang.compat.ranks import RANK_HOOKS
 from semblend_sglang.compat.timing import TIMING_HOOKS
 from semblend_sglang.compat.weights import storage_of, weight_hooks
 from semblend_sglang.scheduler.fitting import within
@@ -131,8 +132,10 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
             forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
             setattr(forward_batch, CORRECTIONS, _corrections(side, batch, loads))
         except Exception:
-            # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
             logger.exception("a batch could not be made with rows: its prompts are computed")
+            forward_batch = None
+        if not side.all_can(forward_batch is not None):
+            # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
             contain("giving up reuse", side.rows_failed, batch.reqs)
             with as_computed(batch, _not_cached(batch, loads), prompts):
                 return original(cls, batch, *args, **kwargs)
@@ -280,6 +283,7 @@ _HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache": ask_storage,
     **TIMING_HOOKS,
     **BACKGROUND_HOOKS,
+    **RANK_HOOKS,
 }
 
 

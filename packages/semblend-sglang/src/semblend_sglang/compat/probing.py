@@ -15,7 +15,7 @@ from semblend_core.recompute import Scores
 from semblend_core.serving import Claim, Rows, contain, rows_by_scores
 from semblend_core.serving.tree import Load
 from semblend_sglang.scheduler.side import Side
-from semblend_sglang.worker.looking import Look, looking
+from semblend_sglang.worker.looking import Look, looking, most_of_heads
 from semblend_sglang.worker.sequences import MARK, as_if_alone, as_sequences
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,22 @@ def _reaches_end(batch: Any, index: int, load: Load) -> bool:
 
 def _probe(side: Side, batch: Any, asking: dict[int, Load], make: MakeBatch, runner: Any) -> dict[int, Scores | None]:
     """How much the question of each of these requests attends to each of its tokens."""
+    prepared = contain("preparing a probe", _prepare, side, batch, asking, make)
+    if not side.all_can(prepared is not None) or prepared is None:
+        return {}
+    forward_batch, looks = prepared
+    ran = contain("a probe", _run, runner, forward_batch, list(looks.values()))
+    return _scores(side, looks, bool(ran))
+
+
+def _run(runner: Any, forward_batch: Any, looks: list[Look]) -> bool:
+    with looking(looks):
+        runner.forward(forward_batch)
+    return True
+
+
+def _prepare(side: Side, batch: Any, asking: dict[int, Load], make: MakeBatch) -> tuple[Any, dict[int, Look]]:
+    """A forward of what no span covers, and who looks at it."""
     gaps = [_gaps(load.claim) for load in asking.values()]
     prompts = {at: load.token_ids for at, load in enumerate(asking.values())}
     with as_if_alone(batch, list(asking)):
@@ -59,9 +75,16 @@ def _probe(side: Side, batch: Any, asking: dict[int, Load], make: MakeBatch, run
         tokens += sum(end - start for start, end in rows)
         looks[index] = Look(load.claim, batch.tree_cache.semblend_row(batch.reqs[index]), side.pool, tokens)
         tokens += length
-    with looking(list(looks.values())):
-        runner.forward(forward_batch)
-    return {index: look.scores() for index, look in looks.items()}
+    return forward_batch, looks
+
+
+def _scores(side: Side, looks: dict[int, Look], ran: bool) -> dict[int, Scores | None]:
+    """What all heads have seen. Each rank has some of them."""
+    if side.ranks is None:
+        return {index: look.scores() if ran else None for index, look in looks.items()}
+    mine = {index: contain("reading what a probe saw", look.by_layer) if ran else None for index, look in looks.items()}
+    told = side.ranks.exchange(mine)
+    return {index: most_of_heads([seen[index] for seen in told]) for index in looks}
 
 
 def _gaps(claim: Claim) -> Rows:

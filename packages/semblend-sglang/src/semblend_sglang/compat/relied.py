@@ -28,6 +28,11 @@ RELIED = Relied(
             f"{MANAGERS}.scheduler.Scheduler",
             *("get_next_batch_to_run", "run_batch", "process_batch_result", "on_idle", "abort_request"),
             *("_prefetch_kvcache", "handle_generate_request", "is_fully_idle", "flush_cache"),
+            "process_input_requests",
+        ),
+        *_of(
+            f"{MANAGERS}.scheduler_components.request_receiver.SchedulerRequestReceiver",
+            *("recv_requests", "_pull_raw_reqs", "_broadcast_reqs_across_ranks"),
         ),
         *_of(
             f"{MANAGERS}.scheduler_components.weight_updater.SchedulerWeightUpdaterManager",

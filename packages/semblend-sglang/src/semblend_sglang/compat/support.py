@@ -46,9 +46,18 @@ def why_unsupported(ctx: Any) -> str | None:
 
     reasons = {
         "the radix cache is disabled": ctx.disable_radix_cache,
-        "tensor parallelism is not supported yet": ctx.tp_size > 1,
         "pipeline parallelism is not supported yet": arguments.pp_size > 1,
         "data-parallel attention is not supported yet": wants("enable_dp_attention"),
+        "context parallelism is not supported yet": any(
+            (getattr(arguments, name, None) or 1) > 1 for name in ("attn_cp_size", "dcp_size")
+        ),
+        "the hierarchical cache with tensor parallelism is not supported yet": (
+            ctx.tp_size > 1 and ctx.enable_hierarchical_cache
+        ),
+        # They cut a batch by its tokens, rows included, and were never run.
+        "tokens scattered over tensor-parallel ranks are not supported yet": wants(
+            "enable_attn_tp_input_scattered", "enable_layernorm_sp"
+        ),
         "sliding-window models are not supported yet": ctx.is_hybrid_swa,
         "state-space models are not supported yet": ctx.is_hybrid_ssm,
         f"speculative decoding (--speculative-algorithm {arguments.speculative_algorithm}) is not supported yet": (

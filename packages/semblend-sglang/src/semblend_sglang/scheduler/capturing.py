@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from semblend_core import Settings
+from semblend_core import SelfTestResult, Settings, TokenIds
 from semblend_core.kv import RotationProof
 from semblend_core.serving import SelfTest, contain, tokens_to_keep
 from semblend_core.serving.tree import SlotPool, TreeDonors
@@ -22,9 +22,11 @@ class Capturing:
         pool: SlotPool,
         self_test: SelfTest,
         page_size: int,
+        hear: Callable[[SelfTestResult], None],
     ) -> None:
+        """``hear``: is told what the prompts of this rank have shown."""
         self._page_size, self._settings, self._requests, self._donors = page_size, settings, requests, donors
-        self._pool, self._self_test = pool, self_test
+        self._pool, self._self_test, self._hear = pool, self_test, hear
         self._proof = RotationProof(pool.rotation)
         self.old_weights_in_tree = False
         """Until the tree is emptied, what is cached may be of weights that are no more."""
@@ -45,8 +47,10 @@ class Capturing:
             return
         wanted = life.wish.makes_donor(self._settings)
         if wanted or self._self_test.wants_prompts:
-            found = self._pool.test_keys(self._proof, lambda: read_slots()[: tokens.size], tokens)
-            if found is not None and self._self_test.hear({0: found}):
-                self._donors.book.generation += 1  # What was found and not loaded may be asked for again.
-        if wanted:
-            self._donors.add(life, tokens, read_slots)
+            contain("the self-test", self._prove, tokens, read_slots)
+        self._donors.add(life, tokens, read_slots, wanted=wanted)
+
+    def _prove(self, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
+        found = self._pool.test_keys(self._proof, lambda: read_slots()[: tokens.size], tokens)
+        if found is not None:
+            self._hear(found)

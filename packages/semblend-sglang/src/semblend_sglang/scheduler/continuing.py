@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from semblend_core import Settings, TokenIds
-from semblend_core.serving import DonorBook, HotOpenings, Lineage, LineageBook, SelfTest, contain
+from semblend_core import Namespace, Settings, TokenIds
+from semblend_core.serving import HotOpenings, Lineage, LineageBook, SelfTest, contain
 from semblend_core.serving.tree import ExactTree, InPlace, TreeLineages
 from semblend_sglang.scheduler.background import Background
 from semblend_sglang.scheduler.orders import Asker
@@ -29,13 +29,17 @@ class Continuing:
         tree: ExactTree,
         settings: Settings,
         self_test: SelfTest,
-        donors: DonorBook[Any],
+        born: Callable[[Namespace, Iterable[str]], float],
         count_background: Callable[[int], None],
         trusts: Callable[[Lineage], bool] = lambda lineage: True,
+        now: Callable[[], float] = lambda: time.time(),
     ) -> None:
-        """``trusts``: whether what a lineage holds is still good enough for others."""
+        """``born``: when the oldest of these donors came. ``now``: tells when that is too long ago.
+
+        ``trusts``: whether what a lineage holds is still good enough for others.
+        """
         self._self_test = self_test
-        self.lineages = TreeLineages(tree, LineageBook(settings.max_age_s, donors.born, trusts))
+        self.lineages = TreeLineages(tree, LineageBook(settings.max_age_s, born, trusts, now))
         self.hot: HotOpenings[Asker] = HotOpenings(settings.exact_after)
         self.background = Background(self.hot, tree, count_background)
         self._searches = Repeats(MOST_REPEATED)

@@ -12,8 +12,9 @@ from semblend_sglang.scheduler.requests import SglangLife, SglangRequests
 
 
 class Landing:
-    def __init__(self, requests: SglangRequests, token_bytes: int) -> None:
-        self._requests, self._token_bytes = requests, token_bytes
+    def __init__(self, requests: SglangRequests, token_bytes: int, *, wait: bool = False) -> None:
+        """``wait``: for the device, where others wait too and all must find the same."""
+        self._requests, self._token_bytes, self._wait = requests, token_bytes, wait
         self.loads: dict[SglangLife, Load] = {}
         """Of admitted requests that no forward has seen yet."""
         self.started: dict[str, Load] = {}
@@ -49,7 +50,8 @@ class Landing:
         if taken is not None:
             self.started[request.rid] = taken[1]
             self._on_their_way.append(taken)
-            self.confirm()
+            if not self._wait:
+                self.confirm()
 
     def fail(self, request: Any) -> None:
         """No forward could be made with its rows: the request computes its claim.
@@ -65,7 +67,9 @@ class Landing:
         """Report what has arrived by now."""
         waiting = []
         for life, loaded in self._on_their_way:
-            if loaded.done is not None and not loaded.done.query():
+            if loaded.done is not None and self._wait:
+                loaded.done.synchronize()
+            elif loaded.done is not None and not loaded.done.query():
                 waiting.append((life, loaded))
                 continue
             moved = loaded.claim.reused_tokens

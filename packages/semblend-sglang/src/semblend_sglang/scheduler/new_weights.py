@@ -10,6 +10,7 @@ from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.capturing import Capturing
 from semblend_sglang.scheduler.comparing import Served
 from semblend_sglang.scheduler.continuing import Continuing
+from semblend_sglang.scheduler.ranks import Ranks
 from semblend_sglang.scheduler.requests import SglangRequests
 
 logger = logging.getLogger(__name__)
@@ -23,9 +24,10 @@ class NewWeights:
         continuing: Continuing,
         capturing: Capturing,
         guard: QualityGuard[Served],
+        ranks: Ranks | None = None,
     ) -> None:
         self._requests, self._donors, self._continuing, self._capturing = requests, donors, continuing, capturing
-        self._guard = guard
+        self._guard, self._ranks, self._changes = guard, ranks, 0
         self.times_emptied = 0
         """How often the exact tree was emptied."""
 
@@ -50,7 +52,8 @@ class NewWeights:
         self._capturing.old_weights_in_tree = True
 
     def _forget_donors(self) -> None:
-        self._requests.namespaces.new_weights()
+        self._changes += 1
+        self._requests.namespaces.new_weights(None if self._ranks is None else self._ranks.name_of(self._changes))
         self._donors.clear()
         self._continuing.hot.clear()
         self._guard.new_weights()

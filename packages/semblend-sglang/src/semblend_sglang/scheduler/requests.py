@@ -11,7 +11,7 @@ from typing import Any
 
 from semblend_core import Outcome, SemanticPrefixResult
 from semblend_core.serving import Namespaces, RequestBook, Wish
-from semblend_core.serving.tree import TreeLife
+from semblend_core.serving.tree import TreeDonor, TreeLife
 
 LONGEST_KEY = 4096
 """Characters. Donors are found in SGLang's tree by their key, so it is kept with each; clients choose its length."""
@@ -82,6 +82,10 @@ class SglangLife(TreeLife):
     """SGLang took its memory away while it was answered. It goes on from its lineage, as far as that is there."""
     unasked: bool = False
     """The last round had no time left to look it up for the first time."""
+    donors: dict[str, TreeDonor] = field(default_factory=dict)
+    """Of its claim, as all ranks were told of them. One rank alone knows them anyway."""
+    sent: set[str] = field(default_factory=set)
+    """Donors that every rank has sent for, or tried to."""
     saved_skip_insert: bool | None = None
     """SGLang's own do-not-publish switch, as it was before SemBlend set it."""
 
@@ -110,9 +114,10 @@ class SglangRequests(RequestBook[SglangLife]):
         namespaces: Namespaces,
         report: Callable[[Outcome], None] = lambda outcome: None,
         give_back: Callable[[SglangLife], None] = lambda life: None,
+        now: Callable[[], float] = lambda: time.monotonic(),
     ) -> None:
         super().__init__(report, give_back)
-        self.namespaces = namespaces
+        self.namespaces, self._now = namespaces, now
         self._seen: dict[str, float] = {}
         """When SGLang last asked about each waiting request, the longest ago first."""
 
@@ -144,7 +149,7 @@ class SglangRequests(RequestBook[SglangLife]):
             meet(life)
         if life.is_queued:
             self._seen.pop(request_id, None)
-            self._seen[request_id] = time.monotonic()
+            self._seen[request_id] = self._now()
         return life
 
     def leave_queue(self, request_id: str) -> None:
@@ -175,7 +180,7 @@ class SglangRequests(RequestBook[SglangLife]):
 
     def _forget_unseen(self) -> None:
         """Requests that left the queue unseen must not pin donors."""
-        horizon = time.monotonic() - FORGOTTEN_AFTER_S
+        horizon = self._now() - FORGOTTEN_AFTER_S
         while self._seen:
             request_id, seen = next(iter(self._seen.items()))
             if seen > horizon:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import AuditSink, DeclineReason, ProbeEnd, SemanticLookupProvider, Settings
+from semblend_core import AuditSink, DeclineReason, ProbeEnd, SelfTestResult, SemanticLookupProvider, Settings
 from semblend_core.serving import (
     Claim,
     CostGate,
@@ -27,7 +27,7 @@ from semblend_core.serving import (
     contain,
     may_share,
 )
-from semblend_core.serving.tree import ExactTree, KeptDonors, Loading, SlotPool, TreeDonors
+from semblend_core.serving.tree import ExactTree, KeptDonors, SlotPool
 from semblend_sglang.scheduler.capturing import Capturing
 from semblend_sglang.scheduler.comparing import Comparing, ScoredLife, Served
 from semblend_sglang.scheduler.continuing import MOST_REPEATED, Continuing
@@ -35,6 +35,10 @@ from semblend_sglang.scheduler.fitting import BatchLimits, Fitting
 from semblend_sglang.scheduler.landing import Landing
 from semblend_sglang.scheduler.new_weights import NewWeights
 from semblend_sglang.scheduler.operator_commands import OperatorCommands
+from semblend_sglang.scheduler.ranked_decisions import Decisions
+from semblend_sglang.scheduler.ranked_donors import RankedDonors, donors_of
+from semblend_sglang.scheduler.ranked_loading import loading_of
+from semblend_sglang.scheduler.ranks import Ranks
 from semblend_sglang.scheduler.repeats import Repeats
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
 
@@ -61,25 +65,40 @@ class Side:
         costs: CostGate | None = None,
         audit: AuditSink | None = None,
         guard: QualityGuard[Served] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        """``costs``: judges plans by the batches it is told of; without it every plan is taken."""
+        """``costs``: judges plans by the batches it is told of; without it every plan is taken.
+
+        ``ranks``: where there are several. Only the first of them asks its provider.
+        """
+        self.ranks = ranks
         self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
         self.provider, self.settings, self.tree, self.pool, self.limits = provider, settings, tree, pool, limits
-        self.donors = TreeDonors(provider, settings, tree, pool, kept, self.costs.prefill_ms)
-        self._loading = Loading(tree, pool, self.donors, self.costs)
+        self.donors = donors_of(ranks, provider, settings, tree, pool, kept, self.costs.prefill_ms)
+        self._loading = loading_of(ranks, tree, pool, self.donors, self.costs)
         self.requests = SglangRequests(
-            namespaces, lambda outcome: provider.report_outcome(outcome), self._loading.stop_fetching
+            namespaces,
+            lambda outcome: provider.report_outcome(outcome),
+            self._loading.stop_fetching,
+            *(() if ranks is None else (ranks.monotonic,)),
         )
-        self.self_test = SelfTest(1, lambda found: contain("noting the self-test", provider.note_self_test, found))
-        self.capturing = Capturing(settings, self.requests, self.donors, pool, self.self_test, tree.page_size)
-        self.landing = Landing(self.requests, pool.token_bytes)
+        self.self_test = SelfTest(
+            1 if ranks is None else ranks.size,
+            lambda found: contain("noting the self-test", provider.note_self_test, found),
+        )
+        self.capturing = Capturing(
+            settings, self.requests, self.donors, pool, self.self_test, tree.page_size, self._has_shown
+        )
+        self.landing = Landing(self.requests, pool.token_bytes, wait=ranks is not None)
         self.guard = guard or QualityGuard(settings, audit)
 
         def count_background(tokens: int) -> None:
             provider.note_background(tokens)
 
+        ages = self.donors if isinstance(self.donors, RankedDonors) else self.donors.book
         self.continuing = Continuing(
-            tree, settings, self.self_test, self.donors.book, count_background, self.guard.trusts
+            *(tree, settings, self.self_test, ages.born, count_background, self.guard.trusts),
+            *(() if ranks is None else (ranks.time,)),
         )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
         self.comparing = Comparing(self.guard, tree, self.lineages, self.requests, count_background)
@@ -97,10 +116,17 @@ class Side:
         )
         holders = (self.donors, self.lineages, self.continuing.hot, self.guard)
         self._tenants = Tenants(provider, lambda: self.requests, holders, audit, now=time.perf_counter)
-        self.operator = OperatorCommands(self._tenants, self.requests, kept, self.changed)
+        self.operator = OperatorCommands(
+            self._tenants, self.requests, kept, self.changed, at_all_ranks=ranks is not None
+        )
+        self._decisions: Decisions | None = None
+        if ranks is not None:
+            assert isinstance(self.donors, RankedDonors)
+            self._decisions = Decisions(ranks, self.requests, self.donors, self._decide, self.continuing.find)
+            ranks.on(SelfTestResult, lambda rank, found: self._hear(rank, found))
         self.on_change: Callable[[], None] = lambda: None
         """Called after outcomes were reported, to bring the metrics up to date."""
-        self.new_weights = NewWeights(self.requests, self.donors, self.continuing, self.capturing, self.guard)
+        self.new_weights = NewWeights(self.requests, self.donors, self.continuing, self.capturing, self.guard, ranks)
         self._lookups = Repeats(MOST_REPEATED)
         self.round = RoundTime(settings.lookup_budget_ms / 1e3)
 
@@ -209,8 +235,16 @@ class Side:
     def give_up_reuse(self, why: str) -> None:
         """A forward was not what a claim counts on: nothing is loaded again."""
         logger.error("%s. SemBlend only looks from now on", why)
-        self.self_test.refuse(why)
+        self.refuse(why)
         self.changed()
+
+    def refuse(self, why: str) -> None:
+        """Nothing is loaded from now on, or as soon as all ranks have heard of it."""
+        self._has_shown(SelfTestResult.refused(why))
+
+    def all_can(self, can: bool) -> bool:
+        """Whether every rank can, where there are several."""
+        return can if self.ranks is None else self.ranks.all_can(can)
 
     # --- What SGLang's own cache took --------------------------------------------------------------------------------
 
@@ -268,16 +302,36 @@ class Side:
             life.in_place = None
             life.finding = Finding(False, DeclineReason.EXACT_PREFIX_ELSEWHERE)
             return None
+        if self._decisions is None:
+            self._decide(life, asked.exact_tokens)
+        else:
+            proved = self.self_test.passed
+            self._decisions.decide(life, asked.exact_tokens)
+            if self.self_test.passed != proved:  # So the ranks have just heard from each other.
+                self._decisions.decide(life, asked.exact_tokens)
+        return self.promised(asked.request)
+
+    def _decide(self, life: SglangLife, exact_tokens: int) -> None:
         if self.round.is_up and life.question is None and life.claim is None:
             life.unasked = True
-            return None
+            return
         life.unasked = False
         with self.costs.apart(), self.round.spending():
-            life.in_place = self.continuing.find(life, asked.exact_tokens)
-            reach = asked.exact_tokens if life.in_place is None else life.in_place.end
+            life.in_place = self.continuing.find(life, exact_tokens)
+            reach = exact_tokens if life.in_place is None else life.in_place.end
             if not life.retracted:
                 self._seeker.seek(life, reach, self._may_ask)
-        return self.promised(asked.request)
+
+    def _has_shown(self, found: SelfTestResult) -> None:
+        """What prompts, or a failure, have shown at this rank. Where there are others, all hear of it together."""
+        if self.ranks is None:
+            self._hear(0, found)
+        else:
+            self.ranks.tell(found)
+
+    def _hear(self, rank: int, found: SelfTestResult) -> None:
+        if self.self_test.hear({rank: found}):
+            self.donors.book.generation += 1  # What was found and not loaded may be asked for again.
 
     def _meet(self, life: SglangLife) -> None:
         self._tenants.meet(life, life.request.time_stats.wait_queue_entry_time or time.perf_counter())

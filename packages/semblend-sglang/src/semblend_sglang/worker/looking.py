@@ -16,7 +16,7 @@ from torch import Tensor
 
 from semblend_core.kv import QuestionAttention
 from semblend_core.recompute import Scores
-from semblend_core.serving import Claim
+from semblend_core.serving import Claim, contain
 from semblend_core.serving.tree import SlotPool
 
 
@@ -35,17 +35,32 @@ class Look:
     def layer_has_attended(self, layer: Any, queries: Tensor) -> None:
         """``queries``: of all tokens of the forward, as SGLang's attention ``layer`` got them."""
         if layer.layer_id in self._layers:
-            asking = queries[self._asking].view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-            keys = self._pool.keys_at(layer.layer_id, self._slots)
-            self._attention.add(asking, keys.to(asking.dtype), layer.scaling)
+            contain("looking at a layer", self._look, layer, queries)
+
+    def _look(self, layer: Any, queries: Tensor) -> None:
+        asking = queries[self._asking].view(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        keys = self._pool.keys_at(layer.layer_id, self._slots)
+        self._attention.add(asking, keys.to(asking.dtype), layer.scaling)
 
     def scores(self) -> Scores | None:
-        """None: it did not see every layer that counts. Waits for the device."""
-        totals = self._attention.totals
-        if totals is None or self._attention.layers != len(self._layers):
+        """[tokens]. None: it did not see every layer that counts. Waits for the device."""
+        return most_of_heads([self.by_layer()])
+
+    def by_layer(self) -> Scores | None:
+        """The same by layers, [layers, tokens], as the heads of this rank have seen it."""
+        if not self._layers or self._attention.layers != len(self._layers):
             return None
-        found: Scores = totals.cpu().numpy()
+        found: Scores = torch.stack(self._attention.by_layer).cpu().numpy()
         return found if np.isfinite(found).all() else None
+
+
+def most_of_heads(seen: Sequence[Scores | None]) -> Scores | None:
+    """What all heads saw together, of what those of each rank saw, ``by_layer``: as one rank with all of them would."""
+    known = [part for part in seen if part is not None]
+    if not known or len(known) < len(seen):
+        return None
+    found: Scores = np.maximum.reduce(known).sum(0)
+    return found
 
 
 _under_way: Sequence[Look] = ()

@@ -40,27 +40,35 @@ class Recorded:
 
 class RunningEngine:
     def __init__(
-        self, model_folder: Path, audit: Path, kv: Path | None = None, backend: str | None = "semblend"
+        self,
+        model_folder: Path,
+        audit: Path,
+        kv: Path | None = None,
+        backend: str | None = "semblend",
+        **options: Any,
     ) -> None:
-        """``kv``: the folder that ``kv_on_record`` was told of."""
+        """``kv``: the folder that ``kv_on_record`` was told of. ``options``: arguments of SGLang's besides."""
         import sglang
 
         self._audit, self._kv = audit, kv
         self._asked = 0
         """Requests whose end must come to be on record."""
         self.engine = sglang.Engine(
-            model_path=str(model_folder),
-            device="cpu",
-            dtype="float32",
-            attention_backend="torch_native",
-            sampling_backend="pytorch",
-            grammar_backend="none",
-            disable_cuda_graph=True,
-            max_total_tokens=12_288,
-            context_length=2048,
-            max_running_requests=16,
-            radix_cache_backend=backend,
-            log_level="error",
+            **{
+                "model_path": str(model_folder),
+                "device": "cpu",
+                "dtype": "float32",
+                "attention_backend": "torch_native",
+                "sampling_backend": "pytorch",
+                "grammar_backend": "none",
+                "disable_cuda_graph": True,
+                "max_total_tokens": 12_288,
+                "context_length": 2048,
+                "max_running_requests": 16,
+                "radix_cache_backend": backend,
+                "log_level": "error",
+                **options,
+            }
         )
         self._takes_salt = "cache_salt" in inspect.signature(self.engine.generate).parameters
 

@@ -6,7 +6,7 @@ request, and ``KeptDonors`` keeps copies that outlive the tree's. ``TreeLineages
 relocated KV, apart from the engine's tree, for those who go on from it.
 """
 
-from semblend_core.serving.tree.donors import TreeDonors
+from semblend_core.serving.tree.donors import TreeDonor, TreeDonors, TreePath
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
 from semblend_core.serving.tree.in_place import InPlace
 from semblend_core.serving.tree.kept import KeptDonors
@@ -21,8 +21,10 @@ __all__ = [
     "Load",
     "Loading",
     "SlotPool",
+    "TreeDonor",
     "TreeDonors",
     "TreeLife",
     "TreeLineages",
     "TreeMatch",
+    "TreePath",
 ]

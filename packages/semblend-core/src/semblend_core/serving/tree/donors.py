@@ -83,19 +83,20 @@ class TreeDonors:
         kept = self._provider.donor_tokens(donor.namespace, donor.donor_id)
         return _NO_TOKENS if kept is None else kept
 
+    def promised(self, life: TreeLife, donor_id: str) -> TreeDonor | None:
+        """A donor of the request's claim, as it is to be loaded."""
+        return self.of(life, donor_id)
+
     def find(self, donor: TreeDonor, needed: int) -> TreeMatch:
         """How many of its first tokens the tree holds now, up to those that are ``needed``, in whole pages."""
-        whole_pages = -(-needed // self._tree.page_size) * self._tree.page_size
-        return self._tree.find(self._tree.tokens_of(self.tokens_of(donor)[:whole_pages]), donor.note.key)
+        tokens = self.tokens_of(donor)[: self._whole_pages(needed)]
+        return self._tree.find(self._tree.tokens_of(tokens), donor.note.key)
 
     # --- What becomes a donor ----------------------------------------------------------------------------------------
 
-    def add(self, life: TreeLife, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
-        """The exact tree holds ``tokens``, the first of this prompt, in these slots."""
-        name = (life.namespace.digest, donor_id_of(tokens))
-        if not self._rule.wants(life, name, tokens):
-            return
-        donor = self._offer(life.namespace, life.key, tokens, name[1])
+    def add(self, life: TreeLife, tokens: TokenIds, read_slots: Callable[[], Tensor], *, wanted: bool = True) -> None:
+        """The exact tree holds ``tokens``, the first of this prompt, in these slots. ``wanted``: as a donor."""
+        donor = self._offered(life, tokens) if wanted else None
         if donor is not None and (self.kept is None or self._keep(self.kept, donor, tokens, read_slots)):
             self.book.replace_prefixes(donor, tokens)
 
@@ -168,7 +169,9 @@ class TreeDonors:
 
     def fetch(self, donor: TreeDonor, spans: Sequence[Span]) -> DonorFetch | None:
         """Set what is kept of it on its way; None where nothing is."""
-        return None if self.kept is None else fetch_donor(self.kept.store, donor.namespace, donor.donor_id, spans)
+        if self.kept is None:
+            return None
+        return fetch_donor(self.kept.store, self._stored_as(donor.namespace), donor.donor_id, spans)
 
     # --- Steps -------------------------------------------------------------------------------------------------------
 
@@ -176,6 +179,13 @@ class TreeDonors:
         if self.kept is not None:
             left = self.kept.left
             self._earlier.found(left.popleft() for _ in range(len(left)))
+
+    def _offered(self, life: TreeLife, tokens: TokenIds) -> TreeDonor | None:
+        """The donor that a prompt is from now on; None where it is known, or is not wanted."""
+        name = (life.namespace.digest, donor_id_of(tokens))
+        if not self._rule.wants(life, name, tokens):
+            return None
+        return self._offer(life.namespace, life.key, tokens, name[1])
 
     def _offer(
         self, namespace: Namespace, key: Any, tokens: TokenIds, donor_id: str | None = None, born: float | None = None
@@ -191,7 +201,7 @@ class TreeDonors:
         accepted = contain(
             "keeping a donor's KV",
             kept.keep,
-            *(donor.namespace, donor.donor_id, tokens, nbytes),
+            *(self._stored_as(donor.namespace), donor.donor_id, tokens, nbytes),
             lambda: self._pool.take_slots(read_slots()[: tokens.size]),
             self.book.price(tokens.size),
         )
@@ -199,14 +209,23 @@ class TreeDonors:
 
     def _gone(self, donor: TreeDonor) -> None:
         if self.kept is not None:
-            self.kept.store.forget(donor.namespace, donor.donor_id)
+            self.kept.store.forget(self._stored_as(donor.namespace), donor.donor_id)
 
     def _copied(self, donor: TreeDonor, tokens: int) -> None:
         if self.kept is not None:
-            self.kept.store.note_copied(donor.namespace, donor.donor_id, tokens)
+            self.kept.store.note_copied(self._stored_as(donor.namespace), donor.donor_id, tokens)
 
     def _tier(self, donor: TreeDonor) -> Tier | None:
-        return None if self.kept is None else self.kept.store.tier_of(donor.namespace, donor.donor_id)
+        if self.kept is None:
+            return None
+        return self.kept.store.tier_of(self._stored_as(donor.namespace), donor.donor_id)
+
+    def _stored_as(self, namespace: Namespace) -> Namespace:
+        """How the store knows it."""
+        return namespace
+
+    def _whole_pages(self, tokens: int) -> int:
+        return -(-tokens // self._tree.page_size) * self._tree.page_size
 
 
 def _reach(spans: Sequence[Span], donor_id: str) -> int:

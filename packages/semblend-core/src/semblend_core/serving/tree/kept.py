@@ -42,6 +42,11 @@ class KeptDonors:
             logger.debug("the KV of a donor is not kept: %s", result.reason)
         return result.accepted
 
+    @property
+    def knows_what_was_left(self) -> bool:
+        """Whether all that an earlier process left was found by now."""
+        return self._recovery is None or not self._recovery.is_alive()
+
     def flush(self) -> None:
         """Wait for captures under way, and for what is looked for on disk. Tests only."""
         if self._recovery is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +40,7 @@ class Load:
 
 
 @dataclass
-class _Sources:
+class Sources:
     """Where the spans of a claim come from."""
 
     in_tree: dict[str, Tensor] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Loading:
     def _send_for_missing(self, life: TreeLife, claim: Claim) -> bool:
         """Fetch what is on disk and nowhere else. Whether all of it could be sent for."""
         for donor_id in claim.donor_ids:
-            spans, donor = claim.spans_of(donor_id), self._donors.of(life, donor_id)
+            spans, donor = claim.spans_of(donor_id), self._donors.promised(life, donor_id)
             if donor is None or donor_id in life.fetch.donors or not self._donors.only_on_disk(donor, spans):
                 continue  # One that is gone is found out at admission.
             if not self._waits.may_fetch(life.request_id):
@@ -107,26 +107,37 @@ class Loading:
                 life.fetch.donors[donor_id] = fetch
         return True
 
-    def _gather(self, life: TreeLife, claim: Claim, held: ExitStack) -> _Sources | None:
+    def _gather(self, life: TreeLife, claim: Claim, held: ExitStack) -> Sources | None:
         """Every donor of ``claim``, held in the tree or on its way; None where one is gone, which is then forgotten."""
-        sources = _Sources()
+        return self._sources(life, claim, self._hold_in_tree(life, claim, held))
+
+    def _sources(self, life: TreeLife, claim: Claim, matches: Mapping[str, TreeMatch]) -> Sources | None:
+        sources = Sources()
         for donor_id in claim.donor_ids:
-            spans, donor = claim.spans_of(donor_id), self._donors.of(life, donor_id)
-            if donor is not None:
-                needed = max(span.donor_end for span in spans)
-                match = self._donors.find(donor, needed)
-                if match.length >= needed:
-                    held.enter_context(self._holding(match))
-                    sources.in_tree[donor_id] = match.read_slots()
-                    continue
-            fetch = life.fetch.donors.get(donor_id)
+            match = matches.get(donor_id)
+            if match is not None:
+                sources.in_tree[donor_id] = match.read_slots()
+                continue
+            fetch, donor = life.fetch.donors.get(donor_id), self._donors.promised(life, donor_id)
             if fetch is None and donor is not None:
-                fetch = self._donors.fetch(donor, spans)
+                fetch = self._donors.fetch(donor, claim.spans_of(donor_id))
             if fetch is None:
                 self._donors.book.drop((life.namespace.digest, donor_id))
                 return None
             sources.fetches.append(fetch)
         return sources
+
+    def _hold_in_tree(self, life: TreeLife, claim: Claim, held: ExitStack) -> dict[str, TreeMatch]:
+        """Those donors of ``claim`` that the tree holds."""
+        matches = {}
+        for donor_id in claim.donor_ids:
+            donor = self._donors.promised(life, donor_id)
+            needed = max(span.donor_end for span in claim.spans_of(donor_id))
+            match = None if donor is None else self._donors.find(donor, needed)
+            if match is not None and match.length >= needed:
+                held.enter_context(self._holding(match))
+                matches[donor_id] = match
+        return matches
 
     @contextmanager
     def _holding(self, match: TreeMatch) -> Iterator[None]:
@@ -137,7 +148,7 @@ class Loading:
         finally:
             self._tree.let_go(held)
 
-    def _move(self, claim: Claim, slots: Tensor, sources: _Sources) -> None:
+    def _move(self, claim: Claim, slots: Tensor, sources: Sources) -> None:
         """Nobody waits for the slots' numbers, except where KV comes from the donor store."""
         self._pool.come_behind_the_forward()
         spans = [span for span in claim.spans if span.donor_id in sources.in_tree]

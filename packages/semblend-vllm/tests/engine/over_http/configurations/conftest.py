@@ -37,7 +37,7 @@ def one_thread_each() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def split_model(helpers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that two ranks can share."""
-    from split_model import write_split_model
+    from semblend_core.testing import write_split_model
 
     return write_split_model(tmp_path_factory.mktemp("split") / "model")
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from semblend_core.testing import shallow_model_folder
+from semblend_core.testing.shallow_model import shallow_model_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KV_HEADS = 4
 _SPLIT = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -36,7 +40,7 @@ def write_split_model(folder: Path) -> Path:
     return folder
 
 
-def _with_a_fourth(weight, module):  # type: ignore[no-untyped-def]
+def _with_a_fourth(weight: Tensor, module: str) -> Tensor:
     import torch
 
     along = 1 if module == "o_proj" else 0

@@ -1,0 +1,152 @@
+"""The program of ``test_two_ranks.py``: the same with one rank and with two, faults at one of two, and a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from archive import CASES, PASSAGES, first, recipient
+from ranked_engine import RankedEngine, import_sglang, in_a_fork
+
+from semblend_core import tenant_of_salt
+from semblend_core.control import asked_of_engines
+
+ONE, FOUR = "new instruction", "passages of four requests"
+FAULTS = {"lookup": 0, "in_place": 1, "sources": 1, "move": 1, "look": 1}
+"""By rank."""
+
+
+def main(model: str, folder: Path) -> dict[str, Any]:
+    import_sglang()
+    found = {"one": in_a_fork(session, model, folder, 1, "one", SEMBLEND_AUDIT_PATH=str(folder / "one"))}
+    kept = {
+        "SEMBLEND_SGLANG_KEEP_DONORS": "1",
+        "SEMBLEND_STORE_HOST_BYTES": "0",
+        "SEMBLEND_STORE_DISK_BYTES": "1GiB",
+        "SEMBLEND_STORE_DISK_PATH": str(folder / "disk"),
+        "SEMBLEND_CONTROL_DIR": str(folder / "c"),
+    }
+    found["two"] = in_a_fork(session, model, folder, 2, "two", SEMBLEND_AUDIT_PATH=str(folder / "two"))
+    found["kept"] = in_a_fork(keeping, model, folder, SEMBLEND_AUDIT_PATH=str(folder / "kept"), **kept)
+    _tear(folder / "disk", found["kept"]["files"]["torn"])
+    found["restart"] = in_a_fork(restarted, model, folder, SEMBLEND_AUDIT_PATH=str(folder / "restart"), **kept)
+    return found
+
+
+def session(model: str, folder: Path, ranks: int, name: str) -> dict[str, Any]:
+    engine = RankedEngine(Path(model), folder / name, ranks)
+    found: dict[str, Any] = {"answers": {case: asked(engine, case) for case in (ONE, FOUR)}}
+    found["ranks"] = engine.on_ranks("state", tenant=tenant_of_salt("tenant"))
+    if ranks > 1:
+        found["conversation"] = conversation(engine)
+        found["crowd"] = crowd(engine)
+        found["faults"] = {what: fault(engine, what, rank) for what, rank in FAULTS.items()}
+        found["rows"] = fault(engine, "rows", 1)
+        found["at_the_end"] = engine.on_ranks("state", tenant=tenant_of_salt("tenant"))
+    engine.close()
+    return found
+
+
+def asked(engine: RankedEngine, case: str) -> dict[str, Any]:
+    """With reuse, cold, by another tenant, and with reuse off behind the reuse."""
+    for donor in CASES[case][0]:
+        engine.ask(donor, salt="tenant", tokens=1)
+    before = engine.confirmed()
+    reused = engine.ask(recipient(case), salt="tenant")
+    confirmed = engine.confirmed() - before
+    cold = engine.ask(recipient(case), salt=f"cold, {case}", wish="off")
+    other = engine.ask(recipient(case), salt=f"another, {case}")
+    off = engine.ask(recipient(case), salt="tenant", wish="off")
+    return {"reused": reused, "confirmed": confirmed, "cold": cold, "other": other, "off": off}
+
+
+def conversation(engine: RankedEngine) -> list[dict[str, Any]]:
+    """Each turn goes on from what the one before was served with."""
+    prompt, turns = recipient(ONE), []
+    for number in range(2):
+        answer = engine.ask(prompt, salt="tenant", tokens=12)
+        turns.append(answer["meta_info"] | {"output_top_logprobs": None})
+        prompt = f"{prompt}{answer['text']}\n\nQuestion: number {number}?\nAnswer:"
+    return turns
+
+
+def crowd(engine: RankedEngine) -> dict[str, Any]:
+    """More at once than the pool can hold: some wait, some are evicted, and all ranks must agree on whom."""
+    prompts = [f"Number {n}.\n\n{PASSAGES[n % 4]}\n\n{PASSAGES[(n + 1) % 4]}\n\nQuestion {n}?" for n in range(10)]
+    answers = engine.ask(prompts, salt="tenant", tokens=4)
+    return {"answers": len(answers), "ranks": engine.on_ranks("state", tenant=tenant_of_salt("tenant"))}
+
+
+def fault(engine: RankedEngine, what: str, rank: int) -> dict[str, Any]:
+    """Something fails at one rank alone while four passages are reused; then nothing does any more."""
+    for donor in CASES[FOUR][0]:
+        engine.ask(donor, salt=what, tokens=1)
+    before = engine.counted()
+    engine.on_ranks("break_at", rank=rank, what=what)
+    broken = engine.ask(recipient(FOUR), salt=what)
+    engine.on_ranks("mend")
+    between = engine.counted()
+    engine.ask(f"Once more. {recipient(FOUR)}", salt=what)
+    ranks = engine.on_ranks("state", tenant=tenant_of_salt(what))
+    return {"before": before, "broken": broken, "between": between, "after": engine.counted(), "ranks": ranks}
+
+
+def keeping(model: str, folder: Path) -> dict[str, Any]:
+    """Donors on disk: each rank keeps its part, all or none; a purge reaches every rank."""
+    engine = RankedEngine(Path(model), folder / "kept", 2)
+    engine.ask(first(), salt="purged", tokens=1)
+    tenant = tenant_of_salt("purged")
+    found: dict[str, Any] = {"before_purge": engine.on_ranks("state", tenant=tenant)}
+    found["purge"] = asked_of_engines(folder / "c", "purge", tenant)
+    found["after_purge"] = engine.on_ranks("state", tenant=tenant)
+    engine.on_ranks("break_at", rank=1, what="capture")
+    engine.ask(first(), salt="capture", tokens=1)
+    engine.on_ranks("mend")
+    found["capture"] = engine.on_ranks("state", tenant=tenant_of_salt("capture"))
+    found["files"] = {kind: _kept_files(engine, folder / "disk", kind) for kind in ("whole", "torn")}
+    engine.close()
+    return found
+
+
+def restarted(model: str, folder: Path) -> dict[str, Any]:
+    engine = RankedEngine(Path(model), folder / "restart", 2)
+    for kind in ("first", "second"):  # The self-test is passed, and the ranks have told what they found.
+        engine.ask(_document(kind, "A list."), salt="restart", tokens=1)
+    found: dict[str, Any] = {}
+    for kind in ("whole", "torn"):
+        before = engine.counted()
+        asked = engine.ask(_document(kind, "Read this with care."), salt="restart")
+        found[kind] = {"before": before, "asked": asked, "after": engine.counted()}
+        found[kind]["cold"] = engine.ask(_document(kind, "Read this with care."), salt=f"cold, {kind}", wish="off")
+    found["ranks"] = engine.on_ranks("state", tenant=tenant_of_salt("restart"))
+    engine.close()
+    return found
+
+
+def _document(kind: str, opening: str) -> str:
+    lines = " ".join(f"The {kind} part {n} weighs {n * 29 % 83 + 3} pounds." for n in range(30))
+    return f"{opening}\n\n{lines}\n\nQuestion: which is the lightest?\nAnswer:"
+
+
+def _kept_files(engine: RankedEngine, disk: Path, kind: str) -> list[str]:
+    before = set(disk.rglob("*.safetensors"))
+    engine.ask(_document(kind, "A list."), salt="restart", tokens=1)
+    engine.on_ranks("state", tenant="")  # So that all is written.
+    return sorted(str(file.relative_to(disk)) for file in set(disk.rglob("*.safetensors")) - before)
+
+
+def _tear(disk: Path, files: list[str]) -> None:
+    """The second rank has lost its part."""
+    for file in files:
+        if "rank-1" in file:
+            (disk / file).unlink()
+
+
+if __name__ == "__main__":
+    found = main(sys.argv[2], Path(sys.argv[3]))
+    Path(sys.argv[1]).write_text(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)
