@@ -1,7 +1,7 @@
 """SGLang's compiled kernels exist for GPUs only. With ``torch_native`` attention its CPU engine calls none of them.
 
-On ARM its start calls two that set the machine up: one binds OpenMP's threads to cores, the other makes room for the
-all-reduce among several processes. The tests' one process wants neither, so here they do nothing.
+On ARM it calls four: one binds OpenMP's threads to cores, one makes room for what several ranks share, and two are the
+collectives over that. The first two do nothing here. The others go the way that SGLang takes on other CPUs: over gloo.
 """
 
 from __future__ import annotations
@@ -11,11 +11,31 @@ from never_called import any_name_of
 
 __getattr__ = any_name_of("sgl_kernel")
 
-_SET_UP = {
+
+def _all_reduce(data: torch.Tensor, _operation: int) -> None:
+    torch.distributed.all_reduce(data, group=_ranks())
+
+
+def _all_gather(data: torch.Tensor, dim: int) -> torch.Tensor:
+    parts = [torch.empty_like(data) for _ in range(torch.distributed.get_world_size(_ranks()))]
+    torch.distributed.all_gather(parts, data.contiguous(), group=_ranks())
+    return torch.cat(parts, dim)
+
+
+def _ranks() -> torch.distributed.ProcessGroup:
+    from sglang.srt.distributed import get_tp_group
+
+    group: torch.distributed.ProcessGroup = get_tp_group().device_group
+    return group
+
+
+_CALLED = {
     "init_cpu_threads_env(str cpu_ids) -> str": lambda cpu_ids: f"not bound to {cpu_ids}",
     "initialize(int size, int rank) -> ()": lambda size, rank: None,
+    "shm_allreduce(Tensor(a!) data, int op) -> ()": _all_reduce,
+    "shm_allgather(Tensor data, int dim) -> Tensor": _all_gather,
 }
 
 _operators = torch.library.Library("sgl_kernel", "FRAGMENT")
-for _schema, _function in _SET_UP.items():
+for _schema, _function in _CALLED.items():
     _operators.impl(_operators.define(_schema), _function, "CompositeExplicitAutograd")
