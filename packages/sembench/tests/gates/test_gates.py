@@ -232,6 +232,8 @@ def test_wrong_usage_ends_with_2(bench: Any, sembench: Run) -> None:
         ((), "no gate is named"),
         (("--allow-missing",), "no gate is named"),
         (("--min-quality-pass-rate", "80"), "0<=x<=1"),
+        (("--min-quality-pass-rate", "nan"), "no finite number"),
+        (("--min-blended-ttft-speedup", "inf"), "no finite number"),
         (("--max-warm-vs-cold-rouge-drop", "0.1"), "needs --noise-floor-calibration"),
         (("--min-judge-faithfulness", "4"), "never the only quality gate"),
     ):

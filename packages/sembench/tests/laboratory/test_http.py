@@ -12,8 +12,11 @@ from starlette.testclient import TestClient
 from sembench.laboratory.config import CacheSettings
 from sembench.laboratory.http import app as importable
 from sembench.laboratory.http import create_app
+from sembench.laboratory.http.bodies import SimulatedRequest
 from sembench.laboratory.http.body_limit import MOST_BYTES
+from sembench.laboratory.http.live import LiveCaches
 from sembench.laboratory.plots import EXPERIMENT_FIGURES
+from sembench.laboratory.trace_schema import TraceBlock
 from sembench.laboratory.traces import read_trace
 
 PUBLISHED_REQUEST = {
@@ -64,6 +67,17 @@ def test_state_metrics_and_trace_tell_what_was_served(client: TestClient, tmp_pa
 
 def test_metrics_of_nothing_are_unknown_and_not_zero(client: TestClient) -> None:
     assert client.get("/v1/metrics/summary").json()["policies"][0]["hit_ratio"] is None
+
+
+def test_what_a_server_remembers_does_not_grow_with_its_requests() -> None:
+    live = LiveCaches(CacheSettings(cache_token_budget=100, policies=["lru"]))
+    for number in range(50):
+        block = TraceBlock(content_hash=f"{number}", token_count=60, semantic_type=f"type-{number}")
+        live.serve(SimulatedRequest(request_id="r", blocks=[block]))
+    (told,) = live.summary().policies
+    assert told.evictions_by_type == {"other": 49}
+    assert told.avg_ttft_ms == pytest.approx(80 + 60 * 0.08)
+    assert len(live.tally("lru").ttfts) == 0
 
 
 def test_raw_prompts_and_blocks_are_served_too(client: TestClient) -> None:

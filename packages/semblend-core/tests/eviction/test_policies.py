@@ -254,3 +254,30 @@ def test_a_price_that_is_not_known_goes_by_the_tokens_and_by_what_nobody_else_ho
     assert Entry(tokens=50, saved_ms=8.0).price_ms == 8.0
     assert Entry(tokens=50, saved_ms=8.0, copied=25).price_ms == 4.0
     assert 0 < Entry(tokens=50, copied=50).price_ms < Entry(tokens=50, copied=25).price_ms < Entry(tokens=50).price_ms
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_more_than_the_budget_may_be_held_for_a_while(name: str) -> None:
+    """As by an owner that takes out the excess one by one, once it has admitted all."""
+    policy = policy_named(name, capacity=10, may_refuse=False)
+    for key in range(9):
+        policy.admit(key, Entry(bytes=10, tokens=10), float(key))
+    while policy.held > 10:
+        victim = policy.victim()
+        assert victim is not None
+        policy.remove(victim)
+        policy.check_integrity()
+    assert len(policy) == 1
+
+
+def test_the_price_of_what_has_no_tokens() -> None:
+    assert Entry(tokens=0, saved_ms=5.0, copied=3).price_ms == pytest.approx(0.1)
+
+
+def test_long_pauses_between_two_looks_do_not_overflow_what_a_saving_counts() -> None:
+    policy = policy_named("cost_aware", capacity=10**9)
+    policy.admit("a", Entry(), 0.0)
+    policy._look_at = 10**9  # As after a look at millions of keys, all of which went since.
+    for now in range(100_000):
+        policy.touch("a", float(now))
+    assert all(math.isfinite(saved) for saved in policy._saved)

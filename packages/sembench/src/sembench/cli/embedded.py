@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from sembench.cli.options import model_option
+from sembench.cli.options import FiniteRange, model_option
 from sembench.schema import InputError
 
 
@@ -49,7 +49,7 @@ from sembench.schema import InputError
 @click.option("--policy", default=None, metavar="NAME", help="A recompute policy instead of a tier; see below.")
 @click.option(
     "--budget",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=None,
     help="Share of the reused tokens that may be computed afresh.  [default: the tier's; 0.15 with --policy]",
 )
@@ -67,7 +67,7 @@ from sembench.schema import InputError
 @click.option("--max-output-tokens", type=click.IntRange(1), default=48, show_default=True, help="Longest answer.")
 @click.option(
     "--quality-threshold",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=0.60,
     show_default=True,
     help="An answer passes where the best of F1, ROUGE-L and token recall reaches this.",

@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 
 import click
 
-from sembench.cli.options import FILE, max_output_tokens_option, serve_command_option, template_option, tenant_option
+from sembench.cli.options import (
+    FILE,
+    FiniteRange,
+    max_output_tokens_option,
+    serve_command_option,
+    template_option,
+    tenant_option,
+)
 from sembench.identity import load_manifest
 from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client
 from sembench.schema import InputError, write_atomically
@@ -34,7 +41,7 @@ SERVER_OPTIONS = (
     max_output_tokens_option,
     click.option(
         "--quality-threshold",
-        type=click.FloatRange(0, 1),
+        type=FiniteRange(0, 1),
         default=0.60,
         show_default=True,
         help="What the best of F1, ROUGE-L and token recall must reach for an answer to pass.",
@@ -62,7 +69,7 @@ SERVER_OPTIONS = (
         show_default=True,
         help="After a broken connection, a time-out, a 5xx or a 429; never after another 4xx.",
     ),
-    click.option("--timeout-s", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Per request."),
+    click.option("--timeout-s", type=FiniteRange(0.1), default=120.0, show_default=True, help="Per request."),
     serve_command_option,
     click.option("--seed", default=0, show_default=True, help="Sent to servers that take one; kept in the result."),
 )
@@ -77,7 +84,7 @@ RECIPIENT_OPTIONS = (
     click.option("--donor-url", metavar="URL", help="Donors are served here instead, such as at one worker."),
     click.option(
         "--post-donor-delay-ms",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=1000.0,
         show_default=True,
         help="Wait between donors and recipient, for caches that store in the background. Never part of a latency.",
@@ -206,7 +213,7 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
 @click.option("--engine", type=click.Choice(["openai", "sglang"]), default="openai", show_default=True, help="Its API.")
 @click.option("--template", type=click.Choice(["completion", "chat"]), default="completion", show_default=True)
 @click.option("--reset-url", "reset_urls", multiple=True, metavar="URL", help="As for run-live-gateway.")
-@click.option("--timeout-s", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Per request.")
+@click.option("--timeout-s", type=FiniteRange(0.1), default=60.0, show_default=True, help="Per request.")
 def verify_endpoint(url: str, model: str, engine: str, reset_urls: tuple[str, ...], **options: Any) -> None:
     """Ask a server all that a replay needs: reachable, model, streaming, usage, cached tokens, salts, reset.
 

@@ -9,6 +9,7 @@ import click
 
 from sembench.cli.options import (
     FILE,
+    FiniteRange,
     Words,
     max_output_tokens_option,
     serve_command_option,
@@ -16,7 +17,7 @@ from sembench.cli.options import (
     tenant_option,
 )
 
-_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
+_ABOVE_ZERO = FiniteRange(min=0, min_open=True)
 _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 
 
@@ -43,7 +44,7 @@ _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
 @click.option("--duration", type=_ABOVE_ZERO, default=30.0, show_default=True, help="Seconds measured per point.")
 @click.option(
     "--warmup",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=5.0,
     show_default=True,
     help="Seconds of load before, not counted.",
@@ -59,7 +60,7 @@ _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
     "--reuse-share",
     "reuse_shares",
     cls=Words,
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     default=(0.0, 1.0),
     show_default="0.0 1.0",
     metavar="SHARE...",

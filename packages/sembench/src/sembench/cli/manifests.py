@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sembench.cli.options import Words
+from sembench.cli.options import FiniteRange, Words
 from sembench.schema import (
     FACT_TRANSFORMS,
     PRIVACY_TRANSFORMS,
@@ -260,7 +260,7 @@ def checksum_manifest(manifest: Path, output: Path | None) -> None:
     "--boilerplate-share",
     default=0.5,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="Evidence that more than this share of all sources (and three at least) have in common is boilerplate.",
 )
 def audit_manifest(

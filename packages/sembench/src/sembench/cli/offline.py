@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sembench.cli.options import FiniteRange
 from sembench.schema import InputError, Result, naming, write_atomically
 
 
@@ -42,7 +43,7 @@ from sembench.schema import InputError, Result, naming, write_atomically
 )
 @click.option(
     "--min-similarity",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="peer: least similarity at which it picks a donor (default 0.60). Core has no use for it: it goes by tokens.",
 )
 @click.option(

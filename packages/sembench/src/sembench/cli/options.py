@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class FiniteRange(click.FloatRange):
+    """A number of a range. ``nan`` is neither below nor above anything, so click's own range lets it through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
+
 
 max_output_tokens_option = click.option(
     "--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sembench.cli.options import FILE, Words, serve_command_option
+from sembench.cli.options import FILE, FiniteRange, Words, serve_command_option
 
 if TYPE_CHECKING:
     from sembench.privacy.arms import PrivacyArm
@@ -35,14 +35,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--post-donor-delay-ms",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=300.0,
     show_default=True,
     help="With --url: wait between donor and question, for a server that keeps KV in the background.",
 )
-@click.option(
-    "--timeout-s", type=click.FloatRange(0.1), default=120.0, show_default=True, help="Per request, with --url."
-)
+@click.option("--timeout-s", type=FiniteRange(0.1), default=120.0, show_default=True, help="Per request, with --url.")
 @serve_command_option
 def run_privacy(manifest: Path, output: Path, max_questions: int | None, url: str | None, **options: Any) -> None:
     """What a client learns of a text in front of a document that another client sent: leak and influence.

@@ -10,12 +10,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from sembench.cli.options import FILE, Words
+from sembench.cli.options import FILE, FiniteRange, Words
 from sembench.schema import EngineSummary, Interval, NoiseFloor, Result, naming, read_json, write_atomically
 from sembench.terminal import table_console
 
-_SHARE = click.FloatRange(0, 1)
-_AT_LEAST_0 = click.FloatRange(min=0)
+_SHARE = FiniteRange(0, 1)
+_AT_LEAST_0 = FiniteRange(min=0)
 _WIDTH = 160
 """Where stdout is no terminal: a table in a CI log must not be folded into columns of three letters."""
 
@@ -36,7 +36,7 @@ _GATES: tuple[tuple[str, Any, str], ...] = (
     ),
     (
         "--min-judge-faithfulness",
-        click.FloatRange(1, 5),
+        FiniteRange(1, 5),
         "Mean score of the LLM judge for warm answers. Only beside another gate on quality.",
     ),
 )

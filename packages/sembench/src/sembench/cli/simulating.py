@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from sembench.cli.options import FILE, Words
+from sembench.cli.options import FILE, FiniteRange, Words
 from sembench.schema import InputError
 
 OUTPUT_DIR = click.Path(file_okay=False, path_type=Path)
@@ -137,15 +137,15 @@ def _check() -> None:
 @click.option("--cache-token-budget", type=click.IntRange(min=1), help="Tokens that the cache holds.")
 @click.option(
     "--cache-share",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     help="Instead: this share of all different tokens of the trace.",
 )
 @policies_option
 @semantics_option
 @click.option("--calibrate-from-trace", is_flag=True, help="Fit base and token latency to the trace's observed TTFT.")
 @click.option("--costs-file", type=FILE, help="Step costs that an engine learned, from SEMBLEND_COST_DIR.")
-@click.option("--base-ttft-ms", type=click.FloatRange(min=0), help="Of the latency model.  [default: 80]")
-@click.option("--token-latency-ms", type=click.FloatRange(min=0), help="Of the latency model.  [default: 0.08]")
+@click.option("--base-ttft-ms", type=FiniteRange(min=0), help="Of the latency model.  [default: 80]")
+@click.option("--token-latency-ms", type=FiniteRange(min=0), help="Of the latency model.  [default: 0.08]")
 @click.option("--max-requests", type=click.IntRange(min=1), help="Only the first so many.")
 @click.option("--output-dir", type=OUTPUT_DIR, default=Path("outputs/traces"), show_default=True)
 @click.option("--output-name", help="Of the folder, behind its timestamp.  [default: the trace's name]")
@@ -178,7 +178,7 @@ def replay_trace(
     Writes replay_results.json, replay_metrics.csv, replay_summary.md and four figures. What this shows is how many
     tokens each policy would have kept on these requests. It is no measurement of a GPU.
     """
-    from sembench.laboratory.config import LatencySettings, cache_settings
+    from sembench.laboratory.config import cache_settings
     from sembench.laboratory.experiment import run_replay
     from sembench.laboratory.latency import calibrated_latency
     from sembench.laboratory.outputs import write_run
@@ -200,14 +200,13 @@ def replay_trace(
     if plots:
         require_plots()
     requests = read_trace(trace, form, max_requests)
-    latency = LatencySettings(**given, costs_file=None if costs_file is None else str(costs_file))
     settings = cache_settings(
         cache_token_budget=cache_token_budget or budget_of_share(requests, cache_share or 0.0),
         semantics=semantics,
         policies=list(policies) or None,
-        latency=latency,
+        latency={**given, "costs_file": None if costs_file is None else str(costs_file)},
     )
-    model = calibrated_latency(requests) if calibrate_from_trace else latency.model()
+    model = calibrated_latency(requests) if calibrate_from_trace else settings.latency.model()
     with ProgressBars() as bars:
         counter = bars.counter("policies", len(settings.policies) + 1)
         result = run_replay(name, requests, settings, model, facts_of(requests, trace), counter)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sembench.cli.options import FILE
+from sembench.cli.options import FILE, FiniteRange
 from sembench.schema import InputError, naming, write_atomically
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--input", "source", type=FILE, help="Instead: OpenAI bodies, one a line (`messages` or `prompt`).")
 @click.option("--keep-text", is_flag=True, help="Keep the prompts' texts. Otherwise hash, type and count only.")
 @click.option("--max-output-tokens", type=click.IntRange(min=1), default=16, show_default=True)
-@click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True)
+@click.option("--timeout-s", type=FiniteRange(min=0, min_open=True), default=120.0, show_default=True)
 @click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("outputs/live_traces"))
 @click.option("--output-name", default="trace", show_default=True, help="Of the file, behind its timestamp.")
 def collect_trace(
@@ -160,7 +160,9 @@ def convert_trace(
         raise InputError(f"--to {to!r:.80}: use one of {', '.join(WRITERS)}")
     requests: Iterator[TraceRequest] = islice(iterate_trace(trace, form), max_requests)
     if anonymise:
-        requests = Anonymiser().anonymise(requests)
+        # Requests need not stand in the order of time, so the earliest is looked for before the first is written.
+        times = (request.timestamp_ms for request in islice(iterate_trace(trace, form), max_requests))
+        requests = Anonymiser(min(times, default=0.0)).anonymise(requests)
     elif redact_text:
         requests = (request.redacted() for request in requests)
     count = _write(output, to, requests, f"--output {output}")

@@ -12,18 +12,17 @@ from sembench.laboratory.trace_schema import TraceBlock, TraceRequest
 class Anonymiser:
     """Texts go. Hashes are hashed again under a secret that is never written: a hash of a guessed text proves nothing.
 
-    Requests, sessions, tenants and models become numbers. Times count from the first request.
+    Requests, sessions, tenants and models become numbers; a type that is none of the known ones becomes ``other``.
+    Times count from the earliest request, ``start_ms``.
     """
 
-    def __init__(self, secret: bytes | None = None) -> None:
+    def __init__(self, start_ms: float, secret: bytes | None = None) -> None:
         self._secret = secret or secrets.token_bytes(32)
-        self._numbers: dict[tuple[str, str], str] = {}
-        self._start_ms: float | None = None
+        self._start_ms = start_ms
+        self._numbers: dict[str, dict[str, str]] = {"session": {}, "tenant": {}, "model": {}}
 
     def anonymise(self, requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
         for number, request in enumerate(requests):
-            if self._start_ms is None:
-                self._start_ms = request.timestamp_ms
             yield TraceRequest(
                 request_id=f"request-{number:07d}",
                 timestamp_ms=max(0.0, round(request.timestamp_ms - self._start_ms, 3)),
@@ -43,7 +42,7 @@ class Anonymiser:
         return TraceBlock(
             block_id=None,
             content_hash=hashlib.blake2b(said, key=self._secret, digest_size=16).hexdigest(),
-            semantic_type=block.semantic_type,
+            semantic_type=block.kind,
             token_count=block.token_count,
             position=position,
         )
@@ -51,4 +50,5 @@ class Anonymiser:
     def _numbered(self, kind: str, name: str | None) -> str | None:
         if name is None:
             return None
-        return self._numbers.setdefault((kind, name), f"{kind}-{sum(known == kind for known, _ in self._numbers)}")
+        numbers = self._numbers[kind]
+        return numbers.setdefault(name, f"{kind}-{len(numbers)}")

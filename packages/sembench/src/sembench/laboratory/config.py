@@ -158,7 +158,7 @@ def cache_settings(**fields: Any) -> CacheSettings:
 
 def _as_option(problem: str) -> str:
     field, colon, words = problem.partition(":")
-    return field.replace("_", "-") + colon + words
+    return field.removeprefix("latency.").replace("_", "-") + colon + words
 
 
 def problems_of(error: ValidationError) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a simulated cache did, counted as it goes: memory stays bounded however long the trace is."""
+"""What a simulated cache did, counted as it goes. Per request it keeps one number, or none."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class Tally:
     """Blocks wanted again soon after they had gone for want of room."""
     resident_blocks_max: int = 0
     remembered_blocks_max: int = 0
+    keeps_times: bool = True
+    """False where requests never end: there are no percentiles then."""
     ttfts: array[float] = field(default_factory=lambda: array("d"))
+    ttft_sum: float = 0.0
     cold_ttft_sum: float = 0.0
     utilization: Series[float] = field(default_factory=Series)
     weights: Series[dict[str, float]] = field(default_factory=Series)
@@ -92,7 +95,9 @@ class Tally:
         self.cached_tokens += served.cached_tokens
         self.saved_ms += served.saved_ms
         self.full_ms += served.full_ms
-        self.ttfts.append(served.ttft_ms)
+        self.ttft_sum += served.ttft_ms
+        if self.keeps_times:
+            self.ttfts.append(served.ttft_ms)
         self.cold_ttft_sum += served.cold_ttft_ms
 
     @property
@@ -110,7 +115,7 @@ class Tally:
 
     @property
     def mean_ttft_ms(self) -> float | None:
-        return float(np.mean(self.ttfts)) if self.ttfts else None
+        return self.ttft_sum / self.requests if self.requests else None
 
     def ttft_percentile(self, percent: float) -> float | None:
         return float(np.percentile(self.ttfts, percent)) if self.ttfts else None

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from sembench.laboratory.requests import CacheRequest, key_of
+from semblend_core.eviction import START_WEIGHTS
 
 TRACE_SCHEMA = "sembench.trace.v1"
 MOST_TOKENS = 10**8
@@ -27,6 +28,11 @@ class TraceBlock(BaseModel):
     text: str | None = None
     position: int | None = Field(default=None, ge=0, le=10**9)
 
+    @property
+    def kind(self) -> str:
+        """One that policies know. Others count as ``other``: there may be as many of them as requests."""
+        return self.semantic_type if self.semantic_type in START_WEIGHTS else "other"
+
 
 class TraceRequest(BaseModel):
     """Unknown is null. Fields of other systems are passed over."""
@@ -45,14 +51,18 @@ class TraceRequest(BaseModel):
     observed_prefill_tokens: int | None = Field(default=None, ge=0, le=10**12)
 
     def for_cache(self) -> CacheRequest:
-        """Without text: what a simulated cache needs."""
+        """Without text: what a simulated cache needs.
+
+        Equal content has one size, so a hash that comes with another size stands for something else: a cache would
+        otherwise serve more of it than it holds.
+        """
         tenant, model = self.tenant_id or "", self.model_name or ""
         return CacheRequest(
             request_id=self.request_id,
             at_s=self.timestamp_ms / 1000,
-            keys=tuple(key_of(block.content_hash, tenant, model) for block in self.blocks),
+            keys=tuple(key_of(f"{block.token_count}:{block.content_hash}", tenant, model) for block in self.blocks),
             tokens=tuple(block.token_count for block in self.blocks),
-            kinds=tuple(block.semantic_type for block in self.blocks),
+            kinds=tuple(block.kind for block in self.blocks),
             session_id=self.session_id or "",
             tenant_id=tenant,
             observed_ttft_ms=self.observed_ttft_ms,

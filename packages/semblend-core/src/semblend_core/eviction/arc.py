@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import ClassVar
@@ -61,7 +62,7 @@ class AdaptiveReplacement(EvictionPolicy[Key]):
 
     @property
     def _budget(self) -> int:
-        return self.capacity or max(1, self.held, int(self.target))
+        return self.capacity or max(1, self.held, math.ceil(self.target))
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
         once, again = self._once_ghosts.bytes, self._again_ghosts.bytes
@@ -103,8 +104,8 @@ class AdaptiveReplacement(EvictionPolicy[Key]):
         self._trim()
 
     def _trim(self) -> None:
-        """Used once and its ghosts: one budget. Everything: two. Never more ghosts than one for each byte held."""
+        """Used once and its ghosts: one budget. Everything: two. What is held may be more than that by itself."""
         while self._once_ghosts and self._once_bytes + self._once_ghosts.bytes > self._budget:
             self._once_ghosts.drop_oldest()
-        while self.held + self._once_ghosts.bytes + self._again_ghosts.bytes > 2 * self._budget:
+        while self.ghosts and self.held + self._once_ghosts.bytes + self._again_ghosts.bytes > 2 * self._budget:
             (self._again_ghosts or self._once_ghosts).drop_oldest()

@@ -18,6 +18,8 @@ MEMORY = 4
 """Budgets of accesses after which a hit counts for little."""
 FEWEST = 128
 """Accesses that are always remembered."""
+LARGEST_UNIT = 1e100
+"""Of what a saved millisecond counts, before all is counted anew. Between two looks it may grow by any number."""
 SHARED_KINDS = frozenset({"system", "template", "retrieved_context"})
 """Text that many ask for. The other kinds belong to one session, and die with it."""
 _BY_KIND, _BY_RECENCY = 1, 2
@@ -129,6 +131,9 @@ class CostAware(EvictionPolicy[Key]):
                 expert.may_refuse = self.may_refuse
         self._accesses += 1
         self._unit *= 1 + 1 / max(FEWEST, MEMORY * len(self.entries))
+        if self._unit > LARGEST_UNIT:
+            self._saved = [each / self._unit for each in self._saved]
+            self._unit = 1.0
         if self._accesses >= self._look_at:
             self._choose_leader()
 
@@ -167,9 +172,6 @@ class CostAware(EvictionPolicy[Key]):
         self._doubts = self._doubts + 1 if better else 0
         if self._doubts >= (LOOKS if self._leads == _BY_RECENCY else 1):
             self._follow(best)
-        if self._unit > 1e100:
-            self._saved = [each / self._unit for each in self._saved]
-            self._unit = 1.0
 
     def _follow(self, number: int) -> None:
         """The new leader's books become those of what is held; the old one's go on as those of a cache of its own."""

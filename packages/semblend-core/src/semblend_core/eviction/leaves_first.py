@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import ClassVar
 
 from semblend_core.eviction.policy import Entry, EvictionPolicy, Spared
@@ -30,6 +31,9 @@ class LeavesFirst(EvictionPolicy[Hashable]):
     @property
     def ghosts(self) -> int:
         return self.policy.ghosts
+
+    def forget_ghosts(self, gone: Callable[[Hashable], bool] | None = None) -> None:
+        self.policy.forget_ghosts(gone)
 
     def victim(self, spared: Spared[Hashable] | None = None) -> Hashable | None:
         """``spared`` should spare a block's parents too; whatever it says, no parent goes before its children."""
@@ -59,14 +63,31 @@ class LeavesFirst(EvictionPolicy[Hashable]):
             path.append(next(iter(families)))
         return path[-1]
 
+    def _would_close(self, key: Hashable, parent: Hashable) -> bool:
+        """Whether ``parent`` itself continues ``key``, which its owner took out before its continuations."""
+        if key not in self._children:
+            return False
+        above: Hashable | None = parent
+        while above is not None and above != key:
+            known = self.entries.get(above)
+            above = None if known is None else known.parent
+        return above == key
+
     def _admit(self, key: Hashable, entry: Entry, now: float) -> bool:
-        if entry.parent is not None and entry.parent not in self.entries:
+        if entry.parent is not None and (entry.parent not in self.entries or self._would_close(key, entry.parent)):
             return False
         if not self.policy.admit(key, entry, now):
             return False
         if entry.parent is not None:
             self._children.setdefault(entry.parent, {})[key] = None
         return True
+
+    def touch(self, key: Hashable, now: float, entry: Entry | None = None) -> None:
+        """A block goes on continuing the one that it came in with, whatever ``entry`` says: no branch is a circle."""
+        known = self.entries.get(key)
+        if known is not None and entry is not None and entry.parent != known.parent:
+            entry = replace(entry, parent=known.parent)
+        super().touch(key, now, entry)
 
     def _touch(self, key: Hashable, entry: Entry, now: float) -> None:
         self.policy.touch(key, now, entry)

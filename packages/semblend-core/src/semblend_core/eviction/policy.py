@@ -59,7 +59,7 @@ class Entry:
     def price_ms(self) -> float:
         """Of losing it: what it would take to compute what nobody else holds."""
         whole = self.saved_ms or self.tokens * TYPICAL_TOKEN_MS
-        return whole * max(LEAST_SHARE, 1 - self.copied / self.tokens) if self.copied else whole
+        return whole * max(LEAST_SHARE, 1 - self.copied / max(1, self.tokens)) if self.copied else whole
 
 
 class EvictionPolicy(ABC, Generic[Key]):

@@ -34,13 +34,10 @@ def _request(number: int, elapsed_ms: float, tokens: int) -> TraceRequest:
 
 
 def _moment(where: str, text: str) -> datetime.datetime:
-    whole, _, fraction = text.partition(".")
     try:
-        # Seven digits of a second in the first release, a zone behind them in the second.
-        digits = "".join(character for character in fraction.split("+")[0] if character.isdigit())
-        return datetime.datetime.fromisoformat(whole.split("+")[0]) + datetime.timedelta(
-            seconds=float(f"0.{digits or 0}")
-        )
+        # Seven digits of a second in the first release, which are read up to the sixth; a zone in the second.
+        moment = datetime.datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
     except ValueError:
         raise InputError(f"{where}: TIMESTAMP: {text!r:.80} is no time such as 2023-11-16 18:17:03.9799600") from None
 

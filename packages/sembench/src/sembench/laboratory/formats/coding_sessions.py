@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,7 +81,7 @@ def _blocks(session: _Session, index: int, request: _Request, opening: tuple[int
         # Ids are counted anew in every session.
         name = f"{session.id}:{'.'.join(map(str, ids))}"
         yield {
-            "content_hash": name[:480],
+            "content_hash": name if len(name) <= 256 else hashlib.sha256(name.encode()).hexdigest(),
             "token_count": len(ids) * session.block_size,
             "semantic_type": _kind(position, opening),
             "position": start // together,

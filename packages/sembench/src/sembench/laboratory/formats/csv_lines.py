@@ -14,7 +14,7 @@ _LONGEST_FIELD = 16 * 1024 * 1024
 def csv_lines(path: Path, needed: Set[str], columns: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Cells by column; empty ones are left out. ``columns``: what the file should have, for the message."""
     csv.field_size_limit(_LONGEST_FIELD)
-    with naming(path), path.open(encoding="utf-8", newline="") as file:
+    with naming(path), path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         try:
             missing = sorted(needed - set(reader.fieldnames or ()))

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from sembench.laboratory.formats.csv_lines import csv_lines
 from sembench.laboratory.trace_schema import TraceBlock, TraceRequest
-from sembench.schema import naming, read_json, read_jsonl
+from sembench.schema import InputError, naming, read_json, read_jsonl
 from sembench.schema.reading import validated
 
 _OF_REQUEST = [name for name in TraceRequest.model_fields if name != "blocks"]
@@ -63,7 +63,14 @@ def write_native_json(requests: Iterable[TraceRequest]) -> Iterator[str]:
 
 def write_native_csv(requests: Iterable[TraceRequest]) -> Iterator[str]:
     yield ",".join(CSV_COLUMNS) + "\n"
+    before = None
     for request in requests:
+        if request.request_id == before:
+            raise InputError(
+                f"request_id: two requests in a row are called {before!r:.80}, and in CSV they would become one; "
+                "write jsonl or json"
+            )
+        before = request.request_id
         of_request = [getattr(request, name) for name in _OF_REQUEST]
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")

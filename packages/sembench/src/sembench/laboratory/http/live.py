@@ -18,6 +18,7 @@ from sembench.laboratory.http.bodies import (
     SimulatedAnswer,
     SimulatedRequest,
 )
+from sembench.laboratory.tally import Tally
 from sembench.laboratory.trace_schema import TraceBlock, TraceRequest
 from semblend_core.prompts import segment_request
 
@@ -42,6 +43,8 @@ class LiveCaches:
             )
             for policy in settings.policies
         }
+        for each in self._caches.values():
+            each.tally.keeps_times = False
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._latest_s = 0.0
@@ -97,6 +100,9 @@ class LiveCaches:
                     for key, entry in entries[:MOST_SHOWN]
                 ],
             )
+
+    def tally(self, policy: str) -> Tally:
+        return self._caches[policy].tally
 
     def summary(self) -> MetricsSummary:
         with self._lock:
