@@ -44,6 +44,8 @@ def test_a_budget_in_bytes_is_one_in_tokens() -> None:
         ("a: &x 1\nb: *x", "aliases"),
         (GOOD + "requests: 0", "requests: .*greater than or equal to 1"),
         (GOOD + "requests: 1e99", "requests: "),
+        (GOOD + "requests: true", "requests: .*valid integer"),
+        (GOOD.replace("1000", "yes"), "cache_token_budget: .*valid integer"),
         (GOOD + "seeds: 2000", "seeds: "),
         (GOOD + "mean_gap_s: .nan", "mean_gap_s: "),
         (GOOD + "budget: 5", "budget: Extra inputs"),

@@ -94,6 +94,12 @@ def test_two_requests_of_one_name_do_not_become_one_in_csv(tmp_path: Path) -> No
     assert not output.exists()
 
 
+def test_blocks_stand_where_they_say(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("request_id,content_hash,token_count,position\nr,b,5,1\nr,a,3,0\ns,d,5,7\ns,c,3,\n")
+    assert [each.tokens for each in read_trace(path)] == [(3, 5), (5, 3)]
+
+
 def test_csv_as_spreadsheets_write_it(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbfrequest_id,content_hash,token_count\r\nr,a,5\r\n")

@@ -22,6 +22,8 @@ EXPERIMENT_SCHEMA = "sembench.experiment.v1"
 LARGEST_FILE = 64 * 1024
 PUBLISHED_FOLDER = "configs/experiments"
 """Where scripts of SemanticKV have their experiments; ours of the same names stand in for them."""
+Whole = Annotated[int, Field(strict=True)]
+"""YAML tells numbers from `true` and from words."""
 Finite = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 
@@ -47,15 +49,15 @@ class CacheSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     semantics: Semantics = "prefix"
-    cache_token_budget: int | None = Field(default=None, ge=1, le=10**12)
-    cache_byte_budget: int | None = Field(default=None, ge=1, le=10**18, description="Instead, with bytes_per_token.")
-    bytes_per_token: int | None = Field(default=None, ge=1, le=10**9, description="Of KV, all layers together.")
+    cache_token_budget: Whole | None = Field(default=None, ge=1, le=10**12)
+    cache_byte_budget: Whole | None = Field(default=None, ge=1, le=10**18, description="Instead, with bytes_per_token.")
+    bytes_per_token: Whole | None = Field(default=None, ge=1, le=10**9, description="Of KV, all layers together.")
     policies: list[str] = Field(default_factory=lambda: list(POLICY_NAMES), min_length=1)
     latency: LatencySettings = LatencySettings()
-    seam_tokens: int = Field(
+    seam_tokens: Whole = Field(
         default=SEAM_TOKENS, ge=0, le=4096, description="span: computed afresh in a run that moved."
     )
-    min_span_tokens: int = Field(default=MIN_SPAN_TOKENS, ge=1, le=65536, description="span: shortest to move.")
+    min_span_tokens: Whole = Field(default=MIN_SPAN_TOKENS, ge=1, le=65536, description="span: shortest to move.")
 
     @field_validator("policies")
     @classmethod
@@ -91,9 +93,9 @@ class ExperimentConfig(CacheSettings):
     experiment_id: FileName
     description: str = Field(default="", max_length=2000)
     workload: str
-    requests: int = Field(default=400, ge=1, le=1_000_000)
-    seeds: int = Field(default=20, ge=1, le=1000)
-    first_seed: int = Field(default=0, ge=0, le=2**31)
+    requests: Whole = Field(default=400, ge=1, le=1_000_000)
+    seeds: Whole = Field(default=20, ge=1, le=1000)
+    first_seed: Whole = Field(default=0, ge=0, le=2**31)
     mean_gap_s: float = Field(default=MEAN_GAP_S, gt=0, le=1e6, allow_inf_nan=False, description="Between requests.")
 
     @field_validator("workload")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sembench.laboratory.requests import CacheRequest, key_of
 from semblend_core.eviction import START_WEIGHTS
@@ -49,6 +49,14 @@ class TraceRequest(BaseModel):
     observed_total_latency_ms: Milliseconds | None = None
     observed_prefix_hit_tokens: int | None = Field(default=None, ge=0, le=10**12)
     observed_prefill_tokens: int | None = Field(default=None, ge=0, le=10**12)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        """Where every block says its place, that counts: lines of CSV may come in any order."""
+        places = [block.position for block in self.blocks if block.position is not None]
+        if len(places) == len(self.blocks) and places != sorted(places):
+            self.blocks.sort(key=lambda block: block.position or 0)
+        return self
 
     def for_cache(self) -> CacheRequest:
         """Without text: what a simulated cache needs.
