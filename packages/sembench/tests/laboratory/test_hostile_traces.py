@@ -78,6 +78,13 @@ def test_anonymised_requests_keep_their_order_in_time(tmp_path: Path) -> None:
     assert [each.timestamp_ms for each in iterate_trace(output)] == [5000, 0]
 
 
+def test_an_empty_name_is_the_same_as_none_before_and_after() -> None:
+    requests = [request(0, ("a", 1), tenant_id="", model_name=""), request(1, ("a", 1))]
+    for read in (requests, list(Anonymiser(0).anonymise(requests))):
+        first, second = (each.for_cache().keys for each in read)
+        assert first == second
+
+
 def test_names_are_numbered_in_the_order_in_which_they_come() -> None:
     requests = [request(number, ("a", 1), session_id=f"s{number // 2}", tenant_id="t") for number in range(6)]
     done = list(Anonymiser(0).anonymise(requests))

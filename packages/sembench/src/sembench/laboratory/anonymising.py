@@ -48,7 +48,7 @@ class Anonymiser:
         )
 
     def _numbered(self, kind: str, name: str | None) -> str | None:
-        if name is None:
+        if not name:  # Nobody in particular, as where the field is missing.
             return None
         numbers = self._numbers[kind]
         return numbers.setdefault(name, f"{kind}-{len(numbers)}")
