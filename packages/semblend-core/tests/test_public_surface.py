@@ -207,6 +207,9 @@ MODULE_NAMES = {
         "take_rows",
         "token_ids_of",
         "tokens_to_keep",
+        "Donor",
+        "LeftAtRanks",
+        "digest_at_rank",
     ],
     "semblend_core.serving.tree": [
         "ExactTree",
@@ -215,10 +218,12 @@ MODULE_NAMES = {
         "Load",
         "Loading",
         "SlotPool",
+        "TreeDonor",
         "TreeDonors",
         "TreeLife",
         "TreeLineages",
         "TreeMatch",
+        "TreePath",
     ],
     "semblend_core.serving.worker": [
         "KvMemory",
@@ -305,6 +310,7 @@ MODULE_NAMES = {
         "redis_server",
         "shallow_model_folder",
         "wait_until",
+        "write_split_model",
     ],
 }
 

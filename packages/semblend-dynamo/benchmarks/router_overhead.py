@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,14 +181,20 @@ def soak(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         wait_for(f"http://127.0.0.1:{port}/health", running[port], folder / "stub.log")
     with contextlib.ExitStack() as stack:
         url, router = start_router(folder, stack, [f"http://127.0.0.1:{port}" for port in ports], given)
-        result = asyncio.run(_soak(url, router.pid, ports, running, start, given))
+        result = asyncio.run(_soak(url, router.pid, ports, running, start, folder, given))
     for each in running.values():
         end(each)
     return result
 
 
 async def _soak(
-    url: str, router_pid: int, ports: list[int], running: dict[int, Any], start: Any, given: argparse.Namespace
+    url: str,
+    router_pid: int,
+    ports: list[int],
+    running: dict[int, Any],
+    start: Callable[[int], None],
+    folder: Path,
+    given: argparse.Namespace,
 ) -> dict[str, Any]:
     deaths, memory = 0, []
     stop = asyncio.Event()
@@ -199,7 +207,10 @@ async def _soak(
             deaths += 1
             await asyncio.sleep(0.7)
             start(port)
-            await asyncio.sleep(2.5)
+            # The next dies when this one is back: where all are dead nobody could serve a request.
+            address = f"http://127.0.0.1:{port}/health"
+            await asyncio.to_thread(wait_for, address, running[port], folder / "stub.log")
+            await asyncio.sleep(1.5)
 
     client = LoadClient(url)
     prompts = prompts_of(given)
@@ -221,6 +232,7 @@ async def _soak(
         "broke_off_after_the_first_byte": sum(each.status == 200 and not each.done for each in found),
         "told_so": sum(each.broke_off for each in found),
         "lost": sum(each.status != 200 for each in found),
+        "lost_by_status": dict(Counter(each.status for each in found if each.status != 200)),
         "router_mib": [round(each, 1) for each in memory],
     }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fleet import BLOCK, Fleet, Frontend, Router, fleet_with_files
+from fleet import BLOCK, Answer, Fleet, Frontend, Router, fleet_with_files
 from prompts import documents, first_frame, other_frame
 
 REFRAMED = 30
@@ -59,12 +59,32 @@ def test_conversations_stay_where_their_exact_prefix_is(running: Running, which:
     """Placed as natively: every turn goes to the worker that has the turns before it, and finds them cached."""
     frontend: Frontend = getattr(running, which)
     for number, text in enumerate(documents(6, seed=100 + len(which)), start=100 * len(which)):
-        home, _ = running.fleet.landed(frontend, first_frame(number, text))
+        homes = known_to_be_held(running.fleet, frontend, first_frame(number, text))
         for turn in range(3):
             text += f" And then, turn {turn}: " + documents(1, seed=turn + 50, words=20)[0]
             landed, answer = running.fleet.landed(frontend, first_frame(number, text))
-            assert landed == home
-            assert answer.usage["prompt_tokens_details"]["cached_tokens"] > 800
+            assert landed in homes
+            assert cached_tokens(answer) > 800
+
+
+def known_to_be_held(fleet: Fleet, frontend: Frontend, prompt: str) -> set[int]:
+    """The workers that hold it, asked until five answers in a row come from a cache.
+
+    Workers tell of what they hold when they find the time; before that a request finds one of them by chance.
+    """
+    homes: set[int] = set()
+    cached = 0
+    for _ in range(200):
+        landed, answer = fleet.landed(frontend, prompt)
+        homes.add(landed)
+        cached = cached + 1 if cached_tokens(answer) > 800 else 0
+        if cached == 5:
+            break
+    return homes
+
+
+def cached_tokens(answer: Answer) -> int:
+    return int(answer.usage["prompt_tokens_details"]["cached_tokens"] or 0)
 
 
 def test_the_account_tells_a_placement_and_no_reuse(running: Running) -> None:
