@@ -119,10 +119,10 @@ def _over_gloo(rank: int, folder: str, lengths: list[tuple[int, int]], told: Any
 
 def test_anything_of_any_length_goes_over_a_group_of_processes(tmp_path: Path) -> None:
     lengths = [(0, 0), (5, 7), (AT_ONCE - 8, AT_ONCE - 7), (3, 100_000), (AT_ONCE, 1), (200_000, 0)]
-    spawn = multiprocessing.get_context("spawn")
-    pipes = [spawn.Pipe(duplex=False) for _ in range(2)]
+    fork = multiprocessing.get_context("fork")
+    pipes = [fork.Pipe(duplex=False) for _ in range(2)]
     processes = [
-        spawn.Process(target=_over_gloo, args=(rank, str(tmp_path), lengths, pipes[rank][1]), daemon=True)
+        fork.Process(target=_over_gloo, args=(rank, str(tmp_path), lengths, pipes[rank][1]), daemon=True)
         for rank in range(2)
     ]
     for process in processes:
