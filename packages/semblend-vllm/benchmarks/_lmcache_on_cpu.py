@@ -42,11 +42,14 @@ class CpuPages:
         if self._memory is None:
             first = kv_caches[0]
             config = SimpleNamespace(
-                model_config=SimpleNamespace(dtype=first.dtype, get_head_size=lambda: first.shape[3] // 2),
+                model_config=SimpleNamespace(
+                    dtype=first.dtype, get_head_size=lambda: first.shape[3] // 2, use_mla=False
+                ),
                 cache_config=SimpleNamespace(cache_dtype="auto"),
             )
             named = {f"layers.{number}": cache for number, cache in enumerate(kv_caches)}
-            self._memory = kv_memory(config, named, None)  # type: ignore[arg-type]
+            nothing_is_turned: list[Any] = [None] * len(named)
+            self._memory = kv_memory(config, named, nothing_is_turned)
         return self._memory
 
 
