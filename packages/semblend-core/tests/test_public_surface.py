@@ -304,6 +304,7 @@ MODULE_NAMES = {
         "divergence",
         "found_in_files",
         "found_in_memory",
+        "grown",
         "held_by",
         "listen_to",
         "passage",

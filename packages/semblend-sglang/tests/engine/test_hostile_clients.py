@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from semblend_core.testing import BOUNDS_OF_BOOKS, held_by, passage
+from semblend_core.testing import BOUNDS_OF_BOOKS, grown, held_by, passage
 from semblend_core.testing.fuzzing import few_or_many, fuzz, texts, values
 
 DOCUMENT = passage(1, 240)
@@ -63,13 +63,7 @@ def test_a_flood_of_salts_that_are_used_once_leaves_nothing_behind(new_rig: Call
 
     # Donors fill their 32 places first; those that lose theirs fill the ledger of regrets.
     before, after = flood(range(70)), flood(range(70, 250))
-    grown = {place: (before.get(place, 0), size) for place, size in after.items()}
-
-    def most(place: str, size: int) -> float:
-        # Tables of the index double when they are half full, and tombstones count: once is no sign of a leak.
-        return (2.5 if place.startswith("BucketTable") else 1.25) * size + 8
-
-    assert {place: sizes for place, sizes in grown.items() if sizes[1] > most(place, sizes[0])} == {}
+    assert grown(before, after) == {}
     assert rig.side.provider.stats().confirmed_tokens > 0, "the clients did reuse"
 
 

@@ -5,7 +5,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 """
 
 from semblend_core.testing.for_adapters import divergence, passage
-from semblend_core.testing.growth import BOUNDS_OF_BOOKS, held_by
+from semblend_core.testing.growth import BOUNDS_OF_BOOKS, grown, held_by
 from semblend_core.testing.killable import KillableServer, redis_server
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
@@ -28,6 +28,7 @@ __all__ = [
     "divergence",
     "found_in_files",
     "found_in_memory",
+    "grown",
     "held_by",
     "listen_to",
     "passage",
