@@ -79,6 +79,17 @@ def test_malformed_bodies_are_refused(fleet: Any) -> None:
     assert served.chat("hi").status_code == 200
 
 
+def test_bodies_of_very_many_values_are_refused_before_they_are_parsed(fleet: Any) -> None:
+    """Ten megabytes of empty objects would take hundreds of megabytes; a prompt of as many letters is read."""
+    served = fleet(1)
+    empty = b'{"prompt": "a", "tools": [' + b"{}," * 3_400_000 + b"{}]}"
+    answer = served.client.post("/v1/completions", content=empty)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_values")
+    assert served.seen[0].requests == 0
+    ids = {"prompt": list(range(1_000_000))}
+    assert served.client.post("/v1/completions", json=ids).status_code == 200
+
+
 ODD: list[dict[str, Any]] = [
     {},
     {"prompt": None},

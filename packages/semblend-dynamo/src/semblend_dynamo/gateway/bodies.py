@@ -17,6 +17,9 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 LARGE_BODY = 64 << 10
 """A body above this is read on a thread."""
+MOST_VALUES = 2 << 20
+"""Of one body, counted by the marks between them. A prompt of a million token ids fits; parsed, an empty object takes
+thirty times the room that it had in the body."""
 
 
 class ClientLeftError(Exception):
@@ -86,6 +89,8 @@ async def parse_beside(body: bytes) -> dict[str, Any]:
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The body's JSON object, or a Refusal. The parser's message stays out: it could quote the prompt."""
+    if len(body) > MOST_VALUES and sum(map(body.count, (b",", b"{", b"["))) > MOST_VALUES:
+        raise Refusal(413, "too_many_values", f"a body may have {MOST_VALUES} values")
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
