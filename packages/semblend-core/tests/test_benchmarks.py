@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import collections
 import math
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,9 @@ from semblend_core.testing.benchmarks import (
     bootstrapped,
     conversation,
     fidelity,
+    production,
     saturation,
+    traffic,
 )
 from semblend_core.testing.benchmarks.never_slower import SHAPES, Cell, CellResult
 
@@ -129,3 +135,94 @@ def test_the_same_requests_come_in_the_same_order_whoever_serves_them() -> None:
     assert {asked.kind for asked in full.asked()} == {"reusable", "others"}
     known = set().union(*map(grams, full.donors()))
     assert all(grams(asked.prompt) & known for asked in full.asked() if asked.kind == "reusable")
+
+
+def mixed(seed: int = 5) -> list[traffic.Asked]:
+    limits = {"shortest": 200, "longest": 2000, "output_tokens": (4, 16)}
+    return traffic.MixedTraffic(Prompts(50_000), seed=seed, **limits).requests(400)
+
+
+def test_mixed_traffic_is_the_same_each_time_and_holds_what_its_kinds_say() -> None:
+    asked = mixed()
+    assert [(each.kind, each.prompt.tobytes()) for each in asked] == [(e.kind, e.prompt.tobytes()) for e in mixed()]
+    counted = collections.Counter(each.kind for each in asked)
+    assert all(abs(counted[kind] / len(asked) - share) < 0.08 for kind, share in traffic.SHARES.items())
+    lengths: list[int] = []
+    earlier: set[bytes] = set()
+    for place, each in enumerate(asked):
+        assert each.continues is None or each.continues < place
+        before = 0 if each.continues is None else lengths[each.continues]
+        lengths.append(before + len(each.prompt) + each.output_tokens)
+        assert lengths[-1] <= 2000, "an engine would refuse it"
+        assert (each.prompt.tobytes() in earlier) == (each.kind == "exact")
+        if each.kind == "edited":
+            alike = [other.prompt for other in asked[:place] if len(other.prompt) == len(each.prompt)]
+            assert 0.6 < max(float((each.prompt == other).mean()) for other in alike) < 1
+        earlier.add(each.prompt.tobytes())
+
+
+class Streaming:
+    """Answers at once, each token in a piece of its own."""
+
+    name = "stub"
+
+    def __init__(self) -> None:
+        self.most, self.under_way, self.prompts = 0, 0, list[list[int]]()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+    async def stream(
+        self, prompt: list[int], *, salt: str, reuse: bool, output_tokens: int, top: int = 0
+    ) -> AsyncIterator[production.Piece]:
+        self.prompts.append(prompt)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        for token in range(output_tokens):
+            await asyncio.sleep(0.001)
+            yield production.Piece((token,), 0, ({1: -0.1, 2: -3.0},))
+        self.under_way -= 1
+
+    def close(self) -> None: ...
+
+
+def production_options(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    production.add_options(parser)
+    parser.add_argument("--seed", type=int, default=3)
+    return parser.parse_args(["--longest", "2000", "--output-tokens", "4", "4", *given])
+
+
+def test_an_arm_serves_mixed_traffic_within_its_places_and_asks_its_probes() -> None:
+    engine = Streaming()
+    options = production_options("--seconds", "0.5", "--in-flight", "8", "--warm-up", "8", "--requests", "2000")
+    served = production.run_arm(engine, Prompts(50_000), options)
+    assert engine.most <= 8
+    assert served["timings"]
+    assert all(len(each["gaps_ms"]) == 3 and each["ended_s"] is not None for each in served["timings"])
+    assert len(served["probes"]) == options.probes
+    assert len(engine.prompts) == options.warm_up + len(served["timings"]) + options.probes
+
+
+def one_run(ms: float, per_s: int, probe: float = -0.1) -> dict[str, Any]:
+    one = {"kind": "new", "prompt_tokens": 9, "ttft_ms": ms, "gaps_ms": [ms], "cached_tokens": 0, "ended_s": 1.0}
+    probes = [{"place": 1, "cached_tokens": 0, "top": [[1, probe], [2, -3.0]]}]
+    return {"engine": "stub", "timings": [one] * per_s, "probes": probes}
+
+
+@pytest.mark.parametrize(
+    ("ours", "worse", "polluted"),
+    [
+        (one_run(10, 50), [], 0),
+        (one_run(5, 80), [], 0),
+        (one_run(20, 50), [*production.FIGURES], 0),
+        (one_run(10, 30), ["requests_per_s"], 0),
+        (one_run(10, 50, -2.0), [], 2),
+    ],
+)
+def test_what_is_worse_than_stock_and_what_is_polluted(ours: dict[str, Any], worse: list[str], polluted: int) -> None:
+    runs = {"stock": [one_run(10, 50), one_run(10, 50, -0.1001)], "semblend": [ours, ours]}
+    result = production.judge(runs, production_options("--seconds", "1"))
+    assert (result["worse"], result["probes"]["polluted"], result["failed"]) == (worse, polluted, 0)
+    runs["semblend"][0]["timings"] = [{**ours["timings"][0], "ended_s": None}, *ours["timings"][1:]]
+    assert production.judge(runs, production_options("--seconds", "1"))["failed"] == 2

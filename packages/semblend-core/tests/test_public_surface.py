@@ -289,6 +289,7 @@ MODULE_NAMES = {
         "hostile",
         "never_slower",
         "options_of",
+        "production",
         "proving",
         "saturation",
     ],

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,9 +150,23 @@ class Engine:
         async def together() -> list[Answer]:
             return await asyncio.gather(*asked)
 
-        return self.engine.loop.run_until_complete(together())
+        return self.run(together())
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """On SGLang's event loop."""
+        return self.engine.loop.run_until_complete(work)
 
     async def _ask(self, prompt: list[int], salt: str, reuse: bool, output_tokens: int, top: int) -> Answer:
+        begun, first, tokens, last = time.perf_counter(), 0.0, (), {}
+        async for new, said in self.pieces(prompt, salt=salt, reuse=reuse, output_tokens=output_tokens, top=top):
+            first, tokens, last = first or time.perf_counter(), (*tokens, *new), said
+        sizes = last["prompt_tokens"], last["cached_tokens"]
+        return Answer(last["id"], *sizes, (first - begun) * 1e3, tokens, top_logprobs(last))
+
+    async def pieces(
+        self, prompt: list[int], *, salt: str, reuse: bool, output_tokens: int, top: int
+    ) -> AsyncIterator[tuple[tuple[int, ...], dict[str, Any]]]:
+        """New tokens, and what SGLang says with them."""
         from sglang.srt.managers.io_struct import GenerateReqInput
 
         self._served += 1
@@ -170,16 +184,12 @@ class Engine:
             rid=f"bench-{self._served}",
             extra_key=salt,  # Every release knows it; not every Python API passes a salt on.
         )
-        begun, first, pieces, said = time.perf_counter(), 0.0, [], {}
+        known = 0
         async for piece in self.engine.tokenizer_manager.generate_request(request, None):
-            first, said = first or time.perf_counter(), piece["meta_info"]
-            pieces.append(piece["output_ids"])
-        # Releases differ in whether a piece holds what is new, or all so far.
-        whole = len(pieces[-1]) == said["completion_tokens"]
-        tokens = tuple(pieces[-1] if whole else [token for piece in pieces for token in piece])
-        steps = tuple({token: value for value, token, _ in step} for step in said.get("output_top_logprobs") or ())
-        name = str(request.rid)
-        return Answer(name, said["prompt_tokens"], said["cached_tokens"], (first - begun) * 1e3, tokens, steps)
+            told, so_far = piece["output_ids"], piece["meta_info"]["completion_tokens"]
+            # Releases differ in whether a piece holds what is new, or all so far.
+            yield tuple(told[known - so_far + len(told) :]), piece["meta_info"]
+            known = so_far
 
     def settle(self) -> None:
         """Donors lie in SGLang's own tree as soon as a prompt is computed."""
@@ -207,3 +217,7 @@ class Engine:
 
     def _of_kind(self, what: str) -> list[dict[str, Any]]:
         return [entry for entry in self.inspection() if entry["what"] == what]
+
+
+def top_logprobs(said: dict[str, Any]) -> tuple[dict[int, float], ...]:
+    return tuple({token: value for value, token, _ in step} for step in said.get("output_top_logprobs") or ())

@@ -40,55 +40,62 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="write the results here too")
 
 
+def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """What vLLM is started with."""
+    # Costs are learned from nothing, unless somebody names a folder of learned ones.
+    os.environ.setdefault("SEMBLEND_COST_DIR", "none")
+    os.environ.setdefault("SEMBLEND_CACHED_TOKENS", "exact")
+    if options.cpu:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
+        options.device_bytes, options.host_bytes = "0", "2GiB"
+    return {
+        "model": str(options.model),
+        "load_format": "auto" if options.real_weights else "dummy",
+        "skip_tokenizer_init": True,
+        "dtype": options.dtype,
+        "max_model_len": options.context,
+        "gpu_memory_utilization": options.memory,
+        "enforce_eager": not options.graphs,
+        "enable_prefix_caching": True,
+        "max_num_batched_tokens": options.batch,
+        "max_num_seqs": options.sequences,
+        **({"block_size": CPU_BLOCK} if options.cpu else {}),
+        **({"async_scheduling": False} if options.sync else {}),
+        **({"compilation_config": {"cudagraph_capture_sizes": GRAPH_SIZES}} if options.graphs else {}),
+        **({} if options.stock else _with_semblend(options)),
+    }
+
+
+def _with_semblend(options: argparse.Namespace) -> dict[str, Any]:
+    from vllm.config import KVTransferConfig
+
+    extra = {
+        "quality_tier": options.tier,
+        "store_device_bytes": options.device_bytes,
+        "store_host_bytes": options.host_bytes,
+    }
+    if options.recompute_limit is not None:
+        extra["recompute_limit"] = options.recompute_limit
+    return {
+        "scheduler_cls": "semblend_vllm.SemBlendScheduler",
+        "kv_transfer_config": KVTransferConfig(
+            kv_connector="SemBlendConnectorV1",
+            kv_connector_module_path="semblend_vllm",
+            kv_role="kv_both",
+            kv_connector_extra_config=extra,
+        ),
+    }
+
+
 class Engine:
     """Answers what the shared benchmarks ask of an engine, and what those of this folder do."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        # Costs are learned from nothing, unless somebody names a folder of learned ones.
-        os.environ.setdefault("SEMBLEND_COST_DIR", "none")
-        os.environ.setdefault("SEMBLEND_CACHED_TOKENS", "exact")
-        if options.cpu:
-            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-            os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
-            options.device_bytes, options.host_bytes = "0", "2GiB"
-        from vllm import LLM, SamplingParams
-        from vllm.config import KVTransferConfig
+        arguments = engine_arguments(options)
+        from vllm import LLM
 
-        self._sampling = SamplingParams
-        reuse: dict[str, Any] = {}
-        if not options.stock:
-            extra = {
-                "quality_tier": options.tier,
-                "store_device_bytes": options.device_bytes,
-                "store_host_bytes": options.host_bytes,
-            }
-            if options.recompute_limit is not None:
-                extra["recompute_limit"] = options.recompute_limit
-            reuse = {
-                "scheduler_cls": "semblend_vllm.SemBlendScheduler",
-                "kv_transfer_config": KVTransferConfig(
-                    kv_connector="SemBlendConnectorV1",
-                    kv_connector_module_path="semblend_vllm",
-                    kv_role="kv_both",
-                    kv_connector_extra_config=extra,
-                ),
-            }
-        self.llm = LLM(
-            model=str(options.model),
-            load_format="auto" if options.real_weights else "dummy",
-            skip_tokenizer_init=True,
-            dtype=options.dtype,
-            max_model_len=options.context,
-            gpu_memory_utilization=options.memory,
-            enforce_eager=not options.graphs,
-            enable_prefix_caching=True,
-            max_num_batched_tokens=options.batch,
-            max_num_seqs=options.sequences,
-            **({"block_size": CPU_BLOCK} if options.cpu else {}),
-            **({"async_scheduling": False} if options.sync else {}),
-            **({"compilation_config": {"cudagraph_capture_sizes": GRAPH_SIZES}} if options.graphs else {}),
-            **reuse,
-        )
+        self.llm = LLM(**arguments)
         core = self.llm.llm_engine.engine_core.engine_core
         connector = core.scheduler.connector
         self.side = None if connector is None else connector.scheduler_side
@@ -107,13 +114,13 @@ class Engine:
         prompt = {"prompt_token_ids": tokens, "cache_salt": salt}
         gc.collect()
         started = time.perf_counter()
-        output = self.llm.generate([prompt], self._asking(1, wish), use_tqdm=False)[0]
+        output = self.llm.generate([prompt], asking(1, wish), use_tqdm=False)[0]
         return (time.perf_counter() - started) * 1e3, output.num_cached_tokens or 0
 
     def serve(self, prompts: list[list[int]], salt: str, output_tokens: int, in_flight: int, wish: Any = "on") -> None:
         """As a client with ``in_flight`` requests at a time: the next is sent when one is answered."""
         engine, waiting, running = self.llm.llm_engine, list(reversed(prompts)), 0
-        sampling = self._asking(output_tokens, wish)
+        sampling = asking(output_tokens, wish)
         while waiting or running:
             while waiting and running < in_flight:
                 self._served += 1
@@ -140,7 +147,7 @@ class Engine:
         top: int = 0,
     ) -> list[Answer]:
         """``salt``: of all, or one for each."""
-        engine, sampling = self.llm.llm_engine, self._asking(output_tokens, "on" if reuse else "off", top)
+        engine, sampling = self.llm.llm_engine, asking(output_tokens, "on" if reuse else "off", top)
         begun, first, done = {}, {}, {}
         gc.collect()
         for prompt, each in zip(prompts, [salt] * len(prompts) if isinstance(salt, str) else salt, strict=True):
@@ -190,16 +197,6 @@ class Engine:
 
     # -------------------------------------------------------------------------------------------------------------
 
-    def _asking(self, output_tokens: int, wish: Any, top: int = 0) -> Any:
-        return self._sampling(
-            temperature=0,
-            max_tokens=output_tokens,
-            logprobs=top or None,
-            ignore_eos=True,
-            detokenize=False,
-            extra_args={"kv_transfer_params": {"semblend": wish}},
-        )
-
     def settle(self) -> None:
         """Let captures become donors."""
         if self.side is None:
@@ -208,6 +205,19 @@ class Engine:
 
         get_kv_transfer_group().worker_side.flush()
         self.side.catch_up()
+
+
+def asking(output_tokens: int, wish: Any, top: int = 0) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0,
+        max_tokens=output_tokens,
+        logprobs=top or None,
+        ignore_eos=True,
+        detokenize=False,
+        extra_args={"kv_transfer_params": {"semblend": wish}},
+    )
 
 
 def _answer(output: Any, first_token_ms: float) -> Answer:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _engine_under_test import Engine, add_engine_options
+from _engine_under_test import Engine, add_engine_options, asking
 
 from semblend_core.testing.benchmarks import Material, Prompts
 
@@ -47,7 +47,7 @@ class Checks:
 
     def ask(self, tokens: list[int], salt: str, wish: Any = "on") -> Any:
         prompt = {"prompt_token_ids": tokens, "cache_salt": salt}
-        return self.engine.llm.generate([prompt], self.engine._asking(ANSWER, wish), use_tqdm=False)[0]
+        return self.engine.llm.generate([prompt], asking(ANSWER, wish), use_tqdm=False)[0]
 
     def donate(self, donors: list[list[int]], salt: str) -> None:
         for donor in donors:

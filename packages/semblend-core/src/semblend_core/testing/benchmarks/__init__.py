@@ -3,7 +3,15 @@
 An adapter's script makes the engine, and hands it to the ``run`` of one of these modules.
 """
 
-from semblend_core.testing.benchmarks import conversation, fidelity, hostile, never_slower, proving, saturation
+from semblend_core.testing.benchmarks import (
+    conversation,
+    fidelity,
+    hostile,
+    never_slower,
+    production,
+    proving,
+    saturation,
+)
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
 from semblend_core.testing.benchmarks.prompts import Material, Prompts, add_prompt_options
@@ -24,6 +32,7 @@ __all__ = [
     "hostile",
     "never_slower",
     "options_of",
+    "production",
     "proving",
     "saturation",
 ]
