@@ -318,6 +318,20 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(fleet: Any, raw_repli
     assert "semblend_router_broke_off_total 1.0" in served.client.get("/metrics").text
 
 
+def test_a_replica_that_dies_behind_the_end_of_its_stream_broke_nothing_off(fleet: Any, raw_replica: Any) -> None:
+    """The last chunk is missing, and nothing of the answer."""
+
+    def whole(connection: socket.socket) -> None:
+        reply(
+            "HTTP/1.1 200 OK\ncontent-type: text/event-stream\ntransfer-encoding: chunked",
+            b'16\r\ndata: {"choices":[]}\n\n\r\n7\r\ndata: [\r\n7\r\nDONE]\n\n\r\n',
+        )(connection)
+
+    served = fleet(urls=[raw_replica(whole)])
+    assert served.chat("hi", stream=True).text.endswith("data: [DONE]\n\n")
+    assert "semblend_router_broke_off_total 0.0" in served.client.get("/metrics").text
+
+
 @pytest.mark.parametrize(("stream", "limit"), [(True, "first_byte_timeout_s"), (False, "whole_answer_timeout_s")])
 def test_a_half_open_replica_is_given_up_and_another_asked(
     fleet: Any, raw_replica: Any, serve: Any, stream: bool, limit: str

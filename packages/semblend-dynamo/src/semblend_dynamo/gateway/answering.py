@@ -31,8 +31,16 @@ class Told:
     """``time.perf_counter()`` when the client was sent the first piece."""
     pieces: int = 0
     broke_off: bool = False
+    tail: bytes = b""
+    """The last bytes of a stream."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a stream said that nothing follows: its replica may close the connection as it likes."""
+        return self.tail.rstrip().endswith(b"data: [DONE]")
 
     def read(self, piece: bytes) -> None:
+        self.tail = (self.tail + piece[-32:])[-32:]
         if b'"usage"' not in piece:
             return
         if found := _PROMPT.search(piece):
@@ -66,11 +74,12 @@ async def pass_on(answer: Answer, send: Send, added: Iterable[tuple[bytes, bytes
     except TimeoutError:
         raise ClientLeftError from None
     except BrokeOffError:
-        told.broke_off = True
+        told.broke_off = not (answer.is_stream and told.has_ended)
         if not answer.is_stream:
             # Half a JSON document must not look whole: without its last chunk the server closes the connection.
             return told
-        await send({"type": "http.response.body", "body": _BREAK_EVENT, "more_body": True})
+        if told.broke_off:
+            await send({"type": "http.response.body", "body": _BREAK_EVENT, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     return told
 
