@@ -224,7 +224,7 @@ def test_another_version_is_refused(log: Log) -> None:
 
 
 def test_rotated_files_come_along_and_are_counted_once(log: Log) -> None:
-    old, new = log(MATERIALIZED, name="audit.jsonl.1"), log(MATERIALIZED, name="audit.jsonl")
+    old, new = log(MATERIALIZED, name="audit.jsonl.1"), log(MATERIALIZED.replace("r1", "r2"), name="audit.jsonl")
     assert summarize("semblend", [new]).materialization_events == 2
     assert summarize("semblend", [old, new]).materialization_events == 2
     with pytest.raises(InputError, match="given twice"):
@@ -286,3 +286,43 @@ def test_records_are_found_whatever_else_is_in_a_pods_log(engine: str, log: Log)
 def test_a_request_goes_by_the_id_that_its_client_sent(log: Log) -> None:
     named = record("materialized", "cmpl-mine-0-1a2b3c4d", client_request_id="mine", tokens=64)
     assert list(summarize("semblend", [log(named)]).requests) == ["mine"]
+
+
+def test_trtllm_a_landing_without_a_count_is_no_zero_of_its_request(log: Log) -> None:
+    summary = summarize("trtllm", [log(json.dumps({"event": "materialized", "request_id": 2}))])
+    assert summary.requests["2"].confirmed_tokens is None
+
+
+def test_trtllm_events_that_share_a_line_are_all_read(log: Log) -> None:
+    """A landing behind a lookup must not be lost: the request would look as if nothing had landed."""
+    found = json.dumps({"event": "lookup", "request_id": 2, "found": True})
+    landed = json.dumps({"event": "materialized", "request_id": 2, "materialized": 64})
+    for line in (f"{found}{landed}", f'INFO {{"config": 1}} {found} {landed}'):
+        assert summarize("trtllm", [log(line)]).requests["2"].confirmed_tokens == 64
+    torn = summarize("trtllm", [log(f"{found}{landed[:30]}")])
+    assert torn.unparsed_lines == 1
+    assert torn.requests["2"].confirmed_tokens is None
+
+
+def test_records_that_two_files_hold_are_counted_once(log: Log) -> None:
+    """Logs of a pod that were collected twice overlap; a file may have been copied."""
+    stamp = "2026-06-22T18:00:01.123456789Z"
+    first = log(f"{stamp} {MATERIALIZED}", name="one.log")
+    second = log(f"{stamp} {MATERIALIZED}", f"{stamp} {MATERIALIZED.replace('r1', 'r2')}", name="two.log")
+    summary = summarize("vllm", [first, second])
+    assert (summary.materialization_events, summary.materialized_tokens) == (2, 2 * 3072)
+    assert summary.extra["repeated_lines"] == 1
+    copies = [log(MATERIALIZED, name=name) for name in ("a.jsonl", "b.jsonl")]
+    assert summarize("semblend", copies).materialized_tokens == 3072
+
+
+def test_two_ranks_that_each_have_a_file_tell_of_the_same_tokens(log: Log) -> None:
+    ranks = [log(MATERIALIZED.replace("1000.5", time), name=f"{time}.jsonl") for time in ("1000.6", "1000.7")]
+    summary = summarize("semblend", ranks)
+    assert (summary.materialization_events, summary.materialized_tokens) == (1, 3072)
+    assert summary.requests["r1"].confirmed_tokens == 3072
+    assert summary.extra["landings_told_twice"] == 1
+    other = log(MATERIALIZED.replace("3072", "1024").replace("1000.5", "1000.8"), name="other.jsonl")
+    differing = summarize("semblend", [ranks[0], other])
+    assert differing.requests["r1"].confirmed_tokens is None
+    assert differing.materialized_tokens == 1024, "what both confirm"

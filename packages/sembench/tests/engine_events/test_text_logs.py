@@ -136,7 +136,7 @@ def test_sglang_realized_tokens_of_an_ambiguous_owner_belong_to_no_request(log: 
     )
     assert summary.materialized_tokens == 512
     assert summary.extra["realized_without_request"] == 1
-    assert {request.confirmed_tokens for request in summary.requests.values()} == {0}
+    assert {request.confirmed_tokens for request in summary.requests.values()} == {None}, "one of the two has them"
 
 
 def test_sglang_failed_matches_make_lookups_known(log: Log) -> None:
@@ -167,3 +167,21 @@ def test_lmcache_is_an_exact_baseline_and_never_semantic(log: Log) -> None:
     assert summary.materialization_events is None
     assert summary.materialized_tokens is None
     assert all(request.confirmed_tokens is None for request in summary.requests.values())
+
+
+def test_a_request_whose_landing_cannot_be_read_has_no_zero(log: Log) -> None:
+    hit, landed = "INFO SemBlend semantic lookup hit request_id=r1", "INFO SemBlend materialized request_id=r1 tokens="
+    assert summarize("vllm", [log(hit)]).requests["r1"].confirmed_tokens == 0
+    summary = summarize("vllm", [log(hit, landed)])
+    assert summary.unparsed_lines == 1
+    assert summary.requests["r1"].confirmed_tokens is None
+
+
+def test_each_event_of_a_line_goes_by_the_rank_before_it(log: Log) -> None:
+    event = "SemBlend materialized request_id=r1 tokens=880"
+    for line in (
+        f"(Worker_TP0 pid=1) INFO {event}(Worker_TP1 pid=2) INFO {event}",
+        f"(Worker_TP1 pid=2) INFO {event}(Worker_TP0 pid=1) INFO {event}",
+        f"(Worker_PP0_TP0 pid=1) INFO {event}(Worker_PP1_TP0 pid=2) INFO {event}",
+    ):
+        assert summarize("vllm", [log(line)]).materialized_tokens == 880

@@ -47,6 +47,8 @@ class Event:
     kind: EventKind
     request_id: str | None = None
     """The request it tells of; of a donor the one that left it, where the format says so."""
+    engine_id: str | None = None
+    """The engine's own id of that request, where it has one: two of them are two tries."""
     tokens: int | None = None
     bytes: int | None = None
     reason: str | None = None

@@ -50,9 +50,11 @@ def check_schema(schema: object, place: str) -> None:
 
 def read_audit_event(record: dict[str, Any]) -> Event:
     """One record as an event. Fields that a later version adds are left alone."""
-    kind, request_id = record.get("event"), record.get("client_request_id") or record.get("request_id")
+    kind, engine_id = record.get("event"), record.get("request_id")
+    request_id = record.get("client_request_id") or engine_id
     common: dict[str, Any] = {
         "request_id": None if request_id is None else str(request_id),
+        "engine_id": None if engine_id is None else str(engine_id),
         "time": as_number(record.get("time")),
     }
     match kind:
@@ -107,15 +109,19 @@ class TrtllmStream:
         self._counts: Counter[str] = Counter()
 
     def events(self, text: str) -> Iterator[Event]:
-        start = text.find("{")
-        if start < 0 or '"event"' not in text:
+        if '"event"' not in text:
             return
-        try:
-            record, _ = json.JSONDecoder().raw_decode(text, start)
-        except (ValueError, RecursionError) as error:
-            raise UnreadableEventError(f"not a whole JSON object: {error}") from None
-        if isinstance(record, dict) and isinstance(record.get("event"), str):
-            yield from self._events_of(record)
+        start = text.find("{")
+        # Processes that share a pipe can lose a line end: one line may hold several events.
+        while start >= 0:
+            try:
+                record, after = json.JSONDecoder().raw_decode(text, start)
+            except (ValueError, RecursionError) as error:
+                yield Event(kind="unreadable", reason=f"not a whole JSON object: {error}")
+                return
+            if isinstance(record, dict) and isinstance(record.get("event"), str):
+                yield from self._events_of(record)
+            start = text.find("{", after)
 
     def finish(self) -> Iterator[Event]:
         return iter(())

@@ -28,6 +28,7 @@ _PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\)|(?<![A-Za-z0-9])(?:DP\d+ )?(?:
 _EXCEPTION = re.compile(r"^(?:[\w.]+(?:Error|Exception|Exit|Interrupt|Warning)|[\w.]+\.[\w.]+)\b:?")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
 """What `kubectl logs --timestamps` puts in front of every line, those of a traceback too."""
+_PRECISE_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6,}(?:Z|[+-]\d\d:\d\d) ")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -77,6 +78,11 @@ def is_plain(path: Path) -> bool:
         if isinstance(stream, gzip.GzipFile):
             return False
         return stream.read(4096).lstrip()[:1] in (b"{", b"")
+
+
+def is_stamped(text: str) -> bool:
+    """Whether `kubectl logs --timestamps` says to the nanosecond when the line was written."""
+    return _PRECISE_STAMP.match(text) is not None
 
 
 def clean_line(raw: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sembench.engine_events.json_streams import (
     cut_out_records,
     read_audit_event,
 )
-from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, read_lines
+from sembench.engine_events.log_files import ErrorReader, LogLine, is_plain, is_stamped, read_lines
 from sembench.engine_events.tally import EventTally
 from sembench.engine_events.text_logs import LmcacheLog, SglangLog, VllmLog, find_time
 from sembench.schema import EngineSummary, InputError
@@ -37,8 +38,9 @@ def summarize(engine: str, inputs: Sequence[Path]) -> EngineSummary:
     if engine not in ENGINES:
         raise InputError(f"--engine {engine}: is none of {', '.join(ENGINES)}")
     _check_inputs(inputs)
-    reading = _Reading(engine)
-    for path in inputs:
+    reading = _Reading(engine, several=len(inputs) > 1)
+    for number, path in enumerate(inputs):
+        reading.begin_file(number)
         reading.read(path, inputs)
     return reading.summary(inputs)
 
@@ -57,13 +59,21 @@ def _check_inputs(inputs: Sequence[Path]) -> None:
 class _Reading:
     """The state of one summary. The audit stream and the format's own events are counted apart until the end."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, *, several: bool) -> None:
         self.engine = engine
+        self._several = several
         self.parser = _PARSERS[engine]() if engine in _PARSERS else None
         self.own = EventTally()
         self.audit = EventTally()
-        self.lines = self.unparsed = 0
+        self.lines = self.unparsed = self.unread = self.repeated = 0
         self.torn: list[str] = []
+        self._here: set[int] = set()
+        self._in_earlier_files: set[int] = set()
+
+    def begin_file(self, number: int) -> None:
+        self.own.source = self.audit.source = number
+        self._in_earlier_files |= self._here
+        self._here = set()
 
     def read(self, path: Path, inputs: Sequence[Path]) -> None:
         if self.engine == "semblend" and is_plain(path):
@@ -93,9 +103,12 @@ class _Reading:
         errors = ErrorReader()
         for line in read_lines(path):
             if line.damage:
-                self._torn(f"{line.place}: {line.damage}")
+                self.unread += 1
+                self._unreadable(f"{line.place}: {line.damage}")
                 continue
             self.lines += 1
+            if self._several and is_stamped(line.text) and self._was_read(line.text):
+                continue
             self._read_line(line)
             for sample in errors.feed(line.text):
                 self.own.add_error(sample)
@@ -132,10 +145,19 @@ class _Reading:
 
     def _add_record(self, record: dict[str, Any], place: str) -> None:
         check_schema(record.get("schema"), place)
+        if self._several and self._was_read(json.dumps(record, sort_keys=True)):
+            return
         try:
             self.audit.add(read_audit_event(record))
         except UnreadableEventError as error:
             self._unreadable(f"{place}: {error}")
+
+    def _was_read(self, text: str) -> bool:
+        """Whether an earlier file holds the same, to the moment: collected twice, it is told once."""
+        key = hash(text)
+        self._here.add(key)
+        self.repeated += key in self._in_earlier_files
+        return key in self._in_earlier_files
 
     def _unreadable(self, what: str) -> None:
         self.unparsed += 1
@@ -154,6 +176,8 @@ class _Reading:
         extra: dict[str, Any] = {"source": "semblend.audit.v1" if from_audit else self.engine}
         if self.parser is not None:
             extra |= {name: count for name, count in self.parser.remarks().items() if count}
+        counted = {"unread_files": self.unread, "repeated_lines": self.repeated}
+        extra |= {name: count for name, count in counted.items() if count}
         if from_audit and self.own.recognised:
             extra["events_told_twice"] = self.own.recognised
         chosen = self.audit if from_audit else self.own
@@ -166,9 +190,14 @@ class _Reading:
             unparsed=self.unparsed,
             torn=self.torn,
             tells=self._tells(chosen, from_audit),
-            outcomes_are_told=from_audit,
+            # Where a line was lost it may have been the one that told of a landing.
+            outcomes_are_told=from_audit or not self._is_whole(),
             extra=extra,
         )
+
+    def _is_whole(self) -> bool:
+        unclaimed = self.parser is not None and self.parser.remarks().get("realized_without_request")
+        return not self.unparsed and not unclaimed
 
     def _tells(self, chosen: EventTally, from_audit: bool) -> frozenset[str]:
         """What may be 0. A log without any event of ours may be of a server that writes none: then nothing is told."""

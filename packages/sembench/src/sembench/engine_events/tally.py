@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sembench.engine_events.event import Event
+from sembench.engine_events.tries import fold_tries
 from sembench.schema import EngineRequest, EngineSummary
 
 MAX_SAMPLES = 10
@@ -31,6 +32,9 @@ _SUMMED = {
     "stored": "stored_tokens",
 }
 _NO_OUTCOME_YET = "waiting"
+_NO_COUNT = "landed, and nobody said how much"
+_Try = tuple[str, str | None, int]
+"""A client's id, the engine's own, and which of the files told of it."""
 
 
 class EventTally:
@@ -47,9 +51,13 @@ class EventTally:
         self._errors: list[str] = []
         self._error_count = 0
         self._times: list[float] = []
-        self._requests: dict[str, EngineRequest] = {}
+        self.source = 0
+        """Which of the files is being read."""
+        self._tries: dict[_Try, EngineRequest] = {}
+        self._landings: Counter[_Try] = Counter()
+        self._unnamed_landings = 0
         self._donor_requests: list[str] = []
-        self._state: dict[str, str] = {}
+        self._state: dict[_Try, str] = {}
 
     def add(self, event: Event) -> None:
         self.recognised += 1
@@ -75,7 +83,9 @@ class EventTally:
         if event.request_id is not None and event.kind == "donor_registered":
             self._donor_requests.append(event.request_id)
         elif event.request_id is not None:
-            self._of_request(event.request_id, event)
+            self._of_request((event.request_id, event.engine_id, self.source), event)
+        else:
+            self._unnamed_landings += event.kind == "materialized"
 
     def add_error(self, sample: str) -> None:
         self._error_count += 1
@@ -96,8 +106,8 @@ class EventTally:
         else:
             self._counts[name] += tokens
 
-    def _of_request(self, request_id: str, event: Event) -> None:
-        request = self._requests.setdefault(request_id, EngineRequest())
+    def _of_request(self, request_id: _Try, event: Event) -> None:
+        request = self._tries.setdefault(request_id, EngineRequest())
         match event.kind:
             case "lookup":
                 request.spans = event.spans if event.spans is not None else request.spans
@@ -117,18 +127,40 @@ class EventTally:
             case "alias":
                 request.alias_tokens = (request.alias_tokens or 0) + (event.tokens or 0)
                 self._state[request_id] = "ended"
-            case "materialized" if event.tokens is not None:
-                request.confirmed_tokens = (request.confirmed_tokens or 0) + event.tokens
+            case "materialized" if event.tokens is None:
+                self._state[request_id] = _NO_COUNT
+            case "materialized":
+                self._landings[request_id] += 1
+                request.confirmed_tokens = (request.confirmed_tokens or 0) + (event.tokens or 0)
 
     def _settle_requests(self, outcomes_are_told: bool) -> None:
         """A request whose events are here and tell of nothing that landed has 0 confirmed tokens.
 
         Where the format tells how each request ended, one that has not ended yet stays unknown.
         """
-        for request_id, request in self._requests.items():
-            waiting = outcomes_are_told and self._state.get(request_id) == _NO_OUTCOME_YET
-            if request.confirmed_tokens is None and not waiting:
+        for name, request in self._tries.items():
+            waiting = outcomes_are_told and self._state.get(name) == _NO_OUTCOME_YET
+            if request.confirmed_tokens is None and not waiting and self._state.get(name) != _NO_COUNT:
                 request.confirmed_tokens = 0
+
+    def _fold_requests(self) -> dict[str, EngineRequest]:
+        tries: dict[str, list[EngineRequest]] = {}
+        for (request_id, _, _), request in self._tries.items():
+            tries.setdefault(request_id, []).append(request)
+        return {request_id: fold_tries(each) for request_id, each in tries.items()}
+
+    def _told_twice(self) -> tuple[int, int]:
+        """Landings and their tokens that another file has told of: two ranks, or two logs that overlap."""
+        by_engine: dict[tuple[str, str | None], list[_Try]] = {}
+        for name in self._landings:
+            by_engine.setdefault(name[:2], []).append(name)
+        landings = tokens = 0
+        for several in by_engine.values():
+            counts = [(self._tries[name].confirmed_tokens or 0, self._landings[name]) for name in several]
+            least = min(counts)
+            tokens += sum(count for count, _ in counts) - least[0]
+            landings += sum(count for _, count in counts) - least[1]
+        return landings, tokens
 
     def summary(
         self,
@@ -146,6 +178,13 @@ class EventTally:
         if "materialization_events" in tells:
             self._settle_requests(outcomes_are_told)
         figures: dict[str, Any] = {name: self._counts[name] for name in tells}
+        landings, tokens = self._told_twice()
+        if landings and "materialization_events" in tells:
+            figures["materialization_events"] -= landings
+            figures["materialized_tokens"] -= tokens
+            extra = {**extra, "landings_told_twice": landings}
+        if self._unnamed_landings:
+            extra = {**extra, "events_without_request": self._unnamed_landings}
         for name, missing in self._unknown.items():
             extra = {**extra, f"{name}_not_stated": missing}
             if name in tells and not self._counts[name]:
@@ -165,7 +204,7 @@ class EventTally:
             error_samples=self._errors,
             first_time=self._times[0] if self._times else None,
             last_time=self._times[-1] if self._times else None,
-            requests=self._requests,
+            requests=self._fold_requests(),
             donor_requests=list(dict.fromkeys(self._donor_requests)),
             extra={**extra, **({"other_events": dict(sorted(self._others.items()))} if self._others else {})},
             **figures,

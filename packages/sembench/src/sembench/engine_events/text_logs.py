@@ -13,7 +13,8 @@ from sembench.engine_events.event import REUSE_COUNTS, Event, UnreadableEventErr
 _PAIR = re.compile(r"(\w+)=([^\s,;()]+)")
 # A level or a bracket may follow at once: where a line end was lost, the next line's prefix does.
 _WHOLE = re.compile(r"\d{1,15}(?=[A-Z\[]|$)")
-_RANK = re.compile(r"(?<![A-Za-z0-9])TP(\d+)(?![A-Za-z0-9])")
+_RANK = re.compile(r"(?<![A-Za-z0-9])[TP]P(\d+)(?![A-Za-z0-9])")
+"""Tensor and pipeline parallel. Data-parallel ranks are engines of their own."""
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 _VLLM_EVENT = re.compile(
     r"SemBlend (?:donor registered|semantic lookup (?:hit|miss)|[^=\n]{0,80}?load advertised|materializ(?:ed|ing))\b"
@@ -58,11 +59,13 @@ class _TextLog(ABC):
         starts = [match.start() for match in self.marker.finditer(text)]
         if not starts:
             return
-        if _is_later_rank(text[: starts[0]]):
-            self._counts["lines_of_later_ranks"] += 1
-            return
+        later = False
         # Processes that share a pipe can lose a line end: one line may hold several events.
-        for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        for before, start, end in zip([0, *starts], starts, [*starts[1:], len(text)], strict=False):
+            later = _is_later_rank(text[before:start], later)
+            if later:
+                self._counts["lines_of_later_ranks"] += 1
+                continue
             try:
                 yield from self._read(text[start:end], text)
             except UnreadableEventError as error:
@@ -244,7 +247,10 @@ def _microseconds(milliseconds: str | None) -> float | None:
         return None
 
 
-def _is_later_rank(prefix: str) -> bool:
-    """Whether a line comes from a tensor-parallel rank beyond the first: each rank tells of the same tokens."""
-    rank = _RANK.search(prefix)
-    return rank is not None and rank[1] != "0"
+def _is_later_rank(prefix: str, otherwise: bool) -> bool:
+    """Whether an event comes from a rank beyond the first: each rank tells of the same tokens.
+
+    ``otherwise``: what holds where the prefix names no rank.
+    """
+    ranks = _RANK.findall(prefix)
+    return any(rank != "0" for rank in ranks) if ranks else otherwise
