@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,13 @@ def test_events_tokens_and_errors_come_from_the_summaries_where_the_result_has_n
     paths = []
     for number in range(2):
         told = summary(
-            materialization_events=1, materialized_tokens=100, errors=number, error_samples=["boom"] * number
+            inputs=[f"{number}.log"],
+            materialization_events=1,
+            materialized_tokens=100,
+            errors=number,
+            error_samples=["boom"] * number,
+            first_time=time.time(),
+            last_time=time.time(),
         )
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(told.model_dump_json())

@@ -10,14 +10,15 @@ from pathlib import Path
 import httpx
 
 from sembench.engine_events import summarize
-from sembench.identity import RunKind, identify
+from sembench.identity import RunKind, identify, now
 from sembench.live.arms import ItemReplay, Servers
 from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
 from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
 from sembench.partial import PartialHeader, PartialLine, PartialRun
 from sembench.results import build_result
-from sembench.results.confirmation import find_client_id, join_requests
+from sembench.results.confirmation import join_requests
+from sembench.results.request_ids import find_client_id
 from sembench.schema import EngineRequest, InputError, ManifestItem, RequestRecord, Result
 
 _SETTLE_S = 1.0
@@ -38,9 +39,12 @@ async def replay(
     """Serve what is not yet recorded. The recording that comes back holds every record."""
     async with open_client(api_key, config.concurrency) as client:
         servers = open_servers(config, client)
+        began = now()  # What the preflight makes an engine tell belongs to the run too.
         found = await check_servers(config, servers)
         isolation = Isolation(client, found.able, concurrency=config.concurrency, tenant=config.tenant)
-        recording = Recording(open_partial(_header(config, manifest, items, found, isolation)))
+        header = _header(config, manifest, items, found, isolation)
+        header.run.started_at = began
+        recording = Recording(open_partial(header))
         try:
             await warm_up_servers(config, servers, items)
             run = _ServingRun(config, servers, isolation, found, recording, on_record)

@@ -10,7 +10,8 @@ What a rate is made of
 * **Numerators** count what is known. An item that was served and not measured adds nothing, so such a rate is a lower
   bound; where no item at all was measured there is no rate (None).
 * **What should be small** (negative controls, contamination) must not gain by going unmeasured: one control that
-  failed, is missing or was not measured leaves the rate without a value, with what is known of its two parts.
+  failed, is missing or was not measured leaves the rate without a value, with what is known of its two parts. Of a
+  control every block counts of which any token was confirmed.
 * **Confirmed tokens** count for requests that succeeded: KV that landed for a request that failed served nobody.
 """
 
@@ -85,7 +86,7 @@ def aggregate_records(served: Records) -> Aggregate:
             in_blocks=True,
         ),
         negative_control_backend_confirmed_rate=_strict(
-            controls, _block_rate(controls, confirmed_blocks), confirmed_tokens, in_blocks=True
+            controls, _block_rate(controls, _touched_blocks(served)), confirmed_tokens, in_blocks=True
         ),
         materialized_reuse_rate=_materialized(main),
         propagation_contamination_rate=measure_contamination(served),
@@ -160,6 +161,19 @@ def _confirmed(record: RequestRecord) -> int | None:
 def _eligible(record: RequestRecord) -> int | None:
     beyond = record.eligible_beyond_exact_blocks
     return None if beyond is None else int(beyond > 0)
+
+
+def _touched_blocks(served: Records) -> RecordCount:
+    """Of controls: a block of which any token was confirmed is not cold. Full ones alone would hide the others."""
+
+    def count(record: RequestRecord) -> int | None:
+        tokens, total = confirmed_tokens(record), served.total_blocks(record.item_id)
+        if tokens is None:
+            return None
+        touched = -(-tokens // served.block_size)
+        return touched if total is None else min(touched, total)
+
+    return count
 
 
 def _block_rate(served: Records, figure: RecordCount) -> Rate | None:

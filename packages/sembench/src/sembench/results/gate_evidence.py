@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sembench.results.confirmation import confirm
 from sembench.results.figure import Found
-from sembench.schema import Aggregate, EngineSummary, NoiseFloor, Result
+from sembench.results.told import Told, sum_unnamed
+from sembench.schema import Aggregate, EngineSummary, NoiseFloor, Paired, Result
 from sembench.statistics import mean
 
 _PROTOCOL = ("model", "max_output_tokens", "template", "concurrency")
@@ -21,6 +22,7 @@ class BackendEvidence:
     """What backends tell of a run, by request where they can, and where that comes from."""
 
     aggregate: Aggregate
+    paired: Paired | None
     source: str
     events: int | None = None
     tokens: int | None = None
@@ -34,20 +36,32 @@ class BackendEvidence:
     @classmethod
     def of(cls, result: Result, summaries: Sequence[EngineSummary], missing: Sequence[str] = ()) -> BackendEvidence:
         found = confirm(result, summaries)
-        told = found.aggregate
-        evidence = cls(told, found.source, told.materialization_events, told.materialized_tokens)
+        known = found.aggregate
+        evidence = cls(known, found.paired, found.source, known.materialization_events, known.materialized_tokens)
         evidence.contradictions, evidence.notes = found.contradictions, found.notes
         evidence.remedy = _remedy(summaries, missing)
-        if summaries:
-            # An empty text log is of no server that ran; an empty event stream tells its counts all the same.
-            silent = all(each.lines == 0 and each.materialization_events is None for each in summaries)
-            evidence.errors = None if silent else sum(each.errors for each in summaries)
-            evidence.error_samples = [sample for each in summaries for sample in each.error_samples]
+        evidence._take_errors(found.told)
         if evidence.tokens is None and not found.contradictions:
-            # Not told by request: then what the log holds altogether.
-            evidence.events = _sum(each.materialization_events for each in summaries)
-            evidence.tokens = _sum(each.materialized_tokens for each in summaries)
+            evidence._take_unnamed(found.told)
         return evidence
+
+    def _take_errors(self, told: Sequence[Told]) -> None:
+        self.error_samples = [sample for each in told for sample in each.summary.error_samples]
+        count = sum(each.summary.errors for each in told)
+        # One log that is empty or damaged may be the one that held them.
+        partly = any(each.is_silent or each.summary.extra.get("unread_files") for each in told)
+        self.errors = count if told and (count or not partly) else None
+
+    def _take_unnamed(self, told: Sequence[Told]) -> None:
+        """Nothing is told by request: then what landed for nobody by name, where it can only be this run's."""
+        doubts = [why for each in told if each.unnamed and each.unnamed[1] and (why := each.why_not_ours())]
+        if doubts:
+            self.remedy = f": {doubts[0]}"
+            return
+        unnamed = sum_unnamed(told)
+        # Where requests of this run are named and have no outcome yet, it is not known that nothing landed.
+        if unnamed is not None and (unnamed[1] or not any(each.items for each in told)):
+            self.events, self.tokens = unnamed
 
     def of_it(self, found: Found) -> Found:
         """The figure with its source, and with why requests were declined."""
@@ -64,11 +78,6 @@ def _remedy(summaries: Sequence[EngineSummary], missing: Sequence[str]) -> str:
     if all(each.materialization_events is None for each in summaries):
         return ": no event of reuse is in the log; was reuse on, and did the server write its events?"
     return ": the log names no request of this run" if not any(each.requests for each in summaries) else ""
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def warm_vs_cold_rouge(result: Result) -> tuple[float | None, int]:

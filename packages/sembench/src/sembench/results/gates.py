@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from sembench.results.figure import Found
 from sembench.results.gate_evidence import BackendEvidence, protocol_difference, warm_vs_cold_rouge
-from sembench.schema import EngineSummary, Interval, NoiseFloor, Rate, Result
+from sembench.schema import EngineSummary, Interval, NoiseFloor, Paired, Rate, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def judge_gates(
     allow_missing: bool = False,
     missing_summaries: Sequence[str] = (),
 ) -> GateReport:
-    """One verdict for each gate that is asked for, in the order of ``Wanted``; before them, sources that disagree."""
+    """One verdict for each gate that is named, in the order of ``Wanted``; before them, what is wrong with sources."""
     backend = BackendEvidence.of(result, summaries, missing_summaries)
     told = backend.aggregate
     figures: dict[str, Callable[[], Found]] = {
@@ -79,7 +79,7 @@ def judge_gates(
         "min_materialization_events": lambda: _count(backend.events, backend),
         "min_materialized_tokens": lambda: _count(backend.tokens, backend),
         "min_blended_ttft_speedup": lambda: _interval(
-            result.paired.blended_ttft_speedup_median if result.paired else None
+            backend.paired.blended_ttft_speedup_median if backend.paired else None
         ),
         "max_negative_control_confirmed_rate": lambda: backend.of_it(
             _rate(
@@ -87,7 +87,7 @@ def judge_gates(
                 f"no backend event covers the negative controls{backend.remedy}",
             )
         ),
-        "max_negative_control_speedup_deviation": lambda: _deviation(result),
+        "max_negative_control_speedup_deviation": lambda: _deviation(backend.paired),
         "max_warm_vs_cold_rouge_drop": lambda: _rouge_drop(result, noise_floor),
         "min_judge_faithfulness": lambda: _judged(result),
         "require_materialized_reuse": lambda: _reuse(backend),
@@ -97,6 +97,10 @@ def judge_gates(
         Verdict("sources agree", "one story", "CONTRADICTION", False, backend.source, why)
         for why in backend.contradictions
     ]
+    if missing_summaries:
+        why = f"no such file: {', '.join(missing_summaries)}; summarize-engine-events writes it"
+        passed = None if allow_missing else False
+        verdicts.append(Verdict("--engine-summary", "all are there", "missing", passed, backend.source, why))
     verdicts += [_verdict(name, getattr(wanted, name), figures[name](), allow_missing) for name in wanted.names]
     return GateReport(verdicts, backend.notes)
 
@@ -150,8 +154,8 @@ def _interval(interval: Interval | None) -> Found:
     return Found(interval.value, f"{interval.value:.3f} (n={interval.n}{bounds})")
 
 
-def _deviation(result: Result) -> Found:
-    found = _interval(result.paired.negative_control_ttft_speedup_median if result.paired else None)
+def _deviation(paired: Paired | None) -> Found:
+    found = _interval(paired.negative_control_ttft_speedup_median if paired else None)
     if found.value is None:
         return Found(None, "missing", "the result has no clean pair of a negative control")
     deviation = abs(found.value - 1)
