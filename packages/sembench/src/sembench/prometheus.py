@@ -15,11 +15,10 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel, ConfigDict
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.identity import now
 from sembench.schema import InputError, Rate
 from semblend_core import ENGINE_COUNTERS, ENGINE_LABELLED_COUNTERS
-
-REFUSED = 3
 
 
 class Sample(BaseModel):
@@ -53,10 +52,10 @@ def take_snapshot(url: str, timeout_s: float = 10.0) -> EngineSnapshot:
     try:
         response = httpx.get(url, timeout=timeout_s, follow_redirects=True, headers={"Accept": "text/plain"})
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise InputError(f"--url {url}: {error or type(error).__name__}; is the engine up?", REFUSED) from None
+        raise InputError(f"--url {url}: {error or type(error).__name__}; is the engine up?", REFUSED_OUTSIDE) from None
     if response.status_code != 200:
         hint = "; metrics may have to be switched on" if response.status_code == 404 else ""
-        raise InputError(f"--url {url}: answered with status {response.status_code}{hint}", REFUSED)
+        raise InputError(f"--url {url}: answered with status {response.status_code}{hint}", REFUSED_OUTSIDE)
     samples = parse_metrics(response.text, f"--url {url}")
     return EngineSnapshot(url=url, taken_at=now(), time=time.time(), samples=samples)
 
@@ -70,9 +69,9 @@ def parse_metrics(text: str, where: str) -> list[Sample]:
                 known = float(value) if math.isfinite(value) else None
                 samples.append(Sample(name=name, labels=labels, type=family.type, value=known))
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        raise InputError(f"{where}: not a Prometheus text exposition: {error}", REFUSED) from None
+        raise InputError(f"{where}: not a Prometheus text exposition: {error}", REFUSED_OUTSIDE) from None
     if not samples:
-        raise InputError(f"{where}: holds no metrics; is it the /metrics address?", REFUSED)
+        raise InputError(f"{where}: holds no metrics; is it the /metrics address?", REFUSED_OUTSIDE)
     return samples
 
 

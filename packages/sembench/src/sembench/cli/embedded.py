@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from sembench.cli.options import FiniteRange, model_option
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.schema import InputError
 
 
@@ -130,7 +131,7 @@ def run_embedded(manifest: Path, output: Path, resume: bool, **options: Any) -> 
         raise
     print_summary(result, output)
     if result.aggregate.requests_ok == 0:
-        raise InputError(f"{output}: no request succeeded; each record says why", exit_code=1)
+        raise InputError(f"{output}: no request succeeded; each record says why", REFUSED_BY_FIGURES)
 
 
 @click.command()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sembench.cli.options import FILE
+from sembench.exit_codes import REFUSED_BY_FIGURES, REFUSED_OUTSIDE
 from sembench.identity import load_manifest, sha256_of
 from sembench.schema import InputError, Result, read_json, write_atomically
 
@@ -52,15 +53,17 @@ def judge(
         --judge-model Qwen/Qwen2.5-32B-Instruct --output judged.json
     """
     from sembench.judge import JudgeClient, judge_result
-    from sembench.judge.client import API_KEY_VARIABLE, REFUSED
+    from sembench.judge.client import API_KEY_VARIABLE
     from sembench.terminal import ProgressBars
 
     result = read_json(result_path, Result)
     if sha256_of(manifest) != result.run.manifest_sha256:
-        raise InputError(f"--manifest {manifest}: {result_path} was not run on it (its sha256 differs)", exit_code=1)
+        raise InputError(
+            f"--manifest {manifest}: {result_path} was not run on it (its sha256 differs)", REFUSED_BY_FIGURES
+        )
     items = load_manifest(manifest, max_items)
     if not any(record.arm in ("cold", "warm") and record.output for record in result.requests):
-        raise InputError(f"{result_path}: holds no answers of a cold or warm arm to judge", exit_code=1)
+        raise InputError(f"{result_path}: holds no answers of a cold or warm arm to judge", REFUSED_BY_FIGURES)
     key = os.environ.get(API_KEY_VARIABLE)
     client = JudgeClient(judge_url, judge_model, api_key=key, timeout_s=timeout_s, max_tokens=max_tokens)
     try:
@@ -78,7 +81,9 @@ def judge(
         client.close()
     told = judged.aggregate.judge or {}
     if told["asked"] and told["failed"] == told["asked"]:
-        raise InputError(f"--judge-url {judge_url}: no question was answered: {told['failure_samples'][0]}", REFUSED)
+        raise InputError(
+            f"--judge-url {judge_url}: no question was answered: {told['failure_samples'][0]}", REFUSED_OUTSIDE
+        )
     write_atomically(output, judged.model_dump_json(indent=1))
     _print(told, output)
 

@@ -18,13 +18,13 @@ from sembench.cli.options import (
     template_option,
     tenant_option,
 )
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.identity import load_manifest
 from sembench.live.config import API_KEY_VARIABLE, REUSE_OFF, LiveConfig, clean_url, open_client
 from sembench.schema import InputError, write_atomically
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_REFUSED_RESULT = 1
 
 SERVER_OPTIONS = (
     click.option("--model", required=True, help="The model's name as the server lists it."),
@@ -204,7 +204,7 @@ def calibrate_noise_floor(gateway_url: str | None, base_url: str | None, repeats
     print_noise_floor(floor)
     click.echo(f"written: {output}")
     if not floor.pairs:
-        raise InputError("no pair of servings is proved cold: there is no floor in the file", _REFUSED_RESULT)
+        raise InputError("no pair of servings is proved cold: there is no floor in the file", REFUSED_BY_FIGURES)
 
 
 @click.command()

@@ -16,6 +16,7 @@ from sembench.cli.options import (
     template_option,
     tenant_option,
 )
+from sembench.exit_codes import REFUSED_BY_FIGURES
 
 _ABOVE_ZERO = FiniteRange(min=0, min_open=True)
 _DEFAULT_CONCURRENCY = (1, 2, 4, 8)
@@ -151,4 +152,4 @@ def run_load(
     print_points([LoadPoint.model_validate(entry) for entry in result.load or ()])
     click.echo(f"written: {output}")
     if not result.aggregate.requests_ok:
-        raise InputError(f"no request was answered; {output} says why", 1)
+        raise InputError(f"no request was answered; {output} says why", REFUSED_BY_FIGURES)

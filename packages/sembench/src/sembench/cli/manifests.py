@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sembench.cli.options import FiniteRange, Words
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.schema import (
     FACT_TRANSFORMS,
     PRIVACY_TRANSFORMS,
@@ -143,7 +144,7 @@ def build(profile: str, output: Path, **options: Any) -> None:
         built = _built(profile, options, bars.show)
     if not built.items:
         reasons = "\n".join(f"  {reason}" for reason in built.skipped)
-        raise InputError(f"no item could be built:\n{reasons}", exit_code=2)
+        raise InputError(f"no item could be built:\n{reasons}")
     with naming(f"--output {output}"):
         digest = write_manifest(output, built.items)
     print_built(built, output, digest)
@@ -300,7 +301,7 @@ def audit_manifest(
             write_atomically(output, found.model_dump_json(indent=1) + "\n")
     print_audit(found)
     if found.violations:
-        raise InputError(f"{manifest}: {found.violations} blocks are shared by unrelated sources", exit_code=1)
+        raise InputError(f"{manifest}: {found.violations} blocks are shared by unrelated sources", REFUSED_BY_FIGURES)
 
 
 @click.command()
@@ -344,5 +345,5 @@ def verify_frozen(manifest: Path, spec: Path) -> None:
     found = frozen.find_differences(record, frozen.freeze(manifest))
     if found:
         listed = "\n".join(f"  {line}" for line in found)
-        raise InputError(f"{manifest} is not what {spec} recorded:\n{listed}", exit_code=1)
+        raise InputError(f"{manifest} is not what {spec} recorded:\n{listed}", REFUSED_BY_FIGURES)
     click.echo(f"{manifest}: as frozen, {record.items} items, sha256 {record.sha256}")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sembench.cli.options import FiniteRange
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.schema import InputError, Result, naming, write_atomically
 
 
@@ -94,7 +95,7 @@ def run_offline(manifest: Path, output: Path, **options: Any) -> None:
     click.echo(f"Result: {output}")
     failed = [record for record in result.requests if record.status == "error"]
     if len(failed) == len(result.requests):
-        raise InputError(f"every item failed, the first with: {failed[0].error}", exit_code=1)
+        raise InputError(f"every item failed, the first with: {failed[0].error}", REFUSED_BY_FIGURES)
 
 
 def _run(manifest: Path, options: dict[str, Any]) -> Result:

@@ -7,9 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.schema import InputError
-
-REFUSED = 3
 
 _HINTS = (
     ("unauthorized", "kubectl is not logged in: check `kubectl auth whoami` and the current context"),
@@ -42,7 +41,9 @@ def collect_logs(
     check_time(since_time)
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        raise InputError("kubectl is not on PATH: install it, or copy the log and use summarize-engine-events", REFUSED)
+        raise InputError(
+            "kubectl is not on PATH: install it, or copy the log and use summarize-engine-events", REFUSED_OUTSIDE
+        )
     command = [
         kubectl,
         "logs",
@@ -77,11 +78,14 @@ def _run(command: list[str], output: Path, timeout_s: float) -> None:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.PIPE, timeout=timeout_s, check=False
             )
         if finished.returncode:
-            raise InputError(_refusal(finished.stderr.decode("utf-8", errors="replace"), finished.returncode), REFUSED)
+            raise InputError(
+                _refusal(finished.stderr.decode("utf-8", errors="replace"), finished.returncode), REFUSED_OUTSIDE
+            )
         partial.replace(output)
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"kubectl logs did not end within {timeout_s:g} s: narrow it with --since-time or raise --timeout", REFUSED
+            f"kubectl logs did not end within {timeout_s:g} s: narrow it with --since-time or raise --timeout",
+            REFUSED_OUTSIDE,
         ) from None
     except OSError as error:
         raise InputError(f"--output-log {output}: {error.strerror or error}") from None

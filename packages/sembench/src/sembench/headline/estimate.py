@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.live.config import LiveArm, LiveConfig, open_client
 from sembench.live.endpoint import Endpoint, Reply, ServerRequest
-from sembench.live.preflight import REFUSED, unknown_text
+from sembench.live.preflight import unknown_text
 from sembench.live.replay import check_servers, open_servers
 from sembench.live.streaming import RequestFailedError
 from sembench.schema import InputError, ManifestItem, RequestRecord
@@ -55,7 +56,7 @@ async def measure_costs(config: LiveConfig, longest_tokens: int, api_key: str | 
             await _sample(servers.recipients, long // 4)  # The first of a length may be compiled for.
             short, longer = [await _sample(servers.recipients, tokens) for tokens in (long // 2, long)]
         except RequestFailedError as error:
-            raise InputError(f"{config.url}: the requests for the estimate failed: {error}", REFUSED) from None
+            raise InputError(f"{config.url}: the requests for the estimate failed: {error}", REFUSED_OUTSIDE) from None
     return fit_costs(short, longer)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import httpx
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.judge.questions import Message
 from sembench.live.config import clean_url
 from sembench.schema import InputError
 
 API_KEY_VARIABLE = "SEMBENCH_JUDGE_API_KEY"
-REFUSED = 3
 _RETRIED = (408, 409, 425, 429, 500, 502, 503, 504)
 
 
@@ -59,7 +59,7 @@ class JudgeClient:
         try:
             self.ask([{"role": "user", "content": "Reply with the word ready."}])
         except JudgeFailedError as error:
-            raise InputError(f"--judge-url {self.url}: {error}", REFUSED) from None
+            raise InputError(f"--judge-url {self.url}: {error}", REFUSED_OUTSIDE) from None
 
     def _once(self, messages: Sequence[Message]) -> str:
         body = {"model": self.model, "messages": list(messages), "temperature": 0, "max_tokens": self._max_tokens}

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.laboratory.caches import make_cache
 from sembench.laboratory.latency import LinearLatency
 from sembench.laboratory.requests import CacheRequest
@@ -124,7 +125,7 @@ async def collect(
         try:
             observed = await back_end.answer(prompt, request)
         except RequestFailedError as error:
-            raise InputError(f"request {number + 1}: {error}", 3) from None
+            raise InputError(f"request {number + 1}: {error}", REFUSED_OUTSIDE) from None
         known = request.redacted() if redact else request
         yield known.model_copy(update=_fields(observed))
 

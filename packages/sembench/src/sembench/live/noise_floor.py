@@ -9,11 +9,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.identity import identify, now
 from sembench.live.arms import ItemReplay
 from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
-from sembench.live.preflight import REFUSED
 from sembench.live.replay import FAILURES_IN_A_ROW, check_servers, open_servers, warm_up_servers
 from sembench.schema import (
     InputError,
@@ -66,7 +66,7 @@ async def calibrate(
                 failed_in_a_row = failed_in_a_row + 1 if record.status == "error" else 0
                 if failed_in_a_row == FAILURES_IN_A_ROW:
                     raise InputError(
-                        f"{failed_in_a_row} requests failed in a row, the last with: {record.error}", REFUSED
+                        f"{failed_in_a_row} requests failed in a row, the last with: {record.error}", REFUSED_OUTSIDE
                     )
     finished = run.model_copy(update={"finished_at": now(), "serve_command": config.serve_command})
     return build_noise_floor(finished, config.model_dump(mode="json"), servings, repeats)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.live.config import LiveConfig
 from sembench.live.replay import OnRecord, build_live_result, replay
 from sembench.partial import PartialHeader, PartialRun, partial_path
 from sembench.schema import InputError, ManifestItem, Result, write_atomically
-
-_REFUSED_RESULT = 1
 
 
 def find_leftovers(output: Path, *, resume: bool, overwrite: bool) -> bool:
@@ -61,6 +60,6 @@ def refuse_empty(result: Result, output: Path) -> None:
     """Exit code 1 where no request succeeded, or a paired run has no clean pair."""
     if not result.aggregate.requests_ok:
         items = result.aggregate.items
-        raise InputError(f"no request of {items} items succeeded; {output} says why", _REFUSED_RESULT)
+        raise InputError(f"no request of {items} items succeeded; {output} says why", REFUSED_BY_FIGURES)
     if result.config.get("paired") and (result.paired is None or not result.paired.clean_pairs):
-        raise InputError(f"no clean pair: no cold arm was proved cold; {output} says why", _REFUSED_RESULT)
+        raise InputError(f"no clean pair: no cold arm was proved cold; {output} says why", REFUSED_BY_FIGURES)

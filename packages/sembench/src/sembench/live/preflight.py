@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.live.endpoint import Endpoint, Reply, ServerRequest
 from sembench.live.isolation import CachedTokens, Capabilities, find_reset, reset_all
 from sembench.live.streaming import RequestFailedError
 from sembench.schema import InputError
 
-REFUSED = 3
-"""Exit code of a preflight that refuses."""
 _PROBE_WORDS = 320
 _WORDS = ("river", "stone", "paper", "light", "garden", "window", "letter", "engine", "valley", "summer", "harbor")
 
@@ -48,7 +47,7 @@ class Preflight:
 
     def require(self) -> None:
         if self.refusal:
-            raise InputError(f"preflight refused {self.refusal}", REFUSED)
+            raise InputError(f"preflight refused {self.refusal}", REFUSED_OUTSIDE)
 
 
 async def preflight(

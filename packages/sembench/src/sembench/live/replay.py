@@ -10,11 +10,12 @@ from pathlib import Path
 import httpx
 
 from sembench.engine_events import summarize
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.identity import RunKind, identify, now
 from sembench.live.arms import ItemReplay, Servers
 from sembench.live.config import LiveConfig, open_client
 from sembench.live.isolation import Isolation
-from sembench.live.preflight import REFUSED, Preflight, preflight, warm_up
+from sembench.live.preflight import Preflight, preflight, warm_up
 from sembench.partial import PartialHeader, PartialLine, PartialRun
 from sembench.results import build_result
 from sembench.results.confirmation import join_requests
@@ -105,7 +106,9 @@ async def check_servers(config: LiveConfig, servers: Servers) -> Preflight:
     )
     found.require()
     if config.probe and not found.able.reuse_off:
-        raise InputError(f"--probe: {config.url} does not accept the switch {config.reuse_off} (--reuse-off)", REFUSED)
+        raise InputError(
+            f"--probe: {config.url} does not accept the switch {config.reuse_off} (--reuse-off)", REFUSED_OUTSIDE
+        )
     return found
 
 
@@ -207,7 +210,7 @@ class _ServingRun:
         raise InputError(
             f"{FAILURES_IN_A_ROW} requests failed in a row, the last with: {record.error}\n"
             f"What was measured is in {self._recording.partial.path}; mend the server and run again with --resume.",
-            REFUSED,
+            REFUSED_OUTSIDE,
         )
 
 

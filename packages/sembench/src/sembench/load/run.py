@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.identity import identify, now
 from sembench.live.config import open_client
 from sembench.live.openai import OpenAIEndpoint
@@ -21,7 +22,6 @@ from sembench.load.point import LoadPoint, measure_point
 from sembench.load.watch import Watch, undisturbed
 from sembench.schema import Aggregate, InputError, ManifestItem, Result, naming, write_atomically
 
-REFUSED = 3
 _DONORS_AT_ONCE = 4
 _HOPELESS = 20
 _SPARE_FILES = 64
@@ -79,7 +79,7 @@ async def run_points(
         point = await _measured(sweep, target, setting, mix, donors, observe)
         on_point(point)
         if point.stopped:
-            raise InputError(f"{target.url}: with {setting.words}: {point.stopped}", REFUSED)
+            raise InputError(f"{target.url}: with {setting.words}: {point.stopped}", REFUSED_OUTSIDE)
 
 
 async def _measured(
@@ -137,7 +137,9 @@ async def _serve_donors(target: Target, mix: PromptMix) -> int:
     failed = [answer for answer in answers if answer.error is not None]
     if failed:
         said = f"{failed[0].error}: {failed[0].detail}"
-        raise InputError(f"{target.url}: {len(failed)} of {len(donors)} donors were not served: {said}", REFUSED)
+        raise InputError(
+            f"{target.url}: {len(failed)} of {len(donors)} donors were not served: {said}", REFUSED_OUTSIDE
+        )
     return len(donors)
 
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import httpx
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.live.config import REUSE_OFF
 from sembench.privacy.arms import PrivacyArm
 from sembench.privacy.trials import Question, Reading, Trial, check_first_tokens
 from sembench.schema import InputError
 
-REFUSED = 3
 ServerKind = Literal["vllm", "sglang"]
 Body = dict[str, Any]
 
@@ -128,7 +128,7 @@ class ServerBench:
             return self._dialect.reading(answer, tokens)
         except (KeyError, IndexError, TypeError):
             told = f"{self._dialect.path}: the answer has no log-probabilities of the tokens asked for"
-            raise InputError(f"{told}: {str(answer)[:300]}", REFUSED) from None
+            raise InputError(f"{told}: {str(answer)[:300]}", REFUSED_OUTSIDE) from None
 
     def _body(self, text: str, salt: str | None, max_tokens: int) -> Body:
         body = self._dialect.prompt(self.model, text, max_tokens)
@@ -148,9 +148,9 @@ class ServerBench:
         try:
             response = self.client.post(path, json=body)
         except httpx.HTTPError as error:
-            raise InputError(f"{self.client.base_url}{path}: {error}", REFUSED) from None
+            raise InputError(f"{self.client.base_url}{path}: {error}", REFUSED_OUTSIDE) from None
         if response.status_code != 200:
-            raise InputError(f"{path}: {response.status_code}{hint}: {response.text[:300]}", REFUSED)
+            raise InputError(f"{path}: {response.status_code}{hint}: {response.text[:300]}", REFUSED_OUTSIDE)
         try:
             answer = response.json()
         except ValueError:  # A reset answers with nothing, or with words.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.identity import identify, load_manifest, sha256_of
 from sembench.results.aggregate import build_result
 from sembench.schema import InputError, ManifestItem, RequestRecord, Result
 
-REFUSED = 1
 TEMPLATE_TOKENS = 64
 """What a chat template alone may bring into a cache that is cold for the prompt."""
 
@@ -37,7 +37,9 @@ def merge_results(cold: Result, warm: Result, manifest: Path | None = None) -> R
     if not reasons:
         reasons = [*_coldness_faults(cold), *_prompt_faults(cold, warm)]
     if reasons:
-        raise InputError("the runs cannot be merged:\n" + "\n".join(f"- {reason}" for reason in reasons), REFUSED)
+        raise InputError(
+            "the runs cannot be merged:\n" + "\n".join(f"- {reason}" for reason in reasons), REFUSED_BY_FIGURES
+        )
     path, items = _items(cold, warm, manifest)
     records = [record for record in cold.requests if record.arm in ("cold", "exact")]
     taken = {(record.item_id, record.arm) for record in records}
@@ -166,5 +168,5 @@ def _items(cold: Result, warm: Result, manifest: Path | None) -> tuple[Path, lis
         raise InputError(f"the runs' manifest is not there ({tried}): name it with --manifest")
     if sha256_of(path) != cold.run.manifest_sha256:
         told = f"{path}: is not the manifest of these runs (its sha256 differs): name it with --manifest"
-        raise InputError(told, REFUSED)
+        raise InputError(told, REFUSED_BY_FIGURES)
     return path, load_manifest(path, cold.run.manifest_items)

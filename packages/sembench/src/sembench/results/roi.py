@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from sembench.exit_codes import REFUSED_BY_FIGURES
 from sembench.results.paired import CleanPair, find_clean_pairs
 from sembench.results.records import confirmed_tokens, records_in
 from sembench.schema import InputError, Interval, Rate, Result
 
-REFUSED = 1
 RESAMPLES = 2000
 MS_PER_HOUR = 3_600_000.0
 
@@ -105,7 +105,7 @@ def _require(
     elif not misses:
         missing = "no pair without reuse, so what a miss costs is not known: add negative controls to the manifest"
     if missing:
-        raise InputError(f"--result: {missing}", REFUSED)
+        raise InputError(f"--result: {missing}", REFUSED_BY_FIGURES)
 
 
 def break_even_rate(gain_ms: float, tax_ms: float) -> float | None:
