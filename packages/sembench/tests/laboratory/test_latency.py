@@ -61,7 +61,7 @@ def test_measured_steps_give_what_the_engine_would_take(tmp_path: Path) -> None:
         "null",
         "{}",
         '{"schema": "semblend.costs.v9", "times": {}}',
-        '{"schema": "semblend.costs.v1", "times": {"known": "x"}}',
+        '{"schema": "semblend.costs.v2", "times": {"known": "x"}}',
     ],
 )
 def test_what_holds_no_costs_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
@@ -78,4 +78,4 @@ def test_costs_that_were_hardly_learned_are_refused(tmp_path: Path) -> None:
     kept.save(times.as_json())
     with pytest.raises(InputError, match="too few prefills"):
         measured_latency(kept.path)
-    assert json.loads(kept.path.read_text())["schema"] == "semblend.costs.v1"
+    assert json.loads(kept.path.read_text())["schema"] == "semblend.costs.v2"

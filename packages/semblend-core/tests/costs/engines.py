@@ -50,9 +50,22 @@ def with_dear_rows(step: StepShape) -> float:
     return small_model_on_gpu(step) + 4000 * step.sequences
 
 
+def with_slow_prefills(step: StepShape) -> float:
+    """Whatever computes a part of a prompt is launched piece by piece; a step that only decodes replays a graph."""
+    fixed = 50_000 if step.sequences else 5000
+    return fixed + 3.0 * step.tokens + 1e-4 * step.attention + 15_000 * step.reuses + 0.3 * step.moved
+
+
+def bound_by_launches(step: StepShape) -> float:
+    """The same where launching goes on beside computing, so that up to 2,000 tokens take as long as one."""
+    launching = 50_000 if step.sequences else 5000
+    return max(launching, 22.0 * step.tokens) + 4e-4 * step.attention + 15_000 * step.reuses + 0.5 * step.moved
+
+
 ENGINES: dict[str, Formula] = {
     formula.__name__: formula for formula in (small_model_on_gpu, large_model_on_gpu, cpu, with_dear_rows)
 }
+SLOW_TO_BEGIN: dict[str, Formula] = {formula.__name__: formula for formula in (with_slow_prefills, bound_by_launches)}
 
 
 def passages(prompt: int, count: int, gap: int = 50) -> Plan:
@@ -134,7 +147,7 @@ class SyntheticEngine:
             self._run(request_id, each)
         for _ in range(3):
             if self.gate.wants(tokens=1, sequences=1):
-                self._run(request_id, StepWork([Part(prompt, 1)]))
+                self._run(request_id, StepWork([Part(prompt, 1, decodes=True)]))
 
     def _run(self, request_id: str, work: StepWork) -> None:
         step = object()

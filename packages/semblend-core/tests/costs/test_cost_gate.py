@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core.contract import DeclineReason, Plan, Span
+from semblend_core.costs import Part, StepShape
 from semblend_core.settings import QualityTier
 from semblend_core.telemetry import CostsCompared, NoAudit
 
 from .engines import (
     ENGINES,
     NAMESPACE,
+    SLOW_TO_BEGIN,
     Formula,
     SyntheticEngine,
     cold_work,
@@ -27,10 +29,12 @@ from .engines import (
     small_model_on_gpu,
     with_dear_rows,
     with_dear_steps,
+    with_slow_prefills,
 )
 
 LENGTHS = (2000, 6000, 16_000, 32_000)
 COUNTS = (1, 4, 10)
+EVERY = ENGINES | SLOW_TO_BEGIN
 
 
 class Heard(NoAudit):
@@ -67,7 +71,7 @@ def test_what_a_donor_takes_to_compute_is_known_once_prompts_were_timed(formula:
 
 
 @pytest.mark.parametrize("tier", ["fast", "balanced"])
-@pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("formula", EVERY.values(), ids=EVERY)
 def test_what_it_plans_is_never_slower_than_cold_and_what_pays_is_planned(formula: Formula, tier: QualityTier) -> None:
     engine = SyntheticEngine(formula, tier)
     for (length, count), served in serve_all(engine, 12).items():
@@ -97,6 +101,41 @@ def test_ten_passages_wait_until_fewer_have_shown_what_a_row_takes() -> None:
     for _ in range(4):
         engine.serve_cold(6000)
     assert engine.serve(passages(6000, 10)).reason is DeclineReason.DOES_NOT_PAY
+
+
+@pytest.mark.parametrize("tier", ["fast", "balanced"])
+@pytest.mark.parametrize("seen", [(2000,) * 4, (8000,) * 4, (32_000,) * 4, (2000, 8000, 32_000, 16_000)], ids=str)
+@pytest.mark.parametrize("formula", SLOW_TO_BEGIN.values(), ids=SLOW_TO_BEGIN)
+def test_a_short_prefill_is_not_taken_for_as_fast_as_a_decode_step(
+    formula: Formula, seen: tuple[int, ...], tier: QualityTier
+) -> None:
+    """Steps that decode take a tenth of the shortest prefill, and no short prefill was seen."""
+    engine = SyntheticEngine(formula, tier)
+    for length in seen:
+        engine.serve_cold(length)
+    short = passages(2000, 1)
+    assert engine.whole(short) > 1.1
+    assert engine.serve(short).reason is DeclineReason.DOES_NOT_PAY
+
+
+@pytest.mark.parametrize("tier", ["fast", "balanced"])
+@pytest.mark.parametrize("formula", SLOW_TO_BEGIN.values(), ids=SLOW_TO_BEGIN)
+def test_a_long_plan_is_taken_at_once_although_no_short_prefill_was_seen(formula: Formula, tier: QualityTier) -> None:
+    engine = SyntheticEngine(formula, tier)
+    for length in (2000, 8000, 32_000, 16_000):
+        engine.serve_cold(length)
+    served = engine.serve(passages(32_000, 1))
+    assert served.claim is not None
+    assert served.by_cold < 0.3
+
+
+def test_the_last_token_of_a_prompt_alone_is_a_prefill() -> None:
+    engine = SyntheticEngine(with_slow_prefills)
+    for length in (2000, 8000, 32_000, 1, 1, 1):
+        engine.serve_cold(length)
+    assert 40_000 < engine.gate.times.predict([cold_work(4000, 4001)[0].shape]) < 60_000
+    assert engine.gate.times.predict([StepShape.of([Part(4000, 1, decodes=True)])]) < 6000
+    assert engine.serve(passages(2000, 1)).reason is DeclineReason.DOES_NOT_PAY
 
 
 def test_a_part_of_a_plan_is_taken_where_the_whole_does_not_pay() -> None:
@@ -308,7 +347,7 @@ def _with_times(text: str, change: Callable[[dict[str, Any]], Any]) -> str:
         lambda text: text.replace('"m"', '"other"'),
         lambda text: json.dumps({**json.loads(text), "times": {"features": []}}),
         lambda text: text.replace('"least_step": ', '"least_step": -'),
-        lambda text: text.replace("semblend.costs.v1", "semblend.costs.v9"),
+        lambda text: text.replace("semblend.costs.v2", "semblend.costs.v1"),
         lambda text: _with_times(text, lambda times: times["known"][1].__setitem__(1, -1e-3)),
         lambda text: _with_times(text, lambda times: times["known"][1].__setitem__(2, 1e9)),
         lambda text: _with_times(text, lambda times: times["seen"].__setitem__(4, 1e300)),

@@ -94,7 +94,7 @@ def test_the_shape_of_a_step_is_the_sum_over_its_sequences() -> None:
     clock = StepClock(lambda step, took: seen.append(step))
     clock.begin()
     parts = [
-        Part(1000, 1, "decoding"),
+        Part(1000, 1, "decoding", decodes=True),
         Part(0, 64, "a", is_row=True),
         Part(500, 1, "a", is_row=True),
         Part(640, 60, "a"),

@@ -34,6 +34,8 @@ def records(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
         environment.setenv("SEMBLEND_QUALITY_SHARE", "1")
         environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
         running = RunningEngine(model_folder, folder / "audit.jsonl")
+        # Without it the gate would not know how fast a short prefill is, and wait longer before it tries one.
+        running.ask("Hello.", salt="tenant", wish="off", tokens=1)
         for town in TOWNS:
             for instruction in ("Answer in a word.", "You know all about towns. Reply in one sentence, and be polite."):
                 prompt = f"{instruction}\n\n{document(town)}\n\nQuestion: what was paid?\nAnswer:"

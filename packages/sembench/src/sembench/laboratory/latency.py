@@ -16,7 +16,7 @@ from semblend_core.costs import Part, StepShape, StepTimes
 
 BASE_MS = 80.0
 TOKEN_MS = 0.08
-_COSTS_SCHEMA = "semblend.costs.v1"
+_COSTS_SCHEMA = "semblend.costs.v2"
 
 
 class LatencyModel(Protocol):

@@ -15,7 +15,7 @@ from semblend_core.costs.step_times import StepTimes
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = "semblend.costs.v1"
+SCHEMA = "semblend.costs.v2"
 NOWHERE = "none"
 
 
@@ -41,7 +41,9 @@ class CostFile:
     def load(self) -> StepTimes | None:
         try:
             kept = json.loads(self.path.read_text())
-            if kept["schema"] != SCHEMA or kept["identity"] != self._identity:
+            if kept["schema"] != SCHEMA:
+                raise ValueError(f"it is of another release of SemBlend, which keeps {str(kept['schema'])[:80]}")
+            if kept["identity"] != self._identity:
                 raise ValueError("it was written for something else")
             return StepTimes.from_json(kept["times"])
         except FileNotFoundError:

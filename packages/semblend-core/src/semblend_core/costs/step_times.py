@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from semblend_core.costs.steps import FEATURES, StepShape, Vector
+from semblend_core.costs.least_squares import LONGEST, are_sums_of_steps, non_negative
+from semblend_core.costs.steps import FEATURES, FLAT_TOKENS, StepShape, Vector
 
 MEMORY = 100.0
 """Steps of one kind after which an earlier one counts for little."""
@@ -29,10 +30,8 @@ INFORMED = 0.3
 OUTLIER = 4.0
 """Beyond so many times what is to be expected a step says nothing of its shape: something else ran. So does one that
 takes as much less: its results had come, and nobody asked for them while somebody else was busy."""
-SHORTEST, LONGEST = 1e-6, 1e15
-"""What an earlier process learned is believed between these, in microseconds or whatever else it counts."""
-MOST_REMEMBERED = 1e3
-"""Root of the number of steps, generously: older ones are forgotten."""
+SHORTEST = 1e-6
+"""What an earlier process learned is believed between this and ``LONGEST``, in microseconds or what else it counts."""
 WIDENED = 0.2
 """Weight of what an earlier process learned."""
 MOST_KINDS = 512
@@ -42,8 +41,10 @@ MOST_BY_ONE_STEP = 2.0
 
 # Before anything is measured, by feature: whether in units of a smallest step or of a token in a long prefill, the
 # expected cost and its deviation. The costs of reuse are set high: a load costs a step, a sequence a tenth of one.
+# What is the same for all prefills belongs to the prompt until shorter ones say otherwise: a plan does not spare it.
 _PRIOR: dict[str, tuple[bool, float, float]] = {
     "step": (True, 1.0, 1.0),
+    "prompt": (True, 0.0, 8.0),
     "token": (False, 0.0, 1.0),
     "token_beyond_flat": (False, 0.0, 1.0),
     "beyond_flat": (True, 0.0, 0.5),
@@ -80,6 +81,10 @@ class StepTimes:
         """Kinds whose last step took longer than could be expected, or shorter: whether it was longer."""
         self.prefills = 0
         """Steps with a part of a prompt, so far."""
+        self._least_prompt = math.inf
+        """What the fastest of them took."""
+        self._knows_short_prompts = False
+        """Whether one of them was so short that its tokens hardly count: it shows what the step itself takes."""
         self._least_step = self._token = math.inf
         self._new: list[tuple[StepShape, float]] = []
         """Observed and not learned from."""
@@ -103,7 +108,7 @@ class StepTimes:
     def predict(self, shapes: Iterable[StepShape]) -> float:
         """What these steps take together."""
         self._learn()
-        return sum(self._plain(shape.vector) * self._factor(shape) for shape in shapes)
+        return sum(self._expected(shape) for shape in shapes)
 
     def doubt(self, some: Sequence[StepShape], others: Sequence[StepShape]) -> float:
         """Standard deviation of the difference between what ``some`` steps and ``others`` take."""
@@ -138,6 +143,8 @@ class StepTimes:
             "least_step": self._least_step,
             "token": self._token,
             "prefills": self.prefills,
+            "least_prompt": self._least_prompt,
+            "knows_short_prompts": self._knows_short_prompts,
         }
 
     @classmethod
@@ -145,17 +152,18 @@ class StepTimes:
         """What an earlier process learned, with less certainty. Raises ValueError for what cannot be."""
         times = cls()
         known, seen = np.array(kept["known"], np.float64), np.array(kept["seen"], np.float64)
-        scales = [float(kept[name]) for name in ("noise", "least_step", "token")]
+        scales = [float(kept[name]) for name in ("noise", "least_step", "token", "least_prompt")]
         if kept["features"] != list(FEATURES) or known.shape != times._known.shape or seen.shape != times._seen.shape:
             raise ValueError("it holds the costs of other features")
-        if not _can_be(known, seen) or not all(SHORTEST < each < LONGEST for each in scales):
+        if not are_sums_of_steps(known, seen) or not all(SHORTEST < each < LONGEST for each in scales):
             raise ValueError("it holds costs that cannot be")
         if not 0 <= int(kept["prefills"]) < LONGEST:
             raise ValueError("it counts prefills that cannot be")
         times._known, times._seen = known * WIDENED, seen * WIDENED
-        noise, times._least_step, times._token = scales
+        noise, times._least_step, times._token, times._least_prompt = scales
         times._residuals.extend([noise] * (MOST_RESIDUALS // 8))
         times.prefills = int(kept["prefills"])
+        times._knows_short_prompts = kept["knows_short_prompts"] is True
         return times
 
     # --- Steps -------------------------------------------------------------------------------------------------------
@@ -198,6 +206,9 @@ class StepTimes:
         self._least_step = min(self._least_step * 1.001, took)
         if shape.tokens >= ENOUGH_TOKENS and not shape.reuses:
             self._token = min(self._token * 1.01, took / shape.tokens)
+        if shape.sequences:
+            self._least_prompt = min(self._least_prompt * 1.001, took)
+            self._knows_short_prompts |= shape.tokens <= FLAT_TOKENS
 
     def _forget_some(self, x: Vector) -> None:
         along = self._known @ x
@@ -235,6 +246,14 @@ class StepTimes:
         count = len(self._last.get(shape.kind, ()))
         return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count if count else 0.0
 
+    def _expected(self, shape: StepShape) -> float:
+        plain = self._plain(shape.vector)
+        if shape.sequences and not self._knows_short_prompts and shape.kind not in self._last:
+            # A few tokens may take as long as the shortest prompt so far. What reuse adds comes on top of that.
+            least = min(self._least_prompt, LEAST_STEP_TOKENS * self._token)
+            plain += max(0.0, least - self._plain(shape.without_reuse.vector))
+        return plain * self._factor(shape)
+
     def _plain(self, x: Vector) -> float:
         return max(float(self._fit() @ x), 1e-3)
 
@@ -243,7 +262,7 @@ class StepTimes:
             expected, deviation = self._prior()
             weight, certainty = deviation**-2, self._noise() ** -2
             precision = self._known * certainty + np.diag(weight)
-            self._costs, self._free = _non_negative(precision, self._seen * certainty + weight * expected, self._free)
+            self._costs, self._free = non_negative(precision, self._seen * certainty + weight * expected, self._free)
         return self._costs
 
     def _deviation(self, x: Vector) -> float:
@@ -265,44 +284,6 @@ class StepTimes:
         return units * expected, units * deviation
 
 
-def _can_be(known: Vector, seen: Vector) -> bool:
-    """Whether these are sums over steps: ``known`` of squares and products, ``seen`` of the same features."""
-    if not (np.isfinite(known).all() and np.isfinite(seen).all() and np.abs(known).max() < LONGEST):
-        return False
-    squares = np.diag(known)
-    scale = np.sqrt(np.where(squares > 0, squares, 1.0))
-    scaled = known / np.outer(scale, scale)
-    is_symmetric = np.abs(scaled - scaled.T).max() < 1e-6
-    is_of_squares = squares.min() >= 0 and is_symmetric and np.linalg.eigvalsh(scaled).min() > -1e-6
-    return bool(is_of_squares and (np.abs(seen / scale) < np.where(squares > 0, MOST_REMEMBERED, 1e-9)).all())
-
-
 def _median(values: Collection[float]) -> float:
     """Of a few, the lower one of two; numpy's takes ten times as long."""
     return sorted(values)[(len(values) - 1) // 2]
-
-
-def _non_negative(precision: Vector, wanted: Vector, free: list[int]) -> tuple[Vector, list[int]]:
-    """Where the quadratic form is least among costs of at least 0; and the features whose cost is above 0.
-
-    ``free``: the same from the last time, to begin with.
-    """
-    size = wanted.size
-    scale = np.sqrt(np.diag(precision))
-    scaled, target = precision / np.outer(scale, scale), wanted / scale
-    solution = np.zeros(size)
-    for _ in range(3 * size):  # In theory it may go in circles.
-        solution[:] = 0.0
-        if free:
-            solution[free] = np.linalg.solve(scaled[np.ix_(free, free)], target[free])
-        worst = int(solution.argmin())
-        if solution[worst] < 0:
-            free = [each for each in free if each != worst]
-            continue
-        slope = target - scaled @ solution
-        slope[free] = 0.0
-        best = int(slope.argmax())
-        if slope[best] <= 1e-9:
-            break
-        free = [*free, best]
-    return np.maximum(solution, 0.0) / scale, free

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ FLAT_TOKENS = 512
 
 FEATURES = (
     "step",
+    "prompt",
     "token",
     "token_beyond_flat",
     "beyond_flat",
@@ -40,6 +41,8 @@ class Part(NamedTuple):
     tokens: int
     request_id: str = ""
     is_row: bool = False
+    decodes: bool = False
+    """It computes the next token of an answer, and nothing of a prompt."""
 
     @property
     def end(self) -> int:
@@ -57,7 +60,7 @@ class StepShape:
     context: int = 0
     """Tokens in front of the computed ones, whose KV is read: summed over all sequences."""
     sequences: int = 0
-    """Sequences that compute a part of a prompt; every row is one."""
+    """Sequences that compute a part of a prompt; every row is one. A step without any only decodes."""
     reuses: bool = False
     """Something is loaded in this step, or rows are computed."""
     moved: int = 0
@@ -69,13 +72,18 @@ class StepShape:
     def of(cls, parts: Iterable[Part], *, moved: int = 0, corrected: int = 0) -> StepShape:
         tokens = context = sequences = rows = 0
         attention = 0.0
-        for before, computed, _, is_row in parts:
+        for before, computed, _, is_row, decodes in parts:
             tokens += computed
             context += before
             attention += computed * (before + computed / 2)
-            sequences += is_row or computed > 1
+            sequences += not decodes
             rows += is_row
         return cls(tokens, attention, context, sequences, bool(moved or rows), moved, corrected)
+
+    @property
+    def without_reuse(self) -> StepShape:
+        """The same tokens as one sequence, nothing moved."""
+        return replace(self, sequences=min(1, self.sequences), reuses=False, moved=0, corrected=0)
 
     @property
     def vector(self) -> Vector:
@@ -83,6 +91,7 @@ class StepShape:
         return np.array(
             (
                 1.0,
+                self.sequences > 0,
                 self.tokens,
                 beyond,
                 beyond > 0,

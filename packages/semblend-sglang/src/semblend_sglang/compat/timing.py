@@ -68,9 +68,13 @@ def _own_parts(side: Side, batch: Any) -> list[Part] | None:
     if not batch.forward_mode.is_extend():
         if not side.costs.wants(len(requests), len(requests)):
             return None
-        return [Part(len(req.origin_input_ids) + len(req.output_ids), 1, req.rid) for req in requests]
+        return [Part(len(req.origin_input_ids) + len(req.output_ids), 1, req.rid, decodes=True) for req in requests]
+    # With mixed chunks some of an extend's requests decode. A prompt's last token alone is a prefill all the same.
     sizes = zip(requests, batch.prefix_lens, batch.extend_lens, strict=True)
-    return [Part(int(before), int(tokens), req.rid) for req, before, tokens in sizes]
+    return [
+        Part(int(before), int(tokens), req.rid, decodes=tokens == 1 and bool(req.output_ids))
+        for req, before, tokens in sizes
+    ]
 
 
 def _with_reuse(own: list[Part], loads: dict[str, Load]) -> tuple[list[Part], dict[str, int], int]:

@@ -22,9 +22,13 @@ def tell_scheduled(costs: CostGate, output: Any) -> None:
     for new in output.scheduled_new_reqs:
         request_id, mark, _ = new.req_id.rpartition(ROW_MARK)
         parts.append(Part(new.num_computed_tokens, tokens[new.req_id], request_id or new.req_id, bool(mark)))
-    known = output.scheduled_cached_reqs
-    for request_id, computed in zip(known.req_ids, known.num_computed_tokens, strict=True):
-        parts.append(Part(computed, tokens[request_id], request_id))
+    known, guessed = output.scheduled_cached_reqs, output.scheduled_spec_decode_tokens
+    for request_id, computed, answered in zip(
+        known.req_ids, known.num_computed_tokens, known.num_output_tokens, strict=True
+    ):
+        # One that was preempted computes its prompt again, though it has begun to answer.
+        decodes = answered > 0 and tokens[request_id] <= 1 + len(guessed.get(request_id, ()))
+        parts.append(Part(computed, tokens[request_id], request_id, decodes=decodes))
     work = output.kv_connector_metadata
     moved: dict[str, int] = {}
     corrected = 0
