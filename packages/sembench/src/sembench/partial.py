@@ -6,11 +6,16 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sembench.schema import InputError, RunIdentity, naming, write_atomically
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there one run per output is the user's care
+    fcntl = None  # type: ignore[assignment]
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 _START_ANEW = "delete the file to start anew"
@@ -50,36 +55,58 @@ class PartialLine:
 
 
 class PartialRun:
-    """``<output>.partial.jsonl``: a header, then what was finished. It is on the disk when ``append`` returns."""
+    """``<output>.partial.jsonl``: a header, then what was finished. It is on the disk when ``append`` returns.
+
+    It belongs to one run at a time, which a lock on the file enforces: two would mix their records.
+    """
 
     def __init__(
-        self, path: Path, header: PartialHeader, lines: Sequence[PartialLine] = (), *, resumed: bool = False
+        self,
+        path: Path,
+        file: BinaryIO,
+        header: PartialHeader,
+        lines: Sequence[PartialLine] = (),
+        *,
+        resumed: bool = False,
     ) -> None:
         self.path = path
         self.header = header
         self.lines = lines
         """What was there when the run was taken up again."""
         self.resumed = resumed
-        self._file = path.open("ab")
+        self._file = file
 
     @classmethod
     def begin(cls, path: Path, header: PartialHeader) -> PartialRun:
-        write_atomically(path, header.model_dump_json() + "\n")
-        return cls(path, header)
+        """Drops what is there, unless a run is still at it."""
+        if path.exists():
+            _claim(path).close()
+        first = header.model_dump_json() + "\n"
+        write_atomically(path, first)
+        file = _claim(path)
+        if path.read_bytes() != first.encode():
+            file.close()
+            raise _busy(path)  # begun at the same moment
+        return cls(path, file, header)
 
     @classmethod
     def resume(cls, path: Path, header: PartialHeader) -> PartialRun:
         """Take up what is there. Refused where ``header`` is of another run; a torn last line is cut off."""
         with naming(path):
+            file = _claim(path)
+        try:
             data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        lines = [PartialLine(f"{path}:{number}", text) for number, text in enumerate(whole.splitlines(), 1)]
-        if not lines:
-            raise InputError(f"{path}: holds no header; {_START_ANEW}")
-        before = lines[0].parse(PartialHeader)
-        _refuse_differences(path, before, header)
-        os.truncate(path, len(whole))
-        return cls(path, before, lines[1:], resumed=True)
+            whole = data[: data.rfind(b"\n") + 1]
+            lines = [PartialLine(f"{path}:{number}", text) for number, text in enumerate(whole.splitlines(), 1)]
+            if not lines:
+                raise InputError(f"{path}: holds no header; {_START_ANEW}")
+            before = lines[0].parse(PartialHeader)
+            _refuse_differences(path, before, header)
+            os.truncate(path, len(whole))
+        except BaseException:
+            file.close()
+            raise
+        return cls(path, file, before, lines[1:], resumed=True)
 
     def append(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
@@ -90,13 +117,31 @@ class PartialRun:
         self._file.close()
 
     def remove(self) -> None:
-        self.close()
         self.path.unlink(missing_ok=True)
+        self.close()
 
 
 def partial_path(output: Path) -> Path:
     """Where finished work waits until the result is written."""
     return output.with_name(f"{output.name}.partial.jsonl")
+
+
+def _claim(path: Path) -> BinaryIO:
+    """The file, opened for one run alone."""
+    file = path.open("ab")
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise _busy(path) from None
+        except OSError:
+            pass  # Some network file systems know no locks.
+    return file
+
+
+def _busy(path: Path) -> InputError:
+    return InputError(f"{path}: another run is writing it; wait for its end, or choose another --output")
 
 
 def holds_work(path: Path) -> bool:

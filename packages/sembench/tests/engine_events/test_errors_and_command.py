@@ -187,3 +187,14 @@ def test_a_traceback_in_a_pods_log_is_one_error_as_in_the_plain_log(log: Callabl
     assert (plain.errors, plain.error_samples) == (1, ["RuntimeError: no store"])
     pods = summarize("sglang", [stamped])
     assert (pods.errors, pods.error_samples) == (plain.errors, plain.error_samples)
+
+
+def test_what_kubectl_says_beside_a_log_is_shown(sembench: Run, kubectl: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of a deployment it takes one pod: the others' reuse and errors are not in that log."""
+    kubectl(f'echo "Found 2 pods, using pod/vllm-7" >&2; echo "{LANDED}"')
+    result = sembench(
+        *("collect-k8s-engine-events", "--engine", "vllm", "--namespace", "n", "--pod", "deploy/vllm"),
+        *("--output-log", tmp_path / "pod.log", "--output-summary", tmp_path / "pod.json"),
+    )
+    assert result.exit_code == 0
+    assert "Found 2 pods, using pod/vllm-7" in result.stderr

@@ -10,6 +10,10 @@ import time
 
 import pytest
 
+from sembench.identity import identify
+from sembench.partial import PartialHeader, PartialRun, holds_work
+from sembench.schema import InputError
+
 TIMES = {"ttft_ms", "latency_ms"}
 CHOSEN_AT_RANDOM = {"request_id"}
 
@@ -162,3 +166,21 @@ def test_resume_without_a_leftover_starts_and_after_the_end_says_so(gateway_run)
     done = gateway_run("--resume")
     assert done.exit_code == 2
     assert "is complete" in done.output
+
+
+def test_a_run_under_way_keeps_others_off_what_it_writes(tmp_path):
+    """Neither --resume nor --overwrite may take the file from it: their records would be mixed."""
+    path = tmp_path / "result.json.partial.jsonl"
+    header = PartialHeader(run=identify("live-gateway", None, 1), fixed={})
+    running = PartialRun.begin(path, header)
+    running.append({"record": 1})
+    for take in (PartialRun.resume, PartialRun.begin):
+        with pytest.raises(InputError, match="another run is writing it"):
+            take(path, header)
+    assert holds_work(path)
+    running.close()
+    taken_up = PartialRun.resume(path, header)
+    assert [line.value for line in taken_up.lines] == [{"record": 1}]
+    taken_up.remove()
+    assert not path.exists()
+    PartialRun.begin(path, header).remove()

@@ -86,7 +86,7 @@ def collect_k8s_engine_events(
         --since-time 2026-06-22T18:00:00Z --output-log results/sglang.log --output-summary results/events.json
     """
     click.echo(f"kubectl logs {pod} (namespace {namespace}) ...", err=True)
-    collect_logs(
+    said = collect_logs(
         namespace=namespace,
         pod=pod,
         container=container,
@@ -94,6 +94,8 @@ def collect_k8s_engine_events(
         output=output_log,
         timeout_s=timeout_s,
     )
+    if said:  # Such as which pod of several it chose.
+        click.echo(f"note: kubectl said: {said}", err=True)
     summary = summarize(engine, [output_log])
     write_atomically(output_summary, summary.model_dump_json(indent=1))
     _print_summary(summary, output_summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,8 +37,9 @@ def collect_logs(
     output: Path,
     timeout_s: float = 120.0,
     request_timeout_s: float = 30.0,
-) -> None:
-    """Write the pod's log to ``output``. InputError: 3 where kubectl or the cluster refuses, 2 for a bad time."""
+) -> str:
+    """Write the pod's log to ``output``; gives back what kubectl had to say. InputError: 3 where it or the cluster
+    refuses, 2 for a bad time."""
     check_time(since_time)
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -54,7 +56,7 @@ def collect_logs(
     ]
     command += [f"--container={container}"] if container else []
     command += [f"--since-time={since_time}"] if since_time else []
-    _run(command, output, timeout_s)
+    return _run(command, output, timeout_s)
 
 
 def check_time(since_time: str | None) -> None:
@@ -69,19 +71,19 @@ def check_time(since_time: str | None) -> None:
         raise InputError(f"--since-time {since_time}: expected a time with its zone, such as 2026-06-22T18:00:00Z")
 
 
-def _run(command: list[str], output: Path, timeout_s: float) -> None:
-    partial = output.with_name(f".{output.name}.partial")
+def _run(command: list[str], output: Path, timeout_s: float) -> str:
+    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")  # Another may be collecting to it too.
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as log:
             finished = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.PIPE, timeout=timeout_s, check=False
             )
+        said = finished.stderr.decode("utf-8", errors="replace")
         if finished.returncode:
-            raise InputError(
-                _refusal(finished.stderr.decode("utf-8", errors="replace"), finished.returncode), REFUSED_OUTSIDE
-            )
+            raise InputError(_refusal(said, finished.returncode), REFUSED_OUTSIDE)
         partial.replace(output)
+        return " ".join(said.split())[:500]
     except subprocess.TimeoutExpired:
         raise InputError(
             f"kubectl logs did not end within {timeout_s:g} s: narrow it with --since-time or raise --timeout",
