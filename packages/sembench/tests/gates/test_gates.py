@@ -276,3 +276,13 @@ def test_the_judge_is_heard_only_beside_another_quality_gate(bench: Any, sembenc
     assert "no judge was asked" in ended.stderr
     result.aggregate.judge = {"faithfulness_warm": {"mean": 4.5, "n": 5}}
     assert sembench("assert-result-gates", "--result", bench.save(result), *gates).exit_code == 0
+
+
+def test_answers_without_a_score_do_not_help_the_judges_mean(bench: Any, sembench: Run) -> None:
+    """One good score and a judge that then fell silent would pass otherwise."""
+    result = bench.result("cold", "warm")
+    gates = ("--min-quality-pass-rate", "0.8", "--min-judge-faithfulness", "4")
+    result.aggregate.judge = {"faithfulness_warm": {"mean": 5.0, "n": 1}, "answers_warm": 5}
+    ended = sembench("assert-result-gates", "--result", bench.save(result), *gates)
+    assert ended.exit_code == 1
+    assert "at least 1.800 (1 of 5 answers have a score" in ended.stderr

@@ -265,6 +265,41 @@ def test_another_manifest_is_refused(judge: Callable[..., tuple[Ended, Path]], m
     assert "was not run on it" in ended.stderr
 
 
+def test_a_judge_that_breaks_off_keeps_its_opinions(
+    judge: Callable[..., tuple[Ended, Path]], stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sembench.judge.run.UNANSWERED_IN_A_ROW", 2)
+    stub.answer = lambda question: prefers_warm(question) if "Evidence 0" in question or "ready" in question else 500
+    ended, output = judge("--concurrency", "1")
+    assert ended.exit_code == 3
+    assert "run again with --resume" in ended.stderr
+    assert not output.exists()
+    assert judge()[0].exit_code == 2, "neither taken up nor dropped without being told"
+    stub.answer = prefers_warm
+    stub.requests.clear()
+    ended, output = judge("--resume")
+    assert ended.exit_code == 0, ended.output
+    assert not any("Evidence 0" in request["messages"][-1]["content"] for request in stub.requests)
+    told = read_json(output, Result).aggregate.judge
+    assert told is not None
+    assert told["faithfulness_warm"] == {"mean": 5.0, "n": 3}
+    assert told["pairwise"]["n"] == 3
+    assert list(output.parent.glob("*.partial.jsonl")) == []
+
+
+def test_another_judges_opinions_are_not_taken_up(
+    judge: Callable[..., tuple[Ended, Path]], stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sembench.judge.run.UNANSWERED_IN_A_ROW", 2)
+    stub.answer = lambda question: prefers_warm(question) if "Evidence 0" in question or "ready" in question else 500
+    assert judge("--concurrency", "1")[0].exit_code == 3
+    stub.answer = prefers_warm
+    ended, _ = judge("--resume", "--judge-model", "another")
+    assert ended.exit_code == 2
+    assert "judge model: was 'j', is 'another'" in ended.stderr
+    assert judge("--overwrite", "--judge-model", "another")[0].exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("reply", "score"),
     [

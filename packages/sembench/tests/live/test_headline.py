@@ -165,11 +165,77 @@ def test_a_stopped_run_goes_on_and_a_finished_one_is_not_served_again(
     assert len(stub.served) == served
 
 
-def test_another_grid_is_not_mixed_in(headline: Run) -> None:
+def test_another_grid_is_not_mixed_in(headline: Run, tmp_path: Path) -> None:
     assert headline("--no-noise-floor").exit_code == 0
+    manifest = (tmp_path / "out" / "manifest.jsonl").read_bytes()
     done = headline("--no-noise-floor", "--resume", "--manifest-seed", "8")
     assert done.exit_code == 2
     assert "was run on another grid" in done.output
+    assert (tmp_path / "out" / "manifest.jsonl").read_bytes() == manifest, "the finished run keeps its own"
+    assert headline("--no-noise-floor", "--overwrite", "--manifest-seed", "8").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--max-output-tokens", "32"), "max_output_tokens: was 64, is 32"),
+        (("--tenant", "another"), "tenant: was 'sembench', is 'another'"),
+    ],
+)
+def test_a_finished_run_of_other_settings_is_not_given_back(headline: Run, words: tuple[str, ...], told: str) -> None:
+    assert headline("--no-noise-floor").exit_code == 0
+    done = headline("--no-noise-floor", "--resume", *words)
+    assert done.exit_code == 2
+    assert told in done.output
+
+
+def test_a_finished_run_of_another_server_is_not_given_back(stub: Any, headline: Run) -> None:
+    assert headline("--no-noise-floor").exit_code == 0
+    stub.owner = "another"
+    done = headline("--no-noise-floor", "--resume")
+    assert done.exit_code == 2
+    assert "server name: was 'stub', is 'another'" in done.output
+
+
+def test_a_stopped_run_goes_on_although_an_older_one_was_finished(
+    stub: Any, headline: Run, tmp_path: Path, page: Callable[[], str]
+) -> None:
+    assert headline("--no-noise-floor").exit_code == 0
+    finished = json.loads((tmp_path / "out" / "result.json").read_text())
+    served = len(stub.served)
+    stub.fault = lambda seen, number: "400" if number >= served + 20 else None
+    assert headline("--no-noise-floor", "--overwrite").exit_code == 3
+    stub.fault = lambda seen, number: None
+    assert headline("--no-noise-floor", "--resume").exit_code == 0
+    assert "taken up again 1 times" in page()
+    ids = [record["request_id"] for record in finished["requests"]]
+    assert not set(ids) & {
+        record["request_id"] for record in json.loads((tmp_path / "out" / "result.json").read_text())["requests"]
+    }
+
+
+def test_an_estimate_of_a_finished_run_serves_nothing(stub: Any, headline: Run) -> None:
+    assert headline("--no-noise-floor").exit_code == 0
+    served = len(stub.served)
+    done = headline("--estimate-only", "--resume")
+    assert done.exit_code == 0
+    assert "estimate: " in done.output
+    assert len(stub.served) == served
+
+
+def test_requests_of_which_the_stream_says_nothing_are_counted_on_the_page(
+    stub: Any, headline: Run, audit: Path, page: Callable[[], str]
+) -> None:
+    tell = stub.on_request
+
+    def sometimes(seen: Any, cached: int) -> None:
+        warm = [each for each in stub.served if "-warm-" in each.headers["x-request-id"]]
+        if len(warm) <= 5:
+            tell(seen, cached)
+
+    stub.on_request = sometimes
+    assert headline("--no-noise-floor", "--connector-audit", audit).exit_code == 0
+    assert "**It tells of 5 of 12 requests**" in " ".join(page().split())
 
 
 def test_failed_requests_are_listed(stub: Any, headline: Run, page: Callable[[], str]) -> None:
@@ -206,6 +272,15 @@ def test_a_judges_scores_stand_beside_the_answers(headline: Run, page: Callable[
     assert done.exit_code == 0, done.output
     assert "| 4.00 (n=10) | 4.00 (n=10) | 100.0% (10 of 10) |" in page()
     assert "Judge: judge, 1 to 5" in page()
+
+
+def test_another_judge_is_asked_anew(stub: Any, headline: Run, page: Callable[[], str], judge_url: str) -> None:
+    judged = ("--no-noise-floor", "--judge-url", judge_url, "--judge-model")
+    assert headline(*judged, "one").exit_code == 0
+    served = len(stub.served)
+    assert headline(*judged, "other", "--resume").exit_code == 0
+    assert "Judge: other, 1 to 5" in page()
+    assert len(stub.served) == served
 
 
 def test_similarity_is_the_share_of_equal_text(headline: Run, tmp_path: Path) -> None:

@@ -110,28 +110,37 @@ def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
     resume, overwrite = options.pop("resume"), options.pop("overwrite")
     estimate_only, noise_floor = options.pop("estimate_only"), options.pop("noise_floor")
     judge = _open_judge(options.pop("judge_url"), options.pop("judge_model"))
-    files, items, skipped = _build(options, output_dir)
+    files, items, skipped = _build(options, output_dir, resume=resume, overwrite=overwrite)
     config = make_config({**options, "paired": True, "exact": True}, engine, clean_url("--url", url))
     run = HeadlineRun(config, files, items, skipped, api_key(), judge)
+    if estimate_only:
+        run.estimate(noise_floor=noise_floor)
+        return
     result = run.finished() if resume else None
     with ProgressBars() as bars:
         if result is None:
             costs = run.estimate(noise_floor=noise_floor)
-            if estimate_only:
-                return
             result = run.serve(costs, bars, resume=resume, overwrite=overwrite)
-        floor = run.calibrate(bars) if noise_floor else None
+        floor = run.calibrate(result, bars) if noise_floor else None
         result = run.ask_judge(result, bars)
     run.write(result, floor)
     click.echo(f"page: {files.page}")
     refuse_empty(result, files.result)
 
 
-def _build(options: dict[str, Any], folder: Path) -> tuple[Any, list[Any], dict[str, int]]:
-    """The grid's manifest: the same at every start, so that a stopped run finds its own."""
+def _build(
+    options: dict[str, Any], folder: Path, *, resume: bool, overwrite: bool
+) -> tuple[Any, list[Any], dict[str, int]]:
+    """The grid's manifest: the same at every start, so that a stopped run finds its own.
+
+    What a run left keeps the manifest that it was made with, whatever grid is asked for now.
+    """
     from sembench.cli.manifests import build_published
     from sembench.headline.run import Files
+    from sembench.live.output import find_leftovers
     from sembench.manifests import BuildOptions, write_manifest
+    from sembench.manifests.items import format_item
+    from sembench.partial import partial_path
     from sembench.terminal import ProgressBars
 
     transforms = tuple(dict.fromkeys(options.pop("transforms"))) or _TRANSFORMS
@@ -143,6 +152,14 @@ def _build(options: dict[str, Any], folder: Path) -> tuple[Any, list[Any], dict[
     if not built.items:
         reasons = "\n".join(f"  {reason}" for reason in built.skipped)
         raise InputError(f"no item could be built:\n{reasons}")
+    find_leftovers(files.result, resume=resume and partial_path(files.result).exists(), overwrite=overwrite)
+    if resume and files.manifest.exists():
+        text = "".join(format_item(item) + "\n" for item in built.items)
+        if files.manifest.read_text(encoding="utf-8") != text:
+            raise InputError(
+                f"--resume: {folder} was run on another grid; run it as it was, give --overwrite to run this one, or "
+                "choose another --output-dir"
+            )
     write_manifest(files.manifest, built.items)
     return files, built.items, dict(built.skipped)
 

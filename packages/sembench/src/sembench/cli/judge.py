@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from sembench.schema import InputError, Result, read_json, write_atomically
     type=click.IntRange(min=1),
     help="Leave items with longer prompts out, and count them. Default: no limit. Evidence is never cut.",
 )
+@click.option("--resume", is_flag=True, help="Go on where a judge that broke off left: its opinions are kept.")
+@click.option("--overwrite", is_flag=True, help="Drop what a judge that broke off left, and ask everything again.")
 def judge(
     result_path: Path,
     manifest: Path,
@@ -40,6 +43,8 @@ def judge(
     timeout_s: float,
     max_tokens: int,
     max_prompt_chars: int | None,
+    resume: bool,
+    overwrite: bool,
 ) -> None:
     """Ask an LLM how faithful the answers are to their prompts, and whether it prefers the cold or the warm one.
 
@@ -51,9 +56,13 @@ def judge(
     Example:
       sembench judge --result r.json --manifest m.jsonl --judge-url http://localhost:8000 \\
         --judge-model Qwen/Qwen2.5-32B-Instruct --output judged.json
+
+    A judge that breaks off, or a run that is stopped, keeps its opinions: go on with --resume.
     """
-    from sembench.judge import JudgeClient, judge_result
+    from sembench.judge import JudgeClient, KeptOpinions, judge_result
     from sembench.judge.client import API_KEY_VARIABLE
+    from sembench.live.output import find_leftovers
+    from sembench.partial import partial_path
     from sembench.terminal import ProgressBars
 
     result = read_json(result_path, Result)
@@ -66,13 +75,17 @@ def judge(
         raise InputError(f"{result_path}: holds no answers of a cold or warm arm to judge", REFUSED_BY_FIGURES)
     key = os.environ.get(API_KEY_VARIABLE)
     client = JudgeClient(judge_url, judge_model, api_key=key, timeout_s=timeout_s, max_tokens=max_tokens)
+    how = {**client.identity, "max_prompt_chars": max_prompt_chars}
+    resume = find_leftovers(output, resume=resume, overwrite=overwrite)
     try:
         client.check()
-        with ProgressBars() as bars:
+        kept = KeptOpinions.open(partial_path(output), result, how, resume=resume)
+        with ProgressBars() as bars, closing(kept):
             judged = judge_result(
                 result,
                 items,
                 client,
+                kept,
                 concurrency=concurrency,
                 max_prompt_chars=max_prompt_chars,
                 on_item=bars.counter("judging", len(items)),
@@ -81,10 +94,11 @@ def judge(
         client.close()
     told = judged.aggregate.judge or {}
     if told["asked"] and told["failed"] == told["asked"]:
-        raise InputError(
-            f"--judge-url {judge_url}: no question was answered: {told['failure_samples'][0]}", REFUSED_OUTSIDE
-        )
+        kept.remove()
+        why = f"no question was answered: {told['failure_samples'][0]}"
+        raise InputError(f"--judge-url {judge_url}: {why}", REFUSED_OUTSIDE)
     write_atomically(output, judged.model_dump_json(indent=1))
+    kept.remove()
     _print(told, output)
 
 

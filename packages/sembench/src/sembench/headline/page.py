@@ -93,8 +93,16 @@ def _identity(result: Result) -> Iterator[str]:
 
 
 def _confirmed_by(result: Result) -> str:
-    if any(record.confirmed_tokens is not None for record in result.requests if record.arm == "warm"):
-        return "confirmed by the backend's own audit stream, request by request."
+    served = [record for record in result.requests if record.arm == "warm" and record.status == "ok"]
+    known = sum(record.confirmed_tokens is not None for record in served)
+    if known:
+        told = "confirmed by the backend's own audit stream, request by request."
+        if known == len(served):
+            return told
+        return (
+            f"{told} **It tells of {known} of {len(served)} requests**; of the others nothing is known, they count as "
+            "no hits, and hit rates are lower bounds."
+        )
     return (
         "**not confirmed.** No audit stream told what the server loaded (`--connector-audit`), so hits, misses, tokens "
         "reused and the break-even rate are not known. The speed-up holds whatever its cause; the engine's own prefix "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,14 @@ from sembench.headline.estimate import ServingCosts, TimeLeft, duration, measure
 from sembench.headline.figures import band_of
 from sembench.headline.page import write_page
 from sembench.identity import sha256_of
-from sembench.judge import JudgeClient, judge_result
+from sembench.judge import JudgeClient, KeptOpinions, judge_result
 from sembench.live.config import LiveConfig
 from sembench.live.noise_floor import calibrate
 from sembench.live.output import find_leftovers, replay_to_file
+from sembench.live.replay import describe_server
+from sembench.live.streaming import RequestFailedError
+from sembench.partial import partial_path
+from sembench.results.gate_evidence import protocol_difference
 from sembench.schema import InputError, ManifestItem, NoiseFloor, Result, read_json, write_atomically
 from sembench.terminal import ProgressBars
 
@@ -38,6 +43,11 @@ class Files:
     @property
     def floor(self) -> Path:
         return self.folder / "noise-floor.json"
+
+    @property
+    def opinions(self) -> Path:
+        """What the judge has said so far."""
+        return partial_path(self.folder / "judged.json")
 
     @property
     def page(self) -> Path:
@@ -62,13 +72,40 @@ class HeadlineRun:
     judge: JudgeClient | None
 
     def finished(self) -> Result | None:
-        """What an earlier run of the same grid has written; its page can be made without the server."""
-        if not self.files.result.exists():
+        """What an earlier run of the same grid, settings and server has written: its page can be made anew.
+
+        None where a run was stopped since then, which is to go on.
+        """
+        if partial_path(self.files.result).exists() or not self.files.result.exists():
             return None
         result = read_json(self.files.result, Result)
         if result.run.manifest_sha256 != sha256_of(self.files.manifest):
             raise InputError(f"--resume: {self.files.result} was run on another grid; give --overwrite to run it again")
+        differences = [*self._other_settings(result), *self._other_server(result)]
+        if differences:
+            listed = "\n  ".join(differences)
+            raise InputError(
+                f"--resume: {self.files.result} is of another run:\n  {listed}\n"
+                "Run it as it was, give --overwrite to run it again, or choose another --output-dir."
+            )
+        click.echo(f"nothing is served again: {self.files.result} was finished at {result.run.finished_at}")
         return result
+
+    def _other_settings(self, result: Result) -> Iterator[str]:
+        for name, value in self.config.model_dump(mode="json").items():
+            if result.config.get(name) != value:
+                yield f"{name}: was {result.config.get(name)!r}, is {value!r}"
+
+    def _other_server(self, result: Result) -> Iterator[str]:
+        """By what the server says of itself now. Where it is gone, the page of its run can still be made."""
+        try:
+            described = asyncio.run(describe_server(self.config, self.api_key))
+        except RequestFailedError as error:
+            click.echo(f"note: {self.config.url} cannot be asked whether it is the same server: {error}", err=True)
+            return
+        for name, value in described.items():
+            if result.run.engine.get(name) != value:
+                yield f"server {name}: was {result.run.engine.get(name)!r}, is {value!r}"
 
     def estimate(self, *, noise_floor: bool) -> ServingCosts:
         """Measured on the server, and told before anything else is sent."""
@@ -86,15 +123,20 @@ class HeadlineRun:
 
     def serve(self, costs: ServingCosts, bars: ProgressBars, *, resume: bool, overwrite: bool) -> Result:
         resume = find_leftovers(self.files.result, resume=resume, overwrite=overwrite)
-        self.files.floor.unlink(missing_ok=True)  # Of another run, if it is there at all.
+        for other in (self.files.floor, self.files.opinions):
+            other.unlink(missing_ok=True)  # Of another run, if it is there at all.
         progress = TimeLeft(bars, self.items, self.config, costs)
         return replay_to_file(
             self.config, self.files.manifest, self.items, self.files.result, progress, self.api_key, resume=resume
         )
 
-    def calibrate(self, bars: ProgressBars) -> NoiseFloor:
+    def calibrate(self, result: Result, bars: ProgressBars) -> NoiseFloor:
         if self.files.floor.exists():
-            return read_json(self.files.floor, NoiseFloor)
+            floor = read_json(self.files.floor, NoiseFloor)
+            difference = protocol_difference(result, floor)
+            if difference:
+                raise InputError(f"{self.files.floor}: {difference}; delete the file to measure it again")
+            return floor
         items = floor_items(self.items)
         advance = bars.counter("noise floor", len(items) * FLOOR_REPEATS)
         config = self.config.model_copy(update={"exact": False})
@@ -105,11 +147,22 @@ class HeadlineRun:
         return floor
 
     def ask_judge(self, result: Result, bars: ProgressBars) -> Result:
-        if self.judge is None or result.aggregate.judge is not None:
+        if self.judge is None or _was_asked(self.judge, result):
             return result
-        judged = judge_result(result, self.items, self.judge, on_item=bars.counter("judging", len(self.items)))
+        kept = KeptOpinions.open(self.files.opinions, result, self.judge.identity, resume=True)
+        with closing(kept):
+            advance = bars.counter("judging", len(self.items))
+            judged = judge_result(result, self.items, self.judge, kept, on_item=advance)
         write_atomically(self.files.result, judged.model_dump_json(indent=1))
+        if not (judged.aggregate.judge or {})["failed"]:
+            kept.remove()  # Otherwise a later start asks only what failed.
         return judged
 
     def write(self, result: Result, floor: NoiseFloor | None) -> None:
         write_atomically(self.files.page, write_page(result, self.items, floor, self.skipped))
+
+
+def _was_asked(judge: JudgeClient, result: Result) -> bool:
+    """Whether the result has this judge's opinions, and all of them."""
+    told = result.aggregate.judge or {}
+    return (told.get("model"), told.get("url")) == (judge.model, judge.url) and not told.get("failed")

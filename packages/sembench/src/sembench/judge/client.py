@@ -40,6 +40,11 @@ class JudgeClient:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.Client(headers=headers, timeout=timeout_s)
 
+    @property
+    def identity(self) -> dict[str, object]:
+        """What its opinions depend on."""
+        return {"model": self.model, "url": self.url, "max_tokens": self._max_tokens}
+
     def close(self) -> None:
         self._http.close()
 

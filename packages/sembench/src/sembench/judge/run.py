@@ -3,56 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.judge.client import JudgeClient, JudgeFailedError
+from sembench.judge.opinions import KeptOpinions, Opinion
 from sembench.judge.questions import Message, Vote, ask_for_faithfulness, ask_for_preference, read_score, read_vote
-from sembench.schema import ManifestItem, RequestRecord, Result
+from sembench.schema import InputError, ManifestItem, RequestRecord, Result
 from sembench.statistics import mean
 
 PAIRWISE = ("warm", "cold", "tie", "inconsistent", "identical")
 """inconsistent: the two orders of the answers gave two verdicts, so the judge went by position."""
-
-
-@dataclass
-class Opinion:
-    """What the judge said of one item. None: it was not asked, did not reply, or not readably."""
-
-    cold: int | None = None
-    warm: int | None = None
-    pairwise: str | None = None
-    asked: int = 0
-    unreadable: int = 0
-    failures: list[str] = field(default_factory=list)
-    too_long: bool = False
+UNANSWERED_IN_A_ROW = 10
+"""So many items, and the judge is gone rather than some questions bad."""
 
 
 def judge_result(
     result: Result,
     items: Sequence[ManifestItem],
     client: JudgeClient,
+    kept: KeptOpinions,
     *,
     concurrency: int = 4,
     max_prompt_chars: int | None = None,
     on_item: Callable[[], None] = lambda: None,
 ) -> Result:
-    """The same result with ``quality.judge`` on its cold and warm records and ``aggregate.judge``."""
+    """The same result with ``quality.judge`` on its cold and warm records and ``aggregate.judge``.
+
+    InputError (exit code 3) where the judge stops answering; what it said is in ``kept``.
+    """
     cold, warm = _outputs(result, "cold"), _outputs(result, "warm")
 
-    def one(item: ManifestItem) -> Opinion:
-        judged = _Questions(client, max_prompt_chars).ask(item, cold.get(item.item_id), warm.get(item.item_id))
-        on_item()
-        return judged
+    def ask(item: ManifestItem) -> Opinion:
+        return _Questions(client, max_prompt_chars).ask(item, cold.get(item.item_id), warm.get(item.item_id))
 
     wanted = [item for item in items if item.item_id in cold or item.item_id in warm]
-    with ThreadPoolExecutor(max_workers=concurrency) as workers:
-        opinions = dict(zip((item.item_id for item in wanted), workers.map(one, wanted), strict=True))
+    opinions = {item.item_id: kept.known[item.item_id] for item in wanted if item.item_id in kept.known}
+    for _ in opinions:
+        on_item()
+    left = [item for item in wanted if item.item_id not in opinions]
+    for item_id, opinion in _ask_all(left, ask, concurrency, kept):
+        opinions[item_id] = opinion
+        on_item()
+    in_order = {item.item_id: opinions[item.item_id] for item in wanted}
     records = [_with_opinion(record, opinions.get(record.item_id), client.model) for record in result.requests]
-    aggregate = result.aggregate.model_copy(update={"judge": _totals(opinions, client)})
+    aggregate = result.aggregate.model_copy(update={"judge": _totals(in_order, client, warm)})
     return result.model_copy(update={"requests": records, "aggregate": aggregate})
+
+
+def _ask_all(
+    items: Sequence[ManifestItem], ask: Callable[[ManifestItem], Opinion], concurrency: int, kept: KeptOpinions
+) -> Iterator[tuple[str, Opinion]]:
+    """Each opinion as it comes, and kept by then."""
+    unanswered = 0
+    with ThreadPoolExecutor(max_workers=concurrency) as workers:
+        asked = {workers.submit(ask, item): item.item_id for item in items}
+        try:
+            for done in as_completed(asked):
+                opinion = done.result()
+                kept.keep(asked[done], opinion)
+                unanswered = unanswered + 1 if opinion.is_unanswered else 0
+                if unanswered == UNANSWERED_IN_A_ROW:
+                    raise InputError(
+                        f"the judge answered nothing about {unanswered} items in a row: {opinion.failures[0]}\n"
+                        f"What it said before is in {kept.path}: run again with --resume.",
+                        REFUSED_OUTSIDE,
+                    )
+                yield asked[done], opinion
+        finally:
+            workers.shutdown(cancel_futures=True)
 
 
 class _Questions:
@@ -123,7 +144,7 @@ def _with_opinion(record: RequestRecord, opinion: Opinion | None, model: str) ->
     return record.model_copy(update={"quality": record.quality.model_copy(update={"judge": told})})
 
 
-def _totals(opinions: Mapping[str, Opinion], client: JudgeClient) -> dict[str, Any]:
+def _totals(opinions: Mapping[str, Opinion], client: JudgeClient, warm: Mapping[str, str]) -> dict[str, Any]:
     all_of = list(opinions.values())
     both = [(opinion.cold, opinion.warm) for opinion in all_of]
     differences = [warm - cold for cold, warm in both if cold is not None and warm is not None]
@@ -133,6 +154,7 @@ def _totals(opinions: Mapping[str, Opinion], client: JudgeClient) -> dict[str, A
         "model": client.model,
         "url": client.url,
         "items": len(all_of),
+        "answers_warm": sum(item_id in warm and not opinion.too_long for item_id, opinion in opinions.items()),
         "faithfulness_cold": _mean([cold for cold, _ in both if cold is not None]),
         "faithfulness_warm": _mean([warm for _, warm in both if warm is not None]),
         "faithfulness_warm_minus_cold": _mean(differences),

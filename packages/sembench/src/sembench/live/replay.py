@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -91,6 +92,12 @@ def open_servers(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
     recipients = config.endpoint(client)
     apart = config.donor_url is not None and config.donor_url != config.url
     return Servers(recipients, config.endpoint(client, config.donor_url) if apart else recipients)
+
+
+async def describe_server(config: LiveConfig, api_key: str | None) -> dict[str, Any]:
+    """What the server says of itself, asked without serving anything."""
+    async with open_client(api_key, 1) as client:
+        return await config.endpoint(client).describe()
 
 
 async def check_servers(config: LiveConfig, servers: Servers) -> Preflight:

@@ -184,7 +184,13 @@ def _judged(result: Result) -> Found:
     told = (result.aggregate.judge or {}).get("faithfulness_warm")
     if not isinstance(told, dict) or told.get("mean") is None:
         return Found(None, "missing", "no judge was asked: see sembench judge")
-    return Found(float(told["mean"]), f"{told['mean']:.3f} (n={told.get('n')}, 1 to 5)")
+    scored, answers = int(told.get("n") or 0), (result.aggregate.judge or {}).get("answers_warm")
+    mean, shown = float(told["mean"]), f"{told['mean']:.3f} (n={scored}, 1 to 5)"
+    if isinstance(answers, int) and answers > scored:
+        # An answer without a score must not help: as if it had the lowest.
+        mean = (mean * scored + (answers - scored)) / answers
+        shown = f"at least {mean:.3f} ({scored} of {answers} answers have a score, of {told['mean']:.3f} on average)"
+    return Found(mean, shown)
 
 
 def _reuse(backend: BackendEvidence) -> Found:
