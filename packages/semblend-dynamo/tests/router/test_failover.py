@@ -54,6 +54,21 @@ def test_a_dead_home_is_no_loss(fleet: Any, stub_process: Any, policy: str) -> N
         assert answer.headers["x-semblend-replica"] != home
 
 
+def test_a_request_that_went_elsewhere_is_not_said_to_be_placed(fleet: Any, stub_process: Any) -> None:
+    """Who counts placement by the header must not count it."""
+    stubs = [stub_process(), stub_process()]
+    served = fleet(urls=[stub.url for stub in stubs], probe_interval_s=3600)
+    text = " ".join(f"word{n}" for n in range(200))
+    home = served.chat(text).headers["x-semblend-replica"]
+    wait_until(lambda: served.status()["donors"] == 1, "it is remembered", every_s=0.01)
+    assert served.chat(f"0 {text}").headers["x-semblend-routing-path"] == "semantic_locality"
+    stubs[int(home[-1])].kill()
+    answer = served.chat(f"1 {text}")
+    assert answer.headers["x-semblend-replica"] != home
+    assert answer.headers["x-semblend-routing-path"] == "fallback"
+    assert answer.headers["x-semblend-routing-reason"] == "failover"
+
+
 def test_a_replica_that_comes_back_is_used_again_and_has_forgotten_everything(fleet: Any, stub_process: Any) -> None:
     stubs = [stub_process(), stub_process()]
     served = fleet(urls=[stub.url for stub in stubs], probe_interval_s=0.1, breaker_failures=1, breaker_open_s=3600)

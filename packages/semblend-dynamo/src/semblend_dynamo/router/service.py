@@ -342,11 +342,14 @@ class CompletionService:
         decision = course.decision
         if not self._route_headers or decision is None or decision.landed is None:
             return headers
+        path, reason = decision.path, decision.reason
+        if decision.landed != decision.chosen:
+            path, reason = "fallback", "failover"  # It was placed, and served elsewhere: nobody chose that for its KV.
         headers += [
             (b"x-semblend-replica", decision.landed.encode()),
             (b"x-semblend-routing-worker", decision.landed.encode()),
-            (b"x-semblend-routing-path", decision.path.encode()),
-            (b"x-semblend-routing-reason", decision.reason.encode()),
+            (b"x-semblend-routing-path", path.encode()),
+            (b"x-semblend-routing-reason", reason.encode()),
         ]
         if decision.similarity is not None:
             headers.append((b"x-semblend-similarity", f"{decision.similarity:.3f}".encode()))
