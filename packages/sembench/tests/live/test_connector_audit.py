@@ -82,3 +82,36 @@ def test_a_missing_stream_costs_no_measurement(gateway_run, tmp_path, audit, rea
     assert gateway_run("--connector-audit", elsewhere, "--resume", items=2).exit_code == 0
     assert len(stub.served) == served, "nothing had to be served again"
     assert len(read_result().requests) == 2
+
+
+def test_what_lands_in_the_stream_behind_its_lookup_is_waited_for(
+    stub, gateway_run, read_result, audit, tmp_path, monkeypatch
+):
+    def on_request(seen, cached):
+        if "-warm-" in seen.headers["x-request-id"]:
+            audit(seen.headers["x-request-id"])  # looked up and advertised
+
+    def write_the_rest(seconds):
+        if not seconds:
+            return  # the stub's own
+        for seen in [seen for seen in stub.served if "-warm-" in seen.headers["x-request-id"]]:
+            audit(seen.headers["x-request-id"], landed=33)
+
+    stub.on_request = on_request
+    monkeypatch.setattr("sembench.live.replay.time.sleep", write_the_rest)
+    assert gateway_run("--connector-audit", tmp_path / "audit.jsonl", items=2).exit_code == 0
+    assert [record.confirmed_tokens for record in read_result().requests] == [33, 33]
+
+
+def test_tries_of_one_request_that_differ_leave_it_unknown(stub, gateway_run, read_result, audit, tmp_path):
+    """The engine's own ids differ, and the stream names no client's: a gateway sent the request twice."""
+
+    def on_request(seen, cached):
+        name = seen.headers["x-request-id"]
+        if "-warm-" in name:
+            audit(name, landed=33)
+            audit(f"{name}-again", landed=17 if f"{0:016x}" in name else 33)
+
+    stub.on_request = on_request
+    assert gateway_run("--connector-audit", tmp_path / "audit.jsonl", items=2).exit_code == 0
+    assert [record.confirmed_tokens for record in read_result().requests] == [None, 33]

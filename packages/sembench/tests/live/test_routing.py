@@ -90,3 +90,13 @@ def test_sglang_is_given_the_id_in_the_body_where_it_reads_it(stub, gateway_run,
     gateway_run(items=1)
     assert all(("rid" in seen.body) is named for seen in stub.served)
     assert not named or all(seen.body["rid"] == seen.headers["x-request-id"] for seen in stub.served)
+
+
+def test_the_semantic_routers_own_word_decides_over_the_names_of_routes(stub, gateway_run, read_result):
+    """A route may be called semantic because such a router stands behind it."""
+    stub.route = lambda seen: {
+        "x-route": "semantic-pool",
+        "x-semblend-routing-path": "round_robin" if item_number(seen) else "semantic_locality",
+    }
+    gateway_run(items=2)
+    assert parts(read_result().aggregate.semantic_placement_rate_by_request) == (1, 2)

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from sembench.engine_events import summarize
+from sembench.engine_events.tries import fold_tries
 from sembench.exit_codes import REFUSED_OUTSIDE
 from sembench.identity import RunKind, identify, now
 from sembench.live.arms import ItemReplay, Servers
@@ -23,7 +24,9 @@ from sembench.results.confirmation import join_requests
 from sembench.results.request_ids import find_client_id
 from sembench.schema import EngineRequest, InputError, ManifestItem, RequestRecord, Result
 
-_SETTLE_S = 1.0
+_SETTLE_S = 0.5
+_SETTLE_TRIES = 2
+"""Of a stream that never tells of a request, such as one of another server, nothing more is to come."""
 FAILURES_IN_A_ROW = 10
 """So many, and the server is gone rather than some requests bad."""
 OnRecord = Callable[[RequestRecord], None]
@@ -224,14 +227,27 @@ class _ServingRun:
 def join_audit(records: Sequence[RequestRecord], path: Path) -> list[RequestRecord]:
     """The records with what the stream at ``path`` confirms; None stays where it has nothing on a request."""
     told = _by_our_id(path)
-    if any(record.request_id not in told for record in records if record.arm == "warm" and record.status == "ok"):
+    for _ in range(_SETTLE_TRIES):
+        if all(_is_settled(told.get(record.request_id or "")) for record in records if _is_awaited(record)):
+            break
         time.sleep(_SETTLE_S)  # the stream is written behind the answers
         told = _by_our_id(path)
     return join_requests(records, told)
 
 
+def _is_awaited(record: RequestRecord) -> bool:
+    return record.arm == "warm" and record.status == "ok"
+
+
+def _is_settled(told: EngineRequest | None) -> bool:
+    """A lookup alone may be followed by what landed."""
+    return told is not None and told.confirmed_tokens is not None
+
+
 def _by_our_id(path: Path) -> dict[str, EngineRequest]:
     if not path.is_file():
         raise InputError(f"--connector-audit {path}: no such file")
-    requests = summarize("semblend", [path]).requests
-    return {find_client_id(name): request for name, request in requests.items()}
+    tries: dict[str, list[EngineRequest]] = {}
+    for name, request in summarize("semblend", [path]).requests.items():
+        tries.setdefault(find_client_id(name), []).append(request)
+    return {name: fold_tries(each) for name, each in tries.items()}

@@ -41,6 +41,8 @@ def was_placed(record: RequestRecord) -> bool | None:
     A router that names its rule is believed. One that names workers only is held to where the item's donors went.
     """
     rules = [record.route[name].lower() for name in PATH_HEADERS if name in record.route]
+    # The first is the semantic router's own word. Names of routes that others add to it say nothing of its choice.
+    rules = rules[:1] if PATH_HEADERS[0] in record.route else rules
     if any(_is_semantic(rule) for rule in rules):
         return True
     worker = worker_of(record.route)
