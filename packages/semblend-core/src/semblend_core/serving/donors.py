@@ -40,8 +40,8 @@ MOST_COPIES = 64
 """Donors that are looked at when one comes that begins as they do. Those with most in common are the first."""
 LEAST_COPIED = 0.1
 """Share of a donor below which what it has in common with another does not count."""
-LONGEST_CAPTURE_S = 10.0
-"""A copy that takes longer is not waited for."""
+LONGEST_CAPTURE_S = 120.0
+"""A copy that takes longer is not waited for: it can be found with the next request. Busy machines take many seconds."""
 
 
 Price: TypeAlias = Callable[[int], float]
@@ -255,8 +255,8 @@ class Capture:
 class Captures:
     """Copies under way. A donor is durable when every rank holds its part."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = frozenset(range(ranks))
+    def __init__(self, ranks: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._ranks, self._now = frozenset(range(ranks)), now
         self._coming: dict[DonorName, Capture] = {}
         self._holders: dict[DonorName, frozenset[int]] = {}
         self._began = 0.0
@@ -267,11 +267,11 @@ class Captures:
     @property
     def any_coming(self) -> bool:
         """Whether a copy is under way, and began to be not long ago."""
-        return bool(self._coming) and time.monotonic() - self._began < LONGEST_CAPTURE_S
+        return bool(self._coming) and self._now() - self._began < LONGEST_CAPTURE_S
 
     def begin(self, name: DonorName, capture: Capture) -> None:
         self._coming[name] = capture
-        self._began = time.monotonic()
+        self._began = self._now()
 
     def durable(self, name: DonorName, ranks: frozenset[int]) -> Capture | None:
         """These ranks hold it now. The capture, if with them all do."""

@@ -263,6 +263,10 @@ class DonorStore:
         self._loader.wait_for_flights()
         return self._flush_lanes(self._lanes.values(), deadline)
 
+    def wait_briefly(self, seconds: float) -> bool:
+        """Let copies under way go on, no longer than this. Whether none is left."""
+        return self._flush_lanes(self._lanes.values(), time.monotonic() + seconds)
+
     @staticmethod
     def _flush_lanes(lanes: Iterable[Lane], deadline: float) -> bool:
         return all(lane.flush(max(0.0, deadline - time.monotonic())) for lane in lanes)

@@ -33,7 +33,7 @@ from semblend_core.serving.messages import (
     WorkerNews,
 )
 from semblend_core.serving.worker import proof
-from semblend_core.serving.worker.fetched import FetchedAhead
+from semblend_core.serving.worker.fetched import IDLE_WAIT_S, FetchedAhead
 from semblend_core.serving.worker.looking import Look
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection
 
@@ -145,7 +145,9 @@ class WorkerSide:
         for probe in work.probes:
             self._prepare_look(probe)
         if not work.computes:
+            # If an idle engine went on asking, the threads that read and copy would hardly get to run.
             self._fetched.wait_briefly()
+            self._store.wait_briefly(IDLE_WAIT_S)
 
     def correct(self, layer: int) -> None:
         """Between a layer's KV update and its attention, in every layer of a step."""

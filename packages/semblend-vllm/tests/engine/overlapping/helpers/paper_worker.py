@@ -77,12 +77,15 @@ class PaperWorker:
         """Of a load, a correction or a probe."""
         self.says_nothing: Callable[[Any], bool] = lambda order: False
         """Of a probe: neither scores nor that there are none."""
+        self.is_copying = False
+        """Whether copies of captured prompts are under way, and nothing is said of them."""
         self.strays = False
         """Whether it finds another token likeliest behind approximate KV."""
         self.tells_all_rows = True
         """Of a prompt whose logprobs are asked for, as one of vLLM's runners does; the other: of what it computed."""
         self._self_test = {0: SelfTestResult(SelfTestState.PASSED)}
         self._lost: dict[Any, Any] = {}
+        self._copied: dict[Any, frozenset[int]] = {}
 
     def run(self, output: Any) -> Any:
         self._take_over(output)
@@ -105,7 +108,9 @@ class PaperWorker:
             self._probe(probe, output, news)
         scored = [each for each in ids if self._batch[each].logprobs is not None and sampled[each]]
         for capture in work.captures:
-            self._capture(capture, news)
+            self._capture(capture)
+        if not self.is_copying:
+            news.durable, self._copied = self._copied, {}
         order = list(output.num_scheduled_tokens)
         return ModelRunnerOutput(
             req_ids=order,
@@ -224,7 +229,7 @@ class PaperWorker:
         self.leaks += foreign
         return not stale and not foreign
 
-    def _capture(self, capture: Any, news: Any) -> None:
+    def _capture(self, capture: Any) -> None:
         sequence = Written(list(capture.token_ids), capture.block_ids, 0)
         slots, known = sequence.slots(len(sequence.tokens)), digests(sequence.tokens)
         assert self._holds(sequence, slots, known, approximate=False), "a donor holds nothing but exact KV"
@@ -234,4 +239,4 @@ class PaperWorker:
             weights, tenants = set(self._weights_of[slots].tolist()), set(self._tenants[slots].tolist())
             assert len(weights) == len(tenants) == 1, "a donor is of one tenant, and of one state of the weights"
             self._origins[donor] = weights.pop(), tenants.pop()
-            news.durable[donor] = frozenset((0,))
+            self._copied[donor] = frozenset((0,))
