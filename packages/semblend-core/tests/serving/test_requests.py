@@ -131,6 +131,26 @@ def test_without_a_claim_the_last_lookup_says_why(found: bool, reason: DeclineRe
     assert one.outcomes[0].reason in (reason, DeclineReason.SELF_TEST_PENDING, None)
 
 
+@pytest.mark.parametrize(
+    ("mode", "loadable", "unproved", "reason"),
+    [
+        ("on", True, DeclineReason.SELF_TEST_PENDING, DeclineReason.SELF_TEST_PENDING),
+        ("on", True, DeclineReason.SELF_TEST_FAILED, DeclineReason.SELF_TEST_FAILED),
+        ("on", False, DeclineReason.SELF_TEST_FAILED, DeclineReason.SELF_TEST_FAILED),
+        ("on", False, DeclineReason.SELF_TEST_PENDING, None),
+        ("discovery", True, DeclineReason.SELF_TEST_FAILED, None),
+        ("on", True, None, None),
+    ],
+)
+def test_what_was_found_is_declined_by_the_self_test_where_it_was_to_be_loaded(
+    mode: Any, loadable: bool, unproved: DeclineReason | None, reason: DeclineReason | None
+) -> None:
+    one = Followed(wish=Wish(mode))
+    one.life.finding = Finding(True, loadable=loadable)
+    one.book.serve_without(one.life, Stage.COLD, unproved)
+    assert [(outcome.kind, outcome.reason) for outcome in one.outcomes] == [(OutcomeKind.DISCOVERY_ONLY, reason)]
+
+
 def test_a_donor_that_went_is_the_reason_when_nothing_else_is_found() -> None:
     one = Followed()
     one.look_up(False, DeclineReason.NO_SPANS)

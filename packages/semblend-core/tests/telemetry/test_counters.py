@@ -54,18 +54,20 @@ def test_a_refused_lookup_is_a_decline_once_its_outcome_is_reported_and_only_onc
     assert snapshot(counters).declines == {DeclineReason.NO_SPANS: 1}
 
 
-def test_declines_are_refused_offers_and_declined_outcomes() -> None:
+def test_declines_are_refused_offers_and_outcomes_with_a_reason() -> None:
     counters = ProviderCounters()
     counters.count_offer(OfferResult(0, DeclineReason.DONOR_TOO_SHORT))
     counters.count_offer(OfferResult(64))
     counters.count_outcome(Outcome("r", OutcomeKind.DECLINED, reason=DeclineReason.LOAD_FAILED))
     counters.count_outcome(Outcome("r", OutcomeKind.DISCOVERY_ONLY, reason=DeclineReason.SELF_TEST_FAILED))
+    counters.count_outcome(Outcome("r", OutcomeKind.DISCOVERY_ONLY))
     stats = snapshot(counters)
     assert stats.declines == {
         DeclineReason.DONOR_TOO_SHORT: 1,
         DeclineReason.LOAD_FAILED: 1,
+        DeclineReason.SELF_TEST_FAILED: 1,
     }
-    assert stats.outcomes == {OutcomeKind.DECLINED: 1, OutcomeKind.DISCOVERY_ONLY: 1}
+    assert stats.outcomes == {OutcomeKind.DECLINED: 1, OutcomeKind.DISCOVERY_ONLY: 2}
     assert stats.lookups == 0
 
 

@@ -13,7 +13,7 @@ from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext
 from sglang.srt.server_args import ServerArgs
 
-from semblend_core import OutcomeKind, SelfTestState
+from semblend_core import DeclineReason, OutcomeKind, SelfTestState
 from semblend_core.serving.tree import SlotPool
 from semblend_core.testing import passage
 from semblend_sglang import factory
@@ -67,6 +67,7 @@ def test_kernels_that_do_not_run_are_said_counted_and_never_used(
     stats = rig.side.provider.stats()
     assert stats.self_test is SelfTestState.FAILED
     assert stats.outcomes[OutcomeKind.DISCOVERY_ONLY] == 1
+    assert stats.declines[DeclineReason.SELF_TEST_FAILED] == 1
 
 
 def test_where_it_cannot_start_sglang_runs_without_it(

@@ -173,7 +173,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             self._audit.emit(Materialized.of(outcome, namespace=namespace))
         elif outcome.kind is OutcomeKind.ALIAS:
             self._audit.emit(Aliased.of(outcome, namespace=namespace))
-        elif outcome.kind is OutcomeKind.DECLINED and outcome.reason is not None:
+        elif outcome.reason is not None:
             stage: Stage = "lookup" if namespace is None else "load"
             self._audit.emit(
                 Declined(request_id=outcome.request_id, namespace=namespace, reason=outcome.reason, stage=stage)

@@ -41,7 +41,7 @@ MOST_COPIES = 64
 LEAST_COPIED = 0.1
 """Share of a donor below which what it has in common with another does not count."""
 LONGEST_CAPTURE_S = 120.0
-"""A copy that takes longer is not waited for: it can be found with the next request. Busy machines take many seconds."""
+"""A copy that takes longer is not waited for: it is heard of with the next request. Busy machines take a while."""
 
 
 Price: TypeAlias = Callable[[int], float]

@@ -60,6 +60,8 @@ class Finding:
     reason: DeclineReason | None = None
     covered_tokens: int = 0
     """Of the prompt, by spans of donors."""
+    loadable: bool = True
+    """Of a plan: the provider lets it be loaded."""
 
 
 @dataclass(eq=False)

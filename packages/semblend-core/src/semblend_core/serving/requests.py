@@ -124,7 +124,9 @@ class RequestBook(Generic[Life]):
             said = finding.reason if finding is not None else None
             outcome = self._declined(life, life.lost or said or DeclineReason.NO_SPANS)
         else:
-            outcome = Outcome(life.request_id, OutcomeKind.DISCOVERY_ONLY, reason=unproved)
+            # Where nobody wanted it loaded, nothing is refused. After a failure the provider lets nothing be loaded.
+            wanted = life.wish.mode == "on" and (finding.loadable or unproved is DeclineReason.SELF_TEST_FAILED)
+            outcome = Outcome(life.request_id, OutcomeKind.DISCOVERY_ONLY, reason=unproved if wanted else None)
         self._settle(life, stage, outcome)
 
     def compute(self, life: Life) -> None:

@@ -66,8 +66,8 @@ class Seeker(Generic[Life]):
         for _ in range(MOST_ATTEMPTS):
             result = self.provider.lookup(LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens))
             covered = 0 if result.plan is None else result.plan.covered_tokens
-            life.finding = Finding(result.plan is not None, result.reason, covered)
             plan = result.loadable_plan
+            life.finding = Finding(result.plan is not None, result.reason, covered, loadable=plan is not None)
             if plan is None or not self._self_test.passed or life.wish.mode != "on":
                 return None
             if self._drop_missing(life, plan):

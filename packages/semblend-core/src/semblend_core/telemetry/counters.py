@@ -58,11 +58,11 @@ class ProviderCounters:
     def count_outcome(self, outcome: Outcome) -> None:
         """A request ended. The caller sees to it that each is counted once.
 
-        The reason of a DISCOVERY_ONLY outcome is no decline: nothing was refused, loading was not asked for.
+        What was found and not loaded is a decline if it has a reason. Without one, loading was not asked for.
         """
         with self._lock:
             self._outcomes[outcome.kind] += 1
-            if outcome.kind is OutcomeKind.DECLINED and outcome.reason is not None:
+            if outcome.reason is not None:
                 self._declines[outcome.reason] += 1
             if outcome.kind is OutcomeKind.MATERIALIZED and outcome.confirmed_tokens is not None:
                 self._confirmed_tokens += outcome.confirmed_tokens

@@ -18,7 +18,7 @@ def test_a_donor_that_takes_long_to_copy_is_found_without_a_next_request(new_ove
     while engine.scheduler.has_unfinished_requests():
         engine.step()
     engine.drain()
-    for seconds in (5.0, 30.0, 90.0):  # noqa: B007 - the clock
+    for seconds in (5.0, 30.0, 90.0):
         assert engine.scheduler.has_requests(), seconds
         engine.schedule()
         engine.drain()
