@@ -10,7 +10,7 @@ import pytest
 import torch
 from toy_model import HEAD, exact_numbers
 
-from semblend_core import SelfTestState
+from semblend_core import DeclineReason, SelfTestState
 from semblend_core.kv import MeanShiftCorrection, PagedMeanShift
 from semblend_core.testing import passage
 from semblend_sglang.worker import correcting
@@ -128,19 +128,43 @@ def is_over(rig: Any, caplog: pytest.LogCaptureFixture) -> bool:
     return said and rig.side.provider.stats().self_test is SelfTestState.FAILED
 
 
-def test_a_correction_that_fails_ends_reuse(
+def counts_nothing(rig: Any) -> bool:
+    """Whether what was moved, and not corrected, is no reuse but a decline."""
+    stats = rig.side.provider.stats()
+    return stats.confirmed_tokens == 0 and stats.declines.get(DeclineReason.LOAD_FAILED) == 1
+
+
+def test_a_correction_that_fails_counts_no_reuse_and_ends_it(
     rig: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(PagedMeanShift, "apply", fails)
     serve_donors(rig)
     rig.serve(prompt_of((2, 0), 30), "asked")
+    assert counts_nothing(rig)
     assert is_over(rig, caplog)
+
+
+def test_who_needs_no_correction_is_counted_beside_one_whose_correction_failed(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_donors(rig)
+    asked = [rig.submit(prompt_of(order, 30 + 20 * n), f"{n}") for n, order in enumerate(((2, 0), (3,)))]
+    monkeypatch.setattr(PagedMeanShift, "apply", fails)
+    rig.step()
+    lives = [rig.side.requests.of_request(request) for request in asked]
+    assert [life.claim.correction is not None for life in lives] == [True, False]
+    assert rig.side.provider.stats().confirmed_tokens == lives[1].claim.reused_tokens
+    for request in asked:
+        rig.finish(request)
+    assert rig.side.provider.stats().declines[DeclineReason.LOAD_FAILED] == 1
+    rig.check_accounts()
 
 
 def test_a_forward_that_stores_unseen_ends_reuse(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
     rig._say_stored = lambda queries: None
     serve_donors(rig)
     rig.serve(prompt_of((2, 0), 30), "asked")
+    assert counts_nothing(rig)
     assert is_over(rig, caplog)
 
 

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from semblend_core import DeclineReason
+from semblend_core.kv import PagedMeanShift
 from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
@@ -130,7 +131,7 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     if rows:
         try:
             forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
-            setattr(forward_batch, CORRECTIONS, _corrections(side, batch, loads))
+            corrections = _corrections(side, batch, loads)
         except Exception:
             logger.exception("a batch could not be made with rows: its prompts are computed")
             forward_batch = None
@@ -140,7 +141,9 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
             with as_computed(batch, _not_cached(batch, loads), prompts):
                 return original(cls, batch, *args, **kwargs)
     else:
-        forward_batch = original(cls, batch, *args, **kwargs)
+        corrections, forward_batch = [], original(cls, batch, *args, **kwargs)
+    if loads:
+        setattr(forward_batch, CORRECTIONS, Corrections(corrections, side.pool.layers, side.forward_ended))
     for index, load in loads.items():
         req = batch.reqs[index]
         contain("starting a request", side.landing.start, req)
@@ -159,14 +162,13 @@ def _make_with_rows(
     return forward_batch
 
 
-def _corrections(side: Side, batch: Any, loads: dict[int, Load]) -> Corrections | None:
+def _corrections(side: Side, batch: Any, loads: dict[int, Load]) -> list[PagedMeanShift]:
     """Made here, on the stream of the forward, and behind what was moved for it."""
     made = [
         correction_of(load, batch.tree_cache.semblend_row(batch.reqs[index]), side.pool)
         for index, load in loads.items()
     ]
-    wanted = [correction for correction in made if correction is not None]
-    return Corrections(wanted, side.pool.layers, side.give_up_reuse) if wanted else None
+    return [correction for correction in made if correction is not None]
 
 
 def _not_cached(batch: Any, loads: dict[int, Load]) -> dict[int, tuple[int, int]]:

@@ -45,13 +45,22 @@ class Landing:
         return None if life is None or loaded is None else (life, loaded)
 
     def start(self, request: Any) -> None:
-        """A forward computes its rows: it is reported as soon as the rest has arrived."""
+        """A forward computes its rows: it is reported when they are computed and the rest has arrived."""
         taken = self.take(request)
         if taken is not None:
             self.started[request.rid] = taken[1]
             self._on_their_way.append(taken)
-            if not self._wait:
-                self.confirm()
+
+    def forward_ended(self, *, corrected: bool) -> None:
+        """Rows were computed. ``corrected``: and what was moved beside them is what their claims count on."""
+        if not corrected:
+            in_vain = {id(load) for load in self.started.values() if load.claim.correction is not None}
+            for life, load in self._on_their_way:
+                if id(load) in in_vain:
+                    self._decline(life, DeclineReason.LOAD_FAILED)
+            self._on_their_way = [each for each in self._on_their_way if id(each[1]) not in in_vain]
+        if not self._wait:
+            self.confirm()
 
     def fail(self, request: Any) -> None:
         """No forward could be made with its rows: the request computes its claim.
@@ -60,8 +69,7 @@ class Landing:
         """
         taken = self.take(request)
         if taken is not None:
-            self._requests.decline(taken[0], DeclineReason.INTERNAL_ERROR)
-            self._requests.compute(taken[0])
+            self._decline(taken[0], DeclineReason.INTERNAL_ERROR)
 
     def confirm(self) -> None:
         """Report what has arrived by now."""
@@ -76,6 +84,10 @@ class Landing:
             in_place = 0 if life.in_place is None else life.in_place.length
             self._requests.confirm(life, in_place + moved, moved * self._token_bytes)
         self._on_their_way = waiting
+
+    def _decline(self, life: SglangLife, reason: DeclineReason) -> None:
+        self._requests.decline(life, reason)
+        self._requests.compute(life)
 
     def check_integrity(self) -> None:
         for life in self.loads:

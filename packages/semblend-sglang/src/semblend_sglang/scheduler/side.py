@@ -25,6 +25,7 @@ from semblend_core.serving import (
     Stage,
     Tenants,
     contain,
+    contained,
     may_share,
 )
 from semblend_core.serving.tree import ExactTree, KeptDonors, SlotPool
@@ -231,6 +232,16 @@ class Side:
         for request in requests:
             self.landing.fail(request)
         self.give_up_reuse("SGLang's batch could not be made with rows")
+
+    @contained
+    def forward_ended(self, correcting: bool, fault: str | None) -> None:
+        """A forward has computed rows. ``correcting``: what was moved was to be corrected; ``fault``: why it was not.
+
+        What one rank could not correct counts at none, or they would not keep the same.
+        """
+        self.landing.forward_ended(corrected=not correcting or self.all_can(fault is None))
+        if fault is not None:
+            self.give_up_reuse(fault)
 
     def give_up_reuse(self, why: str) -> None:
         """A forward was not what a claim counts on: nothing is loaded again."""

@@ -27,9 +27,14 @@ MARK = "semblend_corrections"
 class Corrections:
     """Of all requests of one forward. Their spans lie in slots of their own, so none disturbs another."""
 
-    def __init__(self, of_requests: list[PagedMeanShift], layers: int, give_up: Callable[[str], None]) -> None:
-        """``give_up``: told why, where a forward was not corrected. Nothing may be reused from then on."""
-        self._of_requests, self._left, self._give_up = of_requests, set(range(layers)), give_up
+    def __init__(
+        self, of_requests: list[PagedMeanShift], layers: int, ended: Callable[[bool, str | None], object]
+    ) -> None:
+        """``ended``: told when the forward is over whether something was to be corrected, and why it was not."""
+        self._of_requests, self._ended = of_requests, ended
+        self._wanted = bool(of_requests)
+        self._left = set(range(layers)) if of_requests else set()
+        self._fault: str | None = None
 
     def layer_is_stored(self, layer: int) -> None:
         """Correct it, once: a model may store in one call and attend in several."""
@@ -42,11 +47,12 @@ class Corrections:
         except Exception:
             logger.exception("relocated KV was not corrected in layer %d", layer)
             self._of_requests = []
-            self._give_up("the correction inside SGLang's forward failed")
+            self._fault = "the correction inside SGLang's forward failed"
 
     def forward_has_ended(self) -> None:
         if self._left:
-            self._give_up(f"SGLang's forward did not say that it stored layer {min(self._left)}")
+            self._fault = self._fault or f"SGLang's forward did not say that it stored layer {min(self._left)}"
+        self._ended(self._wanted, self._fault)
 
 
 def correction_of(load: Load, row: Tensor, pool: SlotPool) -> PagedMeanShift | None:

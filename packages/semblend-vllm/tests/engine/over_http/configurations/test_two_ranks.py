@@ -77,21 +77,21 @@ def test_one_rank_that_fails_its_self_test_ends_reuse(two_ranks: dict[str, Any])
     assert found["ranks"] == {"0": "passed", "1": "failed"}
     assert found["after"]["confirmed"] == found["before"]["confirmed"]
     assert found["after"]["outcomes"]["discovery_only"] == found["before"]["outcomes"].get("discovery_only", 0) + 1
+    assert found["after"]["declines"]["self_test_failed"] == 1
     assert found["answer"]["tokens"] == found["cold"]["tokens"]
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"), [("scatter", "load_failed"), ("acquire", "donor_evicted"), ("correction", None)]
+    ("what", "reason"), [("scatter", "load_failed"), ("acquire", "donor_evicted"), ("correction", "load_failed")]
 )
-def test_what_fails_at_one_rank_fails_at_both(two_ranks: dict[str, Any], what: str, reason: str | None) -> None:
-    """The correction fails a step after the load has landed, and was counted."""
+def test_what_fails_at_one_rank_fails_at_both(two_ranks: dict[str, Any], what: str, reason: str) -> None:
+    """The correction fails a step after the load has landed, and nothing was counted by then."""
     fault, cold = two_ranks[what], asked(two_ranks, "two", "four documents")["cold"]
     assert fault["broken"]["tokens"] == cold["tokens"]
     assert fault["broken"]["logprobs"] == cold["logprobs"]
     assert fault["broken"]["cached_tokens"] == 0
-    if reason is not None:
-        assert declined(fault, reason) == 1
-        assert fault["between"]["confirmed"] == fault["before"]["confirmed"]
+    assert declined(fault, reason) == 1
+    assert fault["between"]["confirmed"] == fault["before"]["confirmed"]
 
 
 @pytest.mark.parametrize("what", ["scatter", "acquire", "correction", "keys_at"])
