@@ -45,6 +45,8 @@ class CostAware(EvictionPolicy[Key]):
             PricedLru(capacity),
         )
         self._leads = _BY_RECENCY
+        self._leader: EvictionPolicy[Key] = self._experts[_BY_RECENCY]
+        self._others = self._all_but(_BY_RECENCY)
         self._saved = [0.0] * len(self._experts)
         self._unit = 1.0
         """What a saved millisecond counts now. It grows, so that those of long ago count for less."""
@@ -61,7 +63,7 @@ class CostAware(EvictionPolicy[Key]):
     @property
     def leader(self) -> str:
         """Whom it follows now."""
-        return self._experts[self._leads].name
+        return self._leader.name
 
     @property
     def ghosts(self) -> int:
@@ -79,11 +81,12 @@ class CostAware(EvictionPolicy[Key]):
         for key in self._strays:
             if spared is None or not spared(key):
                 return key
-        return self._experts[self._leads].victim(spared)
+        return self._leader.victim(spared)
 
     def check_integrity(self) -> None:
         super().check_integrity()
-        leader = self._experts[self._leads]
+        leader = self._leader
+        assert leader is self._experts[self._leads], "somebody else leads"
         assert leader.entries.keys() | self._strays.keys() == self.entries.keys(), "the leader holds others"
         assert not leader.entries.keys() & self._strays.keys(), "a stray is the leader's"
         shadows = sum(key not in self.entries for expert in self._experts for key in expert)
@@ -93,23 +96,23 @@ class CostAware(EvictionPolicy[Key]):
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
         self._pass_time()
-        self._shadow(key, entry, now)
-        leader = self._experts[self._leads]
-        if not leader.admit(key, entry, now):
+        self._shadow(key, entry, now, entry.price_ms * self._unit)
+        if not self._leader.admit(key, entry, now):
             return False
-        self._shadows -= sum(key in expert.entries for expert in self._experts) - 1
+        for _, expert in self._others:
+            self._shadows -= key in expert.entries
         return True
 
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
         self._pass_time()
-        self._saved[self._leads] += entry.price_ms * self._unit
-        self._shadow(key, entry, now)
-        leader = self._experts[self._leads]
+        worth = entry.price_ms * self._unit
+        self._saved[self._leads] += worth
+        self._shadow(key, entry, now, worth)
         if key in self._strays:
-            if leader.admit(key, entry, now):
+            if self._leader.admit(key, entry, now):
                 del self._strays[key]
         else:
-            leader.touch(key, now, entry)
+            self._leader.touch(key, now, entry)
 
     def _reprice(self, key: Key, entry: Entry) -> None:
         for expert in self._experts:
@@ -117,7 +120,7 @@ class CostAware(EvictionPolicy[Key]):
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
         self._strays.pop(key, None)
-        self._experts[self._leads].remove(key, evicted=evicted)
+        self._leader.remove(key, evicted=evicted)
         for expert in self._experts:
             if key in expert.entries:
                 if evicted:
@@ -137,17 +140,14 @@ class CostAware(EvictionPolicy[Key]):
         if self._accesses >= self._look_at:
             self._choose_leader()
 
-    def _shadow(self, key: Key, entry: Entry, now: float) -> None:
-        """Those that do not lead serve an access as each would have."""
+    def _shadow(self, key: Key, entry: Entry, now: float, worth: float) -> None:
+        """Those that do not lead serve an access as each would have; ``worth``: what a hit counts."""
         budget = self.capacity or max(self.held, entry.bytes)
         held, parent = self.entries, entry.parent
-        for number, expert in enumerate(self._experts):
-            if number == self._leads:
-                continue
-            if key in expert.entries:
+        for number, expert in self._others:
+            if expert.touch(key, now, entry):
                 if parent is None or parent in expert.entries:
-                    self._saved[number] += entry.price_ms * self._unit
-                expert.touch(key, now, entry)
+                    self._saved[number] += worth
             elif expert.admit(key, entry, now):
                 self._shadows += key not in held
             while expert.held > budget:
@@ -176,8 +176,12 @@ class CostAware(EvictionPolicy[Key]):
     def _follow(self, number: int) -> None:
         """The new leader's books become those of what is held; the old one's go on as those of a cache of its own."""
         self._leads, self._doubts = number, 0
-        leader = self._experts[number]
+        self._leader = leader = self._experts[number]
+        self._others = self._all_but(number)
         for key in [key for key in leader if key not in self.entries]:
             leader.remove(key)
             self._shadows -= 1
         self._strays = OrderedDict((key, None) for key in self.entries if key not in leader.entries)
+
+    def _all_but(self, leads: int) -> list[tuple[int, EvictionPolicy[Key]]]:
+        return [(number, expert) for number, expert in enumerate(self._experts) if number != leads]

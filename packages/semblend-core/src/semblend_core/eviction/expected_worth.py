@@ -13,7 +13,6 @@ from typing import ClassVar, TypeAlias, cast
 
 import numpy as np
 
-from semblend_core.eviction.ghosts import Ghosts
 from semblend_core.eviction.policy import START_WEIGHTS, Entry, EvictionPolicy, Key, Spared
 from semblend_core.eviction.reuse_odds import AGE_BINS, BIN_OF_AGE, HORIZON, SLICES_PER_BUDGET, ReuseOdds
 
@@ -22,12 +21,14 @@ FEWEST_GHOSTS = 1024
 LEARN_FIRST, LEARN_EVERY = 64, 1024
 """Accesses before it learns for the first time, and later between two times; or a quarter of the budget, if larger."""
 _KINDS = {kind: number for number, kind in enumerate(START_WEIGHTS)}
+_OTHER, _WEIGHTS = _KINDS["other"], tuple(START_WEIGHTS.values())
 _TURNS = (1, 2, 3, 5)
 """Where classes of a conversation's turns begin."""
 _PAUSES = (0, 6, 12, 24, 48)
 """Where classes of the time between two uses begin, in slices; below 0: there was one use."""
+_FIRST_USE = -1
 _SESSION_OF_TURN = [bisect_right(_TURNS, turn) for turn in range(_TURNS[-1] + 1)]
-_CLASS_OF_PAUSE = [bisect_right(_PAUSES, pause) for pause in range(-1, _PAUSES[-1] + 1)]
+_CLASS_OF_PAUSE = [bisect_right(_PAUSES, pause) for pause in range(_FIRST_USE, _PAUSES[-1] + 1)]
 Group: TypeAlias = tuple[int, int, int]
 """Keys that are worth the same: slice of their last access, row of their class, level of their price per byte."""
 
@@ -36,9 +37,10 @@ Group: TypeAlias = tuple[int, int, int]
 class _Followed:
     """A key that is held, or was not long ago."""
 
-    row: int
     since: int
     """Slice of its last access."""
+    row: int
+    level: int
     weight: float
     """Share of its prompt: a prompt counts once, however many blocks it has."""
     uses: int
@@ -60,14 +62,16 @@ class ExpectedWorth(EvictionPolicy[Key]):
 
     def __init__(self, capacity: int | None = None) -> None:
         super().__init__(capacity)
-        self._odds = ReuseOdds()
-        self._followed: dict[Key, _Followed] = {}
-        self._ghosts: Ghosts[Key, _Followed] = Ghosts()
+        self._odds = ReuseOdds(_guess_of)
+        self._held: dict[Key, _Followed] = {}
+        self._ghosts: OrderedDict[Key, _Followed] = OrderedDict()
+        """Those that went or were refused, in that order."""
         self._groups: dict[Group, OrderedDict[Key, None]] = {}
-        self._group_of: dict[Key, Group] = {}
         self._heap: list[tuple[float, Group]] = []
+        self._width = None if capacity is None else max(1, capacity // SLICES_PER_BUDGET)
+        """Bytes that are accessed in one slice; None: it goes by what is held."""
         self._accessed = 0
-        """Bytes, by which time is counted: it passes as fast as others press in."""
+        """Bytes in this slice, by which time is counted: it passes as fast as others press in."""
         self._slice = 0
         self._learnt_in = 0
         self._accesses = 0
@@ -79,7 +83,7 @@ class ExpectedWorth(EvictionPolicy[Key]):
 
     def forget_ghosts(self, gone: Callable[[Key], bool] | None = None) -> None:
         for key in [key for key in self._ghosts if gone is None or gone(key)]:
-            self._give_up(key)
+            self._give_up(self._ghosts.pop(key))
 
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
         aside = []
@@ -101,62 +105,67 @@ class ExpectedWorth(EvictionPolicy[Key]):
         super().check_integrity()
         assert all(self._groups.values()), "an empty group is kept"
         listed = {key: group for group, keys in self._groups.items() for key in keys}
-        assert listed == self._group_of, "a key is in another group"
+        assert listed == {key: _group_of(known) for key, known in self._held.items()}, "a key is in another group"
         assert listed.keys() == self.entries.keys(), "the groups and the keys differ"
-        assert self._followed.keys() == self.entries.keys() | set(self._ghosts), "somebody is followed in vain"
+        assert not self._ghosts.keys() & self.entries.keys(), "a ghost is held"
         assert {group for _, group in self._heap} >= self._groups.keys(), "a group cannot be found"
         assert len(self._ghosts) <= self._most_ghosts() + 1, "too many ghosts"
-        self._ghosts.check_integrity()
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
-        self._access(key, entry, now)
-        group = self._group_for(key, entry)
+        self._pass_time(entry.bytes)
+        known = self._ghosts.pop(key, None)
+        if known is None:
+            turn = self._turn_of_newcomer(entry, now)
+            row = self._odds.row_of(_class_of(entry, turn, _FIRST_USE))
+            known = _Followed(self._slice, row, _level_of(entry), _weight_of(entry), 1, turn, now)
+            self._odds.begin(row, known.weight)
+        else:
+            self._use(known, entry, now)
         full = self.capacity is not None and self.held + entry.bytes > self.capacity
-        if full and self.may_refuse and self._worth(group) < self._lowest():
-            self._ghosts.add(key, entry.bytes, self._followed[key])
+        if full and self.may_refuse and self._worth(_group_of(known)) < self._lowest():
+            self._ghosts[key] = known
             self._trim()
             return False
-        self._place(key, group)
+        self._held[key] = known
+        self._place(key, known)
         return True
 
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
-        self._take(key)
-        self._access(key, entry, now)
-        self._place(key, self._group_for(key, entry))
+        known = self._held[key]
+        self._take(key, known)
+        self._pass_time(entry.bytes)
+        self._use(known, entry, now)
+        self._place(key, known)
 
     def _reprice(self, key: Key, entry: Entry) -> None:
-        since, row, _ = self._group_of[key]
-        self._take(key)
-        self._place(key, (since, row, _level_of(entry.price_ms / max(1, entry.bytes))))
+        known = self._held[key]
+        self._take(key, known)
+        known.level = _level_of(entry)
+        self._place(key, known)
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
-        self._take(key)
-        self._ghosts.add(key, entry.bytes, self._followed[key])
-        if not evicted:
-            self._give_up(key)
+        known = self._held.pop(key)
+        self._take(key, known)
+        if evicted:
+            self._ghosts[key] = known
+        else:
+            self._give_up(known)
         self._trim()
 
-    def _access(self, key: Key, entry: Entry, now: float) -> None:
-        """Note who came, and how long after its last use."""
-        self._pass_time(entry.bytes)
-        known = self._followed.get(key)
-        self._ghosts.pop(key)
-        weight = entry.tokens / entry.prompt_tokens if entry.prompt_tokens > entry.tokens else 1.0
-        if known is None:
-            turn = self._turn_of_newcomer(entry, now)
-            row = self._odds.row_of(*_class_of(entry, 1, turn, -1))
-            self._followed[key] = _Followed(row, self._slice, weight, 1, turn, now)
-        else:
-            self._odds.end(known.row, known.since, known.weight, wanted=True)
-            known.uses += 1
-            known.row = row = self._odds.row_of(*_class_of(entry, known.uses, known.turn, self._slice - known.since))
-            known.since, known.weight, known.now = self._slice, weight, now
-        self._odds.begin(row, weight)
+    def _use(self, known: _Followed, entry: Entry, now: float) -> None:
+        """It was wanted again: note how long after its last use, and which class it is of now."""
+        odds, moment, since = self._odds, self._slice, known.since
+        odds.end(known.row, since, known.weight, wanted=True)
+        known.row = odds.row_of(_class_of(entry, known.turn + known.uses, moment - since))
+        known.uses += 1
+        known.since, known.level, known.weight, known.now = moment, _level_of(entry), _weight_of(entry), now
+        odds.begin(known.row, known.weight)
 
     def _turn_of_newcomer(self, entry: Entry, now: float) -> int:
         if entry.parent is None:
             return 0
-        parent = self._followed.get(cast(Key, entry.parent))
+        key = cast(Key, entry.parent)
+        parent = self._held.get(key) or self._ghosts.get(key)
         if parent is None:
             return 1
         came_with_it = parent.uses == 1 and parent.now == now
@@ -165,22 +174,17 @@ class ExpectedWorth(EvictionPolicy[Key]):
     def _pass_time(self, size: int) -> None:
         self._accessed += size
         self._accesses += 1
-        width = max(1, (self.capacity or self.held or size) // SLICES_PER_BUDGET)
-        now = max(self._slice, self._accessed // width) if self.capacity else self._slice + (self._accessed >= width)
-        if now == self._slice:
+        width = self._width or max(1, (self.held or size) // SLICES_PER_BUDGET)
+        if self._accessed < width:
             return
-        if not self.capacity:
-            self._accessed = 0
-        self._odds.move_to(now)
-        self._slice = now
-        if self._accesses >= self._learn_at and now - self._learnt_in >= SLICES_PER_BUDGET // 4:
+        passed, self._accessed = divmod(self._accessed, width) if self._width else (1, 0)
+        self._slice += passed
+        self._odds.move_to(self._slice)
+        if self._accesses >= self._learn_at and self._slice - self._learnt_in >= SLICES_PER_BUDGET // 4:
             self._odds.learn()
-            self._learnt_in = now
+            self._learnt_in = self._slice
             self._learn_at = self._accesses + min(LEARN_EVERY, self._accesses)
         self._rank_anew()
-
-    def _group_for(self, key: Key, entry: Entry) -> Group:
-        return self._slice, self._followed[key].row, _level_of(entry.price_ms / max(1, entry.bytes))
 
     def _rank_anew(self) -> None:
         """All groups have aged by a slice."""
@@ -202,16 +206,16 @@ class ExpectedWorth(EvictionPolicy[Key]):
             heappop(self._heap)
         return self._heap[0][0] if self._heap else 0.0
 
-    def _place(self, key: Key, group: Group) -> None:
+    def _place(self, key: Key, known: _Followed) -> None:
+        group = _group_of(known)
         members = self._groups.get(group)
         if members is None:
             members = self._groups[group] = OrderedDict()
             heappush(self._heap, (self._worth(group), group))
         members[key] = None
-        self._group_of[key] = group
 
-    def _take(self, key: Key) -> None:
-        group = self._group_of.pop(key)
+    def _take(self, key: Key, known: _Followed) -> None:
+        group = _group_of(known)
         members = self._groups[group]
         del members[key]
         if not members:
@@ -222,27 +226,40 @@ class ExpectedWorth(EvictionPolicy[Key]):
 
     def _trim(self) -> None:
         while len(self._ghosts) > self._most_ghosts():
-            self._give_up(next(iter(self._ghosts)))
+            self._give_up(self._ghosts.popitem(last=False)[1])
 
-    def _give_up(self, key: Key) -> None:
-        self._ghosts.pop(key)
-        gone = self._followed.pop(key)
+    def _give_up(self, gone: _Followed) -> None:
         self._odds.end(gone.row, gone.since, gone.weight, wanted=False)
 
 
+def _group_of(known: _Followed) -> Group:
+    return known.since, known.row, known.level
+
+
+def _weight_of(entry: Entry) -> float:
+    return entry.tokens / entry.prompt_tokens if entry.prompt_tokens > entry.tokens else 1.0
+
+
+def _level_of(entry: Entry) -> int:
+    return _level_of_price(entry.price_ms / max(1, entry.bytes))
+
+
 @lru_cache(maxsize=4096)
-def _level_of(price: float) -> int:
+def _level_of_price(price: float) -> int:
     """Two to each power of two."""
     return round(2 * math.log2(max(price, 1e-12)))
 
 
-def _class_of(entry: Entry, uses: int, turn: int, gap: int) -> tuple[tuple[int, ...], float]:
-    """The path of its class, and its odds beside others while nothing is known."""
-    kind = entry.kind if entry.kind in _KINDS else "other"
-    number = _KINDS[kind]
-    ends = entry.position > 0 and entry.position + entry.tokens >= entry.prompt_tokens > 0
-    session = _SESSION_OF_TURN[min(_TURNS[-1], turn + uses - 1)]
+def _class_of(entry: Entry, turn: int, gap: int) -> tuple[int, int, int, int]:
+    """The path of its class. ``turn``: of the conversation, this access included. ``gap``: -1 for the first use."""
+    tokens, prompt_tokens, position = entry.tokens, entry.prompt_tokens, entry.position
+    ends = position > 0 and position + tokens >= prompt_tokens > 0
+    session = _SESSION_OF_TURN[min(_TURNS[-1], turn)]
     pause = _CLASS_OF_PAUSE[min(_PAUSES[-1], gap) + 1]
-    length = min(8, max(0, (entry.prompt_tokens or entry.tokens).bit_length() - 9))
-    guess = START_WEIGHTS[kind] * (1.0 if uses == 1 else 2.0)
-    return (number, 2 * session + ends, pause, length), guess
+    length = min(8, max(0, (prompt_tokens or tokens).bit_length() - 9))
+    return _KINDS.get(entry.kind, _OTHER), 2 * session + ends, pause, length
+
+
+def _guess_of(path: tuple[int, ...]) -> float:
+    kind, _, pause, _ = path
+    return _WEIGHTS[kind] * (1.0 if pause == _CLASS_OF_PAUSE[0] else 2.0)

@@ -82,12 +82,12 @@ class LeavesFirst(EvictionPolicy[Hashable]):
             self._children.setdefault(entry.parent, {})[key] = None
         return True
 
-    def touch(self, key: Hashable, now: float, entry: Entry | None = None) -> None:
+    def touch(self, key: Hashable, now: float, entry: Entry | None = None) -> bool:
         """A block goes on continuing the one that it came in with, whatever ``entry`` says: no branch is a circle."""
         known = self.entries.get(key)
         if known is not None and entry is not None and entry.parent != known.parent:
             entry = replace(entry, parent=known.parent)
-        super().touch(key, now, entry)
+        return super().touch(key, now, entry)
 
     def _touch(self, key: Hashable, entry: Entry, now: float) -> None:
         self.policy.touch(key, now, entry)

@@ -103,17 +103,20 @@ class EvictionPolicy(ABC, Generic[Key]):
         self.held += entry.bytes
         return True
 
-    def touch(self, key: Key, now: float, entry: Entry | None = None) -> None:
-        """``key`` served a request. Unknown keys are ignored. ``entry``: what is known of it now, if that changed."""
+    def touch(self, key: Key, now: float, entry: Entry | None = None) -> bool:
+        """``key`` served a request. ``entry``: what is known of it now, if that changed. False: it is not held."""
         known = self.entries.get(key)
         if known is None:
-            return
-        if entry is not None and entry is not known:
-            self.entries[key] = entry
-            if entry.bytes != known.bytes:
-                self.held += entry.bytes - known.bytes
-                self._resize(key, entry.bytes - known.bytes)
-        self._touch(key, self.entries[key], now)
+            return False
+        if entry is None or entry is known:
+            self._touch(key, known, now)
+            return True
+        self.entries[key] = entry
+        if entry.bytes != known.bytes:
+            self.held += entry.bytes - known.bytes
+            self._resize(key, entry.bytes - known.bytes)
+        self._touch(key, entry, now)
+        return True
 
     def remove(self, key: Key, *, evicted: bool = True) -> None:
         """``key`` is gone. Unknown keys are ignored. ``evicted``: for want of room, so that its return is a regret."""

@@ -21,36 +21,36 @@ class Ranking(Generic[Key]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Key]] = []
-        self._places: dict[Key, tuple[float, int, Key]] = {}
+        self.places: dict[Key, tuple[float, int, Key]] = {}
+        """Score, moment and key of all, in no order. To be read only."""
         self._clock = 0
 
     def __len__(self) -> int:
-        return len(self._places)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._places
+        return len(self.places)
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._places)
+        return iter(self.places)
 
     def place(self, key: Key, score: float) -> None:
         """Give ``key`` a score, its first or another one."""
         self._clock += 1
-        place = (score, self._clock, key)
-        self._places[key] = place
-        heappush(self._heap, place)
-        self._tidy()
+        place = self.places[key] = (score, self._clock, key)
+        heap = self._heap
+        heappush(heap, place)
+        if len(heap) > 2 * len(self.places) + SLACK:
+            self._tidy()
 
     def drop(self, key: Key) -> None:
-        del self._places[key]
-        self._tidy()
+        del self.places[key]
+        if len(self._heap) > 2 * len(self.places) + SLACK:
+            self._tidy()
 
     def score_of(self, key: Key) -> float:
-        return self._places[key][0]
+        return self.places[key][0]
 
     def first(self, spared: Spared[Key] | None = None) -> Key | None:
         """The key with the lowest score that is not spared."""
-        heap, places = self._heap, self._places
+        heap, places = self._heap, self.places
         aside: list[tuple[float, int, Key]] = []
         found: Key | None = None
         while heap:
@@ -68,10 +68,9 @@ class Ranking(Generic[Key]):
         return found
 
     def _tidy(self) -> None:
-        if len(self._heap) > 2 * len(self._places) + SLACK:
-            self._heap = list(self._places.values())
-            heapify(self._heap)
+        self._heap = list(self.places.values())
+        heapify(self._heap)
 
     def check_integrity(self) -> None:
-        assert len(self._heap) <= 2 * len(self._places) + SLACK, "outdated places pile up"
-        assert set(map(id, self._places.values())) <= set(map(id, self._heap)), "a key has no place"
+        assert len(self._heap) <= 2 * len(self.places) + SLACK, "outdated places pile up"
+        assert set(map(id, self.places.values())) <= set(map(id, self._heap)), "a key has no place"

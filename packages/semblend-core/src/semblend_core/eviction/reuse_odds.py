@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -28,7 +29,9 @@ FIRST_GUESS = 0.02
 class ReuseOdds:
     """Classes are paths in a tree, such as (kind, turn, length). Each leans on the one above as far as it is new."""
 
-    def __init__(self) -> None:
+    def __init__(self, guess_of: Callable[[tuple[int, ...]], float]) -> None:
+        """``guess_of``: the odds of a class beside others while nothing is known."""
+        self._guess_of = guess_of
         self._rows: dict[tuple[int, ...], int] = {}
         self._parents: list[list[int]] = []
         """Of each row, its place in each level above; the levels are numbered apart."""
@@ -53,10 +56,10 @@ class ReuseOdds:
             self._table = np.array(self.worth)
         return self._table
 
-    def row_of(self, path: tuple[int, ...], guess: float) -> int:
-        """The number of a class. ``guess``: its odds beside others while nothing is known."""
+    def row_of(self, path: tuple[int, ...]) -> int:
+        """The number of a class."""
         row = self._rows.get(path)
-        return self._add(path, guess) if row is None else row
+        return self._add(path) if row is None else row
 
     def begin(self, row: int, weight: float) -> None:
         """One more of this class was accessed now."""
@@ -118,12 +121,12 @@ class ReuseOdds:
         table: Table = odds[parents[:, -1]]
         return table
 
-    def _add(self, path: tuple[int, ...], guess: float) -> int:
+    def _add(self, path: tuple[int, ...]) -> int:
         row = self._rows[path] = len(self._rows)
         while len(self._levels) <= len(path):
             self._levels.append({})
         self._parents.append([level.setdefault(path[:depth], len(level)) for depth, level in enumerate(self._levels)])
-        self._guesses.append(guess)
+        self._guesses.append(self._guess_of(path))
         bins = AGES.size
         self._wanted.append([0.0] * bins)
         self._ended.append([0.0] * bins)

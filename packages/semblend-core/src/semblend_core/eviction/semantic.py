@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from semblend_core.eviction.frequency import ScoredPolicy
@@ -42,6 +43,16 @@ class _Kind(Ranking[Key]):
         self.stale: Ranking[Key] = Ranking()
 
 
+@dataclass(slots=True)
+class _Used:
+    """A key that is held."""
+
+    kind: str
+    uses: int
+    now: float
+    """When it was last used."""
+
+
 class AdaptiveSemantic(EvictionPolicy[Key]):
     """Weight of the kind x uses x freshness x prefill time saved, hardly less for long keys. The weights learn.
 
@@ -55,10 +66,9 @@ class AdaptiveSemantic(EvictionPolicy[Key]):
         super().__init__(capacity)
         self.weights = dict(START_WEIGHTS)
         self._kinds: dict[str, _Kind[Key]] = {kind: _Kind() for kind in START_WEIGHTS}
-        self._kind_of: dict[Key, str] = {}
-        self._uses: dict[Key, int] = {}
-        self._by_use: OrderedDict[Key, float] = OrderedDict()
-        """Fresh keys with the moment of their last use, the oldest first."""
+        self._fresh: OrderedDict[Key, _Used] = OrderedDict()
+        """In the order of their last use."""
+        self._stale: dict[Key, _Used] = {}
         self._ghosts: Ghosts[Key, str] = Ghosts()
         self._now = 0.0
         self._idle = set(START_WEIGHTS)
@@ -73,25 +83,24 @@ class AdaptiveSemantic(EvictionPolicy[Key]):
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
         best, found = math.inf, None
         for kind, keys in self._kinds.items():
-            if not keys and not keys.stale:
-                continue
-            weight = self.weights[kind]
-            fresh, stale = keys.first(spared), keys.stale.first(spared)
-            if fresh is not None:
-                score = weight * math.exp(keys.score_of(fresh) - self._now / FADING_S)
+            if keys.places and (fresh := keys.first(spared)) is not None:
+                score = self.weights[kind] * math.exp(keys.score_of(fresh) - self._now / FADING_S)
                 if score < best:
                     best, found = score, fresh
-            if stale is not None:
-                score = weight * LEAST_FRESH * math.exp(keys.stale.score_of(stale))
+            if keys.stale.places and (stale := keys.stale.first(spared)) is not None:
+                score = self.weights[kind] * LEAST_FRESH * math.exp(keys.stale.score_of(stale))
                 if score < best:
                     best, found = score, stale
         return found
 
     def check_integrity(self) -> None:
         super().check_integrity()
-        listed = [key for keys in self._kinds.values() for key in (*keys, *keys.stale)]
-        assert len(listed) == len(self.entries), "a key is listed twice or not at all"
-        assert set(listed) == set(self.entries) == set(self._uses), "the kinds and the keys differ"
+        fresh = {key: kind for kind, keys in self._kinds.items() for key in keys}
+        stale = {key: kind for kind, keys in self._kinds.items() for key in keys.stale}
+        assert fresh == {key: known.kind for key, known in self._fresh.items()}, "a fresh key is of another kind"
+        assert stale == {key: known.kind for key, known in self._stale.items()}, "a stale key is of another kind"
+        assert not self._fresh.keys() & self._stale.keys(), "a key is fresh and stale"
+        assert self._fresh.keys() | self._stale.keys() == self.entries.keys(), "the kinds and the keys differ"
         assert all(LEAST_WEIGHT <= weight <= MOST_WEIGHT for weight in self.weights.values()), (
             "a weight is out of bounds"
         )
@@ -99,59 +108,66 @@ class AdaptiveSemantic(EvictionPolicy[Key]):
         self._ghosts.check_integrity()
 
     def _admit(self, key: Key, entry: Entry, now: float) -> bool:
-        self._pass_to(now)
+        if now > self._now:
+            self._pass_to(now)
         regretted = self._ghosts.pop(key)
         if regretted is not None:
             self._raise(regretted, 0.18 + min(0.12, entry.tokens / 1000))
-        self._uses[key] = 1
-        self._place(key, entry)
+        known = self._fresh[key] = _Used(kind_of(entry), 1, self._now)
+        self._place(key, entry, known)
         return True
 
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
-        self._pass_to(now)
-        self._raise(kind_of(entry), 0.01 + min(0.04, entry.tokens / 4000))
-        self._uses[key] += 1
-        self._take(key)
-        self._place(key, entry)
+        if now > self._now:
+            self._pass_to(now)
+        kind = kind_of(entry)
+        self._raise(kind, 0.01 + min(0.04, entry.tokens / 4000))
+        known = self._fresh.get(key)
+        if known is None or known.kind != kind:
+            known = self._take(key)
+            known.kind = kind
+            self._fresh[key] = known
+        else:
+            self._fresh.move_to_end(key)
+        known.uses += 1
+        known.now = self._now
+        self._place(key, entry, known)
 
     def _remove(self, key: Key, entry: Entry, evicted: bool) -> None:
-        kind = self._kind_of[key]
-        self._take(key)
-        del self._uses[key]
+        known = self._take(key)
         if evicted:
-            self._ghosts.add(key, entry.bytes, kind)
+            self._ghosts.add(key, entry.bytes, known.kind)
         self._ghosts.trim(max(FEWEST, len(self.entries)))
 
-    def _place(self, key: Key, entry: Entry) -> None:
-        kind = self._kind_of[key] = kind_of(entry)
-        uses = self._uses[key]
-        worth = max(1.0, 1 + math.log1p(uses) + 0.25 * uses) * max(1.0, entry.saved_ms)
+    def _place(self, key: Key, entry: Entry, known: _Used) -> None:
+        uses = known.uses
+        worth = (1 + math.log1p(uses) + 0.25 * uses) * max(1.0, entry.saved_ms)
         # In logarithms, and as of time 0: so what fades at one rate keeps its order, and no number overflows.
         worth = math.log(worth / max(1.0, entry.tokens**0.15))
-        self._kinds[kind].place(key, worth + self._now / FADING_S)
-        self._by_use[key] = self._now
+        self._kinds[known.kind].place(key, worth + self._now / FADING_S)
 
-    def _take(self, key: Key) -> None:
-        keys = self._kinds[self._kind_of.pop(key)]
-        if self._by_use.pop(key, None) is None:
-            keys.stale.drop(key)
+    def _take(self, key: Key) -> _Used:
+        known = self._fresh.pop(key, None)
+        if known is None:
+            known = self._stale.pop(key)
+            self._kinds[known.kind].stale.drop(key)
         else:
-            keys.drop(key)
+            self._kinds[known.kind].drop(key)
+        return known
 
     def _pass_to(self, now: float) -> None:
-        if now <= self._now:
-            return
         for kind in self._idle:
             self.weights[kind] = max(LEAST_WEIGHT, self.weights[kind] * IDLE)
         self._idle = set(START_WEIGHTS)
         self._now = now
-        while self._by_use:
-            key, used = next(iter(self._by_use.items()))
-            if now - used < STALE_AFTER_S:
+        while self._fresh:
+            key, known = next(iter(self._fresh.items()))
+            if now - known.now < STALE_AFTER_S:
                 break
-            del self._by_use[key]
-            keys = self._kinds[self._kind_of[key]]
-            keys.stale.place(key, keys.score_of(key) - used / FADING_S)
+            del self._fresh[key]
+            self._stale[key] = known
+            keys = self._kinds[known.kind]
+            keys.stale.place(key, keys.score_of(key) - known.now / FADING_S)
             keys.drop(key)
 
     def _raise(self, kind: str, by: float) -> None:
