@@ -242,6 +242,39 @@ def test_what_a_newer_key_holds_too_is_cheap_to_lose(name: str) -> None:
     assert policy.victim() == "b", "the others are older, and nobody else holds them"
 
 
+def test_among_keys_of_one_age_by_price_the_least_recently_used_goes() -> None:
+    policy = policy_named("priced_lru")
+    cheap, dear = Entry(saved_ms=1.0), Entry(saved_ms=2.0)
+    for key, entry in (("gone", cheap), ("dear", dear), ("one", cheap), ("cheap", cheap), ("two", cheap)):
+        policy.admit(key, entry, 0.0)
+    for key in ("gone", "one"):
+        policy.remove(key)
+    assert policy.victim() == "dear", "four accesses ago at twice the price, the other two accesses ago"
+
+
+@settings(deadline=None, max_examples=60)
+@given(steps=st.lists(st.tuples(st.integers(0, 9), st.sampled_from([None, 40, 80, 97])), max_size=60))
+def test_keys_whose_price_fell_stand_in_the_order_of_their_last_use(steps: list[tuple[int, int | None]]) -> None:
+    policy, model = policy_named("priced_lru"), Model(_priced)
+    clock = 0
+    for key, copied in steps:
+        if copied is not None:
+            policy.note_copied(key, copied)
+            if key in model.keys:
+                model.keys[key].entry = policy.entries[key]
+            continue
+        clock += 1
+        entry = Entry(tokens=100) if key not in model.keys else model.keys[key].entry
+        model.keys[key] = Seen(entry, clock, clock, 0.0)
+        policy.admit(key, entry, 0.0)
+        policy.check_integrity()
+    order = []
+    while (victim := model.victim(clock, 0.0, lambda key: False)) is not None:
+        order.append(victim)
+        del model.keys[victim]
+    assert policy.order() == order
+
+
 def test_recency_alone_does_not_ask_what_a_loss_costs() -> None:
     policy = policy_named("lru")
     for now, key in enumerate("ab"):

@@ -49,8 +49,8 @@ class _Level(Generic[Key]):
 class PricedLru(EvictionPolicy[Key]):
     """The largest age by price per byte goes first. Ages are counted in accesses, prices in powers of two.
 
-    Within a power of two the least recently used goes first, so only one candidate of each is compared. Where all cost
-    the same per byte, this is the order of least recent use.
+    Within a power of two the least recently used goes first, so only one candidate of each is compared. Among equals,
+    and where all cost the same per byte, the least recently used goes first.
     """
 
     name: ClassVar[str] = "priced_lru"
@@ -62,13 +62,14 @@ class PricedLru(EvictionPolicy[Key]):
         self._level_of: dict[Key, int] = {}
 
     def victim(self, spared: Spared[Key] | None = None) -> Key | None:
-        best, found = -math.inf, None
+        best, found = (0.0, 0), None
         for level, keys in self._levels.items():
             first = keys.first(spared)
             if first is not None:
-                age = math.log2(self._clock + 1 - first[0]) - level
-                if age > best:
-                    best, found = age, first[1]
+                used, key = first
+                rank = math.ldexp(self._clock + 1 - used, -level), -used
+                if found is None or rank > best:
+                    best, found = rank, key
         return found
 
     def check_integrity(self) -> None:
@@ -90,12 +91,10 @@ class PricedLru(EvictionPolicy[Key]):
     def _touch(self, key: Key, entry: Entry, now: float) -> None:
         self._clock += 1
         level, before = _level_for(entry), self._level_of[key]
-        keys = self._levels[before]
-        # A level's only key takes its level along to the end: among equals the first level's key goes.
-        if level != before or len(keys) == 1:
+        if level != before:
             self._take(key)
-            keys = self._at(key, level)
-        keys.use(key, self._clock)
+            self._at(key, level)
+        self._levels[level].use(key, self._clock)
 
     def _reprice(self, key: Key, entry: Entry) -> None:
         used = self._take(key)
