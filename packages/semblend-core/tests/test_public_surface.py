@@ -200,7 +200,6 @@ MODULE_NAMES = {
         "contain",
         "contained",
         "may_share",
-        "over_layers",
         "probing_of",
         "rows_by_scores",
         "shown_as_cached",

@@ -40,6 +40,13 @@ MANY = 10
 LONG_PROMPT = 4000
 
 
+def passages_of(transform: str, prompt_tokens: int) -> int:
+    """Documents or passages of such a prompt, each with donors of its own or at another place."""
+    if transform == "copy_verbatim":
+        return MANY if prompt_tokens >= LONG_PROMPT else 4
+    return next((int(part) for part in transform.split("_") if part.isdigit()), 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     transform: str
@@ -134,7 +141,7 @@ class Cases:
 
     def _quoted(self) -> Iterator[Case]:
         """A sentence of one passage is to be copied word for word; each passage was served in another request."""
-        groups = self._groups(MANY if self._tokens >= LONG_PROMPT else 4)
+        groups = self._groups(passages_of("copy_verbatim", self._tokens))
         for number, wanted in enumerate(groups):
             sentence = _sentence_of(self._decode(_asked_about(wanted, number).tokens), number)
             if sentence:

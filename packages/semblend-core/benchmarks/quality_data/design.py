@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import get_args
 
 import semblend_core.recompute as recompute
-from quality_data.cases import FACT_TRANSFORMS, MAIN_TRANSFORMS, TRANSFORMS
-from semblend_core import Plan
+from quality_data.cases import FACT_TRANSFORMS, MAIN_TRANSFORMS, TRANSFORMS, passages_of
+from semblend_core import Plan, Span
 from semblend_core.recompute import RecomputePolicy, choose_policy
 from semblend_core.serving import PROBED_RUN
 from semblend_core.settings import QualityTier
 
 CURVE_BUDGETS = (0.01, 0.02, 0.05, 0.08, 0.10, 0.15, 0.20, 0.30, 0.40)
 """Beside 0 and 1, where all policies are the same."""
-ONE_DOCUMENT = ("instruction_variant", "new_task", "sparse_edit", "entity_swap", "edited_fact", "absent_fact")
 TIERS: tuple[QualityTier, ...] = get_args(QualityTier)
 UNPROBED = "_unprobed"
 """Behind a tier's name: as an engine without a probe runs it."""
@@ -107,9 +106,13 @@ def grid_cells(
     return cells
 
 
-def equal_budget(transform: str) -> float:
+def equal_budget(transform: str, prompt_tokens: int) -> float:
     """The budget at which policies are compared: what the balanced tier may spend on this transform."""
-    return 0.08 if transform in ONE_DOCUMENT else 0.15
+    count = passages_of(transform, prompt_tokens)
+    plan = Plan.over("r", 100 * count + 1, 0, [Span(100 * n, f"donor-{n}", 0, 100) for n in range(count)])
+    choice = choose_policy("balanced", plan)
+    assert choice is not None
+    return choice.budget
 
 
 def trials(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
@@ -123,7 +126,7 @@ def trials(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
 
 def _with_repeats(cell: Cell, plan: Plan, number: int) -> Iterator[Trial]:
     for arm in cell.arms:
-        trial = trial_of(arm, plan, equal_budget(cell.transform))
+        trial = trial_of(arm, plan, equal_budget(cell.transform, cell.prompt_tokens))
         if trial is not None:
             yield trial
     if number < cell.first_case + cell.curve_cases:

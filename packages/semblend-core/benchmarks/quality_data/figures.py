@@ -56,9 +56,10 @@ def _arm(cases: list[Record], key: str) -> Figures:
 def _against(cases: list[Record], transform: str) -> Figures:
     """Mean KL of a tier by that of another rule at equal budget, over the cases that have both."""
     ratios: Figures = {}
+    budget = equal_budget(transform, cases[0]["prompt_tokens"]) if cases else 0.0
     for ours in (f"{arm}@tier" for arm in JUDGED_ARMS):
         for rival, name in RIVALS.items():
-            key = f"{name}@{equal_budget(transform):g}"
+            key = f"{name}@{budget:g}"
             both = [case["trials"] for case in cases if ours in case["trials"] and key in case["trials"]]
             if both:
                 ratio, low, high = ratio_of_means([t[ours]["kl"] for t in both], [t[key]["kl"] for t in both])

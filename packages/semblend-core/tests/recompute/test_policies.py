@@ -76,7 +76,7 @@ POLICIES: list[Callable[[], RecomputePolicy]] = [
     KVDeviation,
     QueryAttention,
     lambda: QueryAttention(seam=16),
-    lambda: QueryAttention(seam=40, depth=(0.5, 0.95), pooling="max"),
+    lambda: QueryAttention(seam=24, depth=(0.3, 0.95), pooling="peaks"),
     lambda: Corrected(QueryAttention(seam=16)),
     lambda: Corrected(SeamHead()),
 ]
@@ -157,9 +157,9 @@ def test_the_best_scored_tokens_are_taken() -> None:
 def test_the_probe_is_asked_for_the_pooling_and_the_layers_of_the_policy() -> None:
     plan = plans.one_document()
     probe = RankedProbe(plan)
-    QueryAttention(depth=(0.5, 0.95), pooling="max").plan(plan, budget=0.1, probe=probe)
+    QueryAttention(depth=(0.3, 0.95), pooling="peaks").plan(plan, budget=0.1, probe=probe)
     QueryAttention().plan(plan, budget=0.1, probe=probe)
-    assert probe.asked == ["question_attention 14 27 max", "question_attention 14 20 mean"]
+    assert probe.asked == ["question_attention 8 27 peaks", "question_attention 14 20 mean"]
 
 
 def test_an_engine_that_cannot_stop_at_a_layer_pays_for_all_of_them() -> None:
@@ -175,15 +175,15 @@ def test_policies_that_choose_otherwise_have_names_of_their_own() -> None:
     weighed = MeanShift(reach=32.0)
     named = [
         QueryAttention(),
-        QueryAttention(pooling="max"),
-        QueryAttention(seam=16, pooling="max"),
+        QueryAttention(pooling="peaks"),
+        QueryAttention(seam=16, pooling="peaks"),
         Corrected(SeamHead()),
         Corrected(SeamHead(), weighed),
     ]
     assert [policy.name for policy in named] == [
         "query_attention",
-        "peak_attention",
-        "seam_head+peak_attention",
+        "attention_peaks",
+        "seam_head+attention_peaks",
         "seam_head+mean_shift",
         "seam_head+row_shift",
     ]

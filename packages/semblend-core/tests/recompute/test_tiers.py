@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
+from semblend_core.contract import RowKind
 from semblend_core.recompute import choose_policy
 from semblend_core.recompute.reuse import from_one_place
 from semblend_core.settings import QualityTier
@@ -56,11 +59,40 @@ def test_an_engine_that_cannot_probe_gets_longer_seams_and_the_correction() -> N
     assert 0.1 < decided.share <= 0.15
 
 
-def test_the_budgets_are_those_of_the_study() -> None:
-    one, several = choose_policy("balanced", plan_of(DOCUMENT)), choose_policy("balanced", plan_of(COMPOSITE))
-    assert one is not None
-    assert several is not None
-    assert (one.budget, several.budget) == (0.08, 0.15)
+def passages(count: int) -> Plan:
+    return Plan.over("r", 300 * count + 40, 0, [Span(300 * n, f"d{n}", 50, 300) for n in range(count)])
+
+
+@pytest.mark.parametrize("probing", [True, False])
+@pytest.mark.parametrize(("places", "budget"), [(1, 0.08), (2, 0.15), (4, 0.15), (5, 0.2), (10, 0.2)])
+def test_the_more_places_the_more_is_computed(places: int, budget: float, probing: bool) -> None:
+    choice = choose_policy("balanced", passages(places), probing=probing)
+    assert choice is not None
+    assert choice.budget == budget
+
+
+@pytest.mark.parametrize(("tokens", "begins", "computed"), [(8000, 384, 416), (2000, 160, 160), (500, 40, 40)])
+def test_a_long_document_is_computed_up_to_its_384th_token_and_a_short_one_within_the_budget(
+    tokens: int, begins: int, computed: int
+) -> None:
+    """The seam behind an edit and the end of the prompt come first."""
+    ends_with_question = Plan.over("r", tokens + 90, 0, [Span(40, "a", 12, tokens)])
+    reaches_end = Plan.over("r", tokens + 40, 0, [Span(40, "a", 12, tokens)])
+    choice = choose_policy("balanced", ends_with_question)
+    assert choice is not None
+    decided = choice.policy.plan(ends_with_question, budget=choice.budget)
+    (seam,) = (row for row in decided.plan.rows if row.kind is RowKind.SEAM)
+    assert (seam.start, seam.length) == (40, begins)
+    assert choice.policy.plan(reaches_end, budget=choice.budget).recomputed_tokens <= computed
+
+
+def test_a_higher_tier_computes_more_of_a_long_document() -> None:
+    plan, shares = Plan.over("r", 9000, 0, [Span(40, "a", 12, 8900)]), []
+    for tier in get_args(QualityTier):
+        choice = choose_policy(tier, plan)
+        assert choice is not None
+        shares.append(choice.policy.plan(plan, budget=choice.budget).share)
+    assert shares[0] < shares[1] < shares[2]
 
 
 def test_a_limit_lowers_the_budget_and_never_raises_it() -> None:

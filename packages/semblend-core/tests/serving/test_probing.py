@@ -41,7 +41,7 @@ def test_rows_are_where_the_question_looks() -> None:
     scores = np.zeros(plan.prompt_tokens, np.float16)
     looked_at = np.arange(900, 960)
     scores[looked_at] = 1
-    chosen = claim_by_scores(claim, scores, BLOCK)
+    chosen = claim_by_scores(claim, scores, BLOCK, most_rows=100)
     assert not np.isin(looked_at, computed_in(claim)).any()
     assert np.isin(looked_at, computed_in(chosen)).all()
     assert chosen.correction == claim.correction is not None
@@ -96,7 +96,7 @@ def test_every_token_is_loaded_or_computed_whatever_was_seen(
     if claim.probing is None:
         return
     scores = np.random.default_rng(seed).random(plan.prompt_tokens).astype(np.float16)
-    chosen = claim_by_scores(claim, scores, BLOCK)
+    chosen = claim_by_scores(claim, scores, BLOCK, most_rows=10_000)
     loaded = {at for span in claim.probing.plan.spans for at in range(span.target_start, span.target_end)}
     computed = set(computed_in(chosen).tolist())
     assert set(range(chosen.start, chosen.end)) <= loaded | computed
@@ -104,12 +104,24 @@ def test_every_token_is_loaded_or_computed_whatever_was_seen(
     assert chosen.end % BLOCK == 0
     assert chosen.end < plan.prompt_tokens
     spent = len(computed) - sum(row.length for row in plan.rows[:-1])
-    assert spent <= 0.15 * sum(span.length for span in plan.spans)
+    assert spent <= claim.probing.choice.budget * sum(span.length for span in plan.spans)
+
+
+@pytest.mark.parametrize("most_rows", [300, 120, 40, 20])
+def test_where_there_is_room_for_few_rows_longer_runs_are_chosen(most_rows: int) -> None:
+    plan = passages(count=10, length=600)
+    claim = claim_for(plan, block=4)
+    assert claim.probing is not None
+    scores = np.random.default_rng(3).random(plan.prompt_tokens).astype(np.float16)
+    chosen = claim_by_scores(claim, scores, BLOCK, most_rows)
+    assert len(chosen.rows) <= most_rows
+    spent = chosen.row_tokens - sum(row.length for row in plan.rows[:-1])
+    assert 0.8 < spent / (claim.probing.choice.budget * plan.reused_tokens) <= 1, "what lies between is not computed"
 
 
 def test_ranks_see_their_own_heads() -> None:
     first, second = np.array([0.5, 0.0], np.float16), np.array([0.25, 1.0], np.float16)
     joined = WorkerNews(scores={"r": first, "blind": first}).joined(WorkerNews(scores={"r": second, "blind": None}))
     assert joined.scores["r"] is not None
-    assert joined.scores["r"].tolist() == [0.5, 1.0]
+    assert joined.scores["r"].tolist() == [0.75, 1.0]
     assert joined.scores["blind"] is None

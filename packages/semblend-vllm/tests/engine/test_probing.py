@@ -17,7 +17,7 @@ PASSAGES = [
     + " ".join(f"On day {n} the {name} made {n * 7 % 50 + 3} knots and {n * 13 % 90 + 5} miles." for n in range(1, 13))
     for name in ("Albatross", "Bonaventure", "Calypso", "Dolphin")
 ]
-SEAM, RUN = 64, 8
+SEAM, RUN = 64, 4
 """Tokens at a span's front that are computed whatever the question is, at most; and what a probe chooses at a time."""
 BODY = "Four logs.\n\n" + "\n\n".join(PASSAGES)
 RECIPIENT = f"{BODY}\n\nQuestion: how many miles did the Calypso make on day 7?\nAnswer:"
@@ -72,16 +72,17 @@ def scores_in_reference(claim: Claim, tokens: np.ndarray, donors: list[np.ndarra
     kept = {donor_id_of(as_token_ids(each)): reference.prefill(each).workspace.copy_out(each.size) for each in donors}
     rows = np.array([at for start, end in claim.probing.rows for at in range(start, end)])
     start, end = claim.probing.question
-    attention = QuestionAttention(torch.arange(start, end))
+    attention = QuestionAttention(torch.arange(start, end), claim.probing.layers)
 
     def look(seen: Any) -> None:
         queries = seen.queries.transpose(0, 1)[start - end :]
-        attention.add(queries, seen.keys.transpose(0, 1), seen.scaling)
+        attention.add(seen.layer, queries, seen.keys.transpose(0, 1), seen.scaling)
 
     workspace = reference.place_plan(plan, kept)
     reference.compute(workspace, tokens[rows], rows, observer=look, observed_layers=claim.probing.layers)
-    assert attention.totals is not None
-    return attention.totals.numpy()
+    scores = attention.scores()
+    assert scores is not None
+    return scores
 
 
 def test_rows_are_where_the_question_looks(engine: Any, choices: Any, divergence: Any) -> None:
@@ -97,7 +98,7 @@ def test_rows_are_where_the_question_looks(engine: Any, choices: Any, divergence
     encode = engine.llm.get_tokenizer().encode
     donors = [np.array(encode(f"Log {n}:\n{each}\n\nTitle:"), np.int32) for n, each in enumerate(PASSAGES)]
     expected = scores_in_reference(claim, np.array(encode(RECIPIENT), np.int32), donors)
-    np.testing.assert_allclose(scores.astype(np.float32), expected, rtol=2e-3, atol=1e-6)
+    np.testing.assert_allclose(scores, expected, rtol=2e-3, atol=1e-6)
     runs = np.arange(0, len(expected), RUN)
     inside = [span.target_start + SEAM <= at <= span.target_end - RUN for span in claim.spans for at in runs]
     runs = runs[np.any(np.reshape(inside, (len(claim.spans), -1)), axis=0)]

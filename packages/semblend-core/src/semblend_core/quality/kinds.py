@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from semblend_core.recompute.reuse import MOST_FEW
+
 ONE_PLACE, FEW_PLACES, MANY_PLACES = "one_place", "few_places", "many_places"
 KINDS = (ONE_PLACE, FEW_PLACES, MANY_PLACES)
-MOST_FEW = 4
 
 
 def kind_of(places: int) -> str:

@@ -74,6 +74,10 @@ class SeamHead(RecomputePolicy):
             raise ValueError(f"a seam has at least one token, got {tokens}")
         self._tokens = tokens
 
+    @property
+    def longest_seam(self) -> int | None:
+        return self._tokens
+
     def spending(self, times: float) -> RecomputePolicy:
         return self if self._tokens is None else SeamHead(round(times * self._tokens))
 
@@ -96,6 +100,10 @@ class SeamAndTail(RecomputePolicy):
         if min(seam, after_edit, tail) < 1:
             raise ValueError(f"seam, after_edit and tail are at least 1, got {seam}, {after_edit} and {tail}")
         self._seam, self._after_edit, self._tail = seam, after_edit, tail
+
+    @property
+    def longest_seam(self) -> int:
+        return self._seam
 
     def spending(self, times: float) -> RecomputePolicy:
         return SeamAndTail(*(round(times * tokens) for tokens in (self._seam, self._after_edit, self._tail)))
@@ -161,8 +169,8 @@ class KVDeviation(RecomputePolicy):
 class QueryAttention(RecomputePolicy):
     """The tokens that the question attends to, at true positions; the seams first, where ``seam`` asks for them.
 
-    ``pooling``: a token that one word of the question looks at with one head counts by that ("max"), or by what all
-    of them do on average ("mean").
+    ``pooling``: a token counts by what all heads of all words of the question pay to it on average ("mean"), or by
+    the most that each head pays to it from any word, added up ("peaks").
     """
 
     needs_probe = True
@@ -177,7 +185,7 @@ class QueryAttention(RecomputePolicy):
 
     @property
     def name(self) -> str:
-        scored = "query_attention" if self._pooling == "mean" else "peak_attention"
+        scored = "query_attention" if self._pooling == "mean" else "attention_peaks"
         return f"seam_head+{scored}" if self._seam else scored
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:

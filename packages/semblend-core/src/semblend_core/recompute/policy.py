@@ -14,8 +14,9 @@ from semblend_core.recompute.reuse import Mask, Reuse
 
 Scores: TypeAlias = npt.NDArray[np.floating]
 """[prompt tokens], larger matters more. Positions that are not reused are ignored."""
-Pooling: TypeAlias = Literal["mean", "max"]
-"""What one position's score makes of the attention that many heads and question tokens pay to it."""
+Pooling: TypeAlias = Literal["mean", "peaks"]
+"""What one position's score makes of the attention that many heads and question tokens pay to it: their mean, or the
+most that each head pays from any token, added up over heads."""
 
 
 class Probe(Protocol):
@@ -146,6 +147,11 @@ class RecomputePolicy(ABC):
     def needs_probe(self) -> bool:
         """Whether ``plan`` must be given a probe; if not, the rows are known before any forward."""
         return False
+
+    @property
+    def longest_seam(self) -> int | None:
+        """Tokens at the front of one span that it computes at most. None: as many as its budget allows."""
+        return None
 
     def spending(self, times: float) -> RecomputePolicy:
         """The same policy for a budget so many times as large. One that spends what it has is the same."""

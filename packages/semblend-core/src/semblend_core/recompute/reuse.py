@@ -16,6 +16,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SMALL_EDIT_TOKENS = 64
 """Spans of one donor whose shifts differ by no more than this are one text with edits."""
+MOST_FEW = 4
+"""Places that a plan may be of and count as one of few. Of more, it strays further."""
 
 
 class Reuse:

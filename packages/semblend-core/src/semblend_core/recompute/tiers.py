@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from semblend_core.contract import Plan, Span
 from semblend_core.recompute.policies import QueryAttention, SeamAndTail, SeamHead
 from semblend_core.recompute.policy import Corrected, MeanShift, RecomputePolicy
-from semblend_core.recompute.reuse import from_one_place
+from semblend_core.recompute.reuse import MOST_FEW, places_of
 from semblend_core.settings import QualityTier
 
 SEAM_TOKENS = 16
 MOST_SPENT = 0.5
 """Of the reused tokens, where more is spent than a tier was measured with. Beyond it, better computed cold."""
-ROW_SHIFT = MeanShift(0.6, value_strength=0.4, reach=64.0, likeness=3.0, learned=True)
+ROW_SHIFT = MeanShift(0.7, value_strength=0.5, reach=64.0, likeness=3.0, learned=True)
 """The correction of the balanced tier. Near and like rows say most; K follows them further than V does."""
 
 
@@ -26,11 +26,12 @@ class TierChoice:
 
 
 _ONE_PLACE_FAST = TierChoice(SeamAndTail(seam=32, after_edit=4, tail=16), 0.05)
-_ONE_PLACE = TierChoice(SeamAndTail(), 0.08)
-_ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=128, after_edit=16, tail=64), 0.15)
+_ONE_PLACE = TierChoice(SeamAndTail(seam=384, after_edit=8, tail=32), 0.08)
+_ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=768, after_edit=16, tail=64), 0.15)
 _SEVERAL_PLACES_FAST = TierChoice(SeamHead(SEAM_TOKENS), 0.05)
-_SEVERAL_PLACES = TierChoice(Corrected(QueryAttention(40, (0.5, 0.95), "max"), ROW_SHIFT), 0.15)
-_SEVERAL_PLACES_UNPROBED = TierChoice(Corrected(SeamHead(), ROW_SHIFT), 0.15)
+_PROBED = Corrected(QueryAttention(24, (0.3, 0.95), "peaks"), ROW_SHIFT)
+_UNPROBED = Corrected(SeamHead(), ROW_SHIFT)
+_FEW_PLACES_BUDGET, _MANY_PLACES_BUDGET = 0.15, 0.20
 
 
 def choose_policy(
@@ -54,7 +55,7 @@ def choose_policy_for(
     spending: float = 1.0,
 ) -> TierChoice | None:
     """The same while there are spans and no plan yet."""
-    choice = _choose(tier, from_one_place(spans), probing)
+    choice = _choose(tier, places_of(spans), probing)
     if choice is not None and spending > 1:
         most = max(choice.budget, MOST_SPENT)
         choice = TierChoice(choice.policy.spending(spending), min(spending * choice.budget, most))
@@ -63,11 +64,13 @@ def choose_policy_for(
     return replace(choice, budget=min(choice.budget, limit))
 
 
-def _choose(tier: QualityTier, one_place: bool, probing: bool) -> TierChoice | None:
+def _choose(tier: QualityTier, places: int, probing: bool) -> TierChoice | None:
+    one_place = places <= 1
     if tier == "fast":
         return _ONE_PLACE_FAST if one_place else _SEVERAL_PLACES_FAST
     if tier == "balanced":
         if one_place:
             return _ONE_PLACE
-        return _SEVERAL_PLACES if probing else _SEVERAL_PLACES_UNPROBED
+        budget = _FEW_PLACES_BUDGET if places <= MOST_FEW else _MANY_PLACES_BUDGET
+        return TierChoice(_PROBED if probing else _UNPROBED, budget)
     return _ONE_PLACE_STRICT if one_place else None

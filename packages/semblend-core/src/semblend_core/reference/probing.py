@@ -51,7 +51,7 @@ class EngineProbe:
 
         def add(seen: Observation) -> None:
             weights = attention_weights(seen, question)
-            totals[: weights.shape[-1]] += weights.mean((0, 1)) if pooling == "mean" else weights.amax((0, 1))
+            totals[: weights.shape[-1]] += weights.mean((0, 1)) if pooling == "mean" else weights.amax(1).sum(0)
 
         self._engine.compute(
             self._workspace,

@@ -39,7 +39,6 @@ from semblend_core.serving.messages import (
     ProbeOrder,
     StepWork,
     WorkerNews,
-    over_layers,
 )
 from semblend_core.serving.namespaces import Namespaces
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
@@ -103,7 +102,6 @@ __all__ = [
     "contained",
     "digest_at_rank",
     "may_share",
-    "over_layers",
     "probing_of",
     "rows_by_scores",
     "shown_as_cached",

@@ -6,13 +6,14 @@ prompt behind it in one piece. Inside the claim, spans and rows may begin and en
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from semblend_core.contract import DeclineReason, Plan, Span, joined_runs
-from semblend_core.recompute import MeanShift, Scores, choose_policy
-from semblend_core.serving.probing import Probing, probing_of
+from semblend_core.recompute import MeanShift, Recompute, Scores, choose_policy
+from semblend_core.serving.probing import LONGEST_RUN, Probing, probing_of
 from semblend_core.settings import QualityTier
 
 Run: TypeAlias = tuple[int, int]
@@ -217,29 +218,51 @@ def claim_by_tier(
     return replace(claim, probing=found)
 
 
-def claim_by_scores(claim: Claim, scores: Scores, page_size: int) -> Claim:
-    """The claim with rows where the question looks, by what its probe has shown.
+def claim_by_scores(claim: Claim, scores: Scores, page_size: int, most_rows: int) -> Claim:
+    """The claim with rows where the question looks, by what its probe has shown, in at most so many rows.
 
     It may end elsewhere. Spans that its plan has behind that end are in place already, and are computed over.
     """
-    probing = claim.probing
-    assert probing is not None
-    decided = probing.decide(scores)
-    correction = None if claim.correction is None else decided.correction
-    chosen = claim_of(decided.plan, page_size, correction, probing.join_within)
-    return claim.unprobed() if chosen is None else replace(chosen, spending=claim.spending)
+
+    def made_of(decided: Recompute, probing: Probing) -> Claim | None:
+        correction = None if claim.correction is None else decided.correction
+        return claim_of(decided.plan, page_size, correction, probing.join_within)
+
+    chosen = _in_runs_that_fit(claim, scores, most_rows, made_of) or claim.unprobed()
+    return replace(chosen.with_rows(most_rows), spending=claim.spending)
 
 
 def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
-    """The same for a claim whose end stands, in at most so many rows. None: that would compute more than it may."""
+    """The same for a claim whose end stands. None: that would compute more than it may."""
+
+    def made_of(decided: Recompute, probing: Probing) -> Claim:
+        runs = ((row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end)
+        rows = tuple(joined_runs(runs, probing.join_within))
+        correction = None if claim.correction is None else decided.correction
+        return replace(claim, rows=rows, correction=correction, probing=None)
+
+    made = _in_runs_that_fit(claim, scores, most_rows, made_of)
+    chosen = None if made is None else made.with_rows(most_rows)
+    if chosen is None or len(chosen.rows) > most_rows or chosen.row_tokens > claim.most_row_tokens:
+        return None
+    return chosen
+
+
+def _in_runs_that_fit(
+    claim: Claim, scores: Scores, most_rows: int, made_of: Callable[[Recompute, Probing], Claim | None]
+) -> Claim | None:
+    """Where there is room for few rows, longer runs are chosen: as many tokens in fewer rows.
+
+    To join the rows instead would compute all that lies between them.
+    """
     probing = claim.probing
     assert probing is not None
-    decided = probing.decide(scores)
-    runs = ((row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end)
-    rows = tuple(joined_runs(runs, probing.join_within))
-    correction = None if claim.correction is None else decided.correction
-    chosen = replace(claim, rows=rows, correction=correction, probing=None).with_rows(most_rows)
-    return chosen if chosen.row_tokens <= claim.most_row_tokens and len(chosen.rows) <= most_rows else None
+    run = probing.block
+    while True:
+        chosen = made_of(probing.decide(scores, run), probing)
+        if chosen is None or len(chosen.rows) <= most_rows or run >= LONGEST_RUN:
+            return chosen
+        run *= 2 ** max(1, round(math.log2(len(chosen.rows) / max(1, most_rows))))
 
 
 def _clipped(span: Span, end: int) -> Span:

@@ -26,7 +26,6 @@ from semblend_core.costs import (
 from semblend_core.costs.fetch_times import FetchTimes
 from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
-from semblend_core.recompute import Corrected
 from semblend_core.recompute.tiers import choose_policy_for
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.containment import contained
@@ -46,8 +45,6 @@ LEAST_SPENT_US = 100.0
 MOST_CLAIMS = 2
 """That are made for one request."""
 NEARLY_AS_GOOD = 1.1
-TYPICAL_SEAM = 64
-"""Tokens that a tier computes of a span at most, unless it spends all it may."""
 MOST_JOINED_TOKENS = 128
 FIRST_SAVE = 16
 """Steps that were looked at."""
@@ -256,7 +253,7 @@ class CostGate:
             spending = self._spending(spans)
             choice = choose_policy_for(tier, spans, probing=False, limit=limit, spending=spending)
             if choice is not None:
-                most_seam = None if isinstance(choice.policy, Corrected) else int(TYPICAL_SEAM * spending)
+                most_seam = choice.policy.longest_seam
                 steps = planned_steps(plan, spans, self._step_tokens, choice.budget, most_seam)
                 found.append(_Forecast(spans, steps, self.times.predict(steps)))
         return sorted(found, key=lambda forecast: forecast.predicted)

@@ -9,8 +9,8 @@ from semblend_core.contract import Plan, Span
 from semblend_core.costs import Part, StepShape
 from semblend_core.serving.claims import Claim, Rows, take_rows
 
-MOST_LIKELY_RUN = 4
-"""Tokens of one row that a probe chooses, as a rule: attention gathers around words."""
+MOST_LIKELY_RUN = 6
+"""Tokens of one row that a probe chooses, as a rule: attention gathers around words, and runs that touch are one."""
 
 
 def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import numpy as np
-
 from semblend_core.contract import DeclineReason, Namespace, SelfTestResult, Span, TokenIds
 from semblend_core.recompute import MeanShift, Scores
 from semblend_core.serving.claims import Rows
@@ -129,8 +127,8 @@ class WorkerNews:
     landed: dict[str, Landed] = field(default_factory=dict)
     failed: dict[str, DeclineReason] = field(default_factory=dict)
     scores: dict[str, Scores | None] = field(default_factory=dict)
-    """By request: how much its question attends to each token, in half precision. None: it could not be seen.
-    Of several ranks each tells what its heads see in each layer, in full: read them by ``over_layers``."""
+    """By request: how much its question attends to each token. None: it could not be seen. Each rank tells of its
+    own heads."""
     self_test: dict[int, SelfTestResult] = field(default_factory=dict)
     """By rank, where it has changed."""
     no_correction: str | None = None
@@ -160,7 +158,7 @@ class WorkerNews:
             landed=landed,
             failed=self.failed | other.failed,
             scores={
-                request: _most(self.scores.get(request), other.scores.get(request))
+                request: _added(self.scores.get(request), other.scores.get(request))
                 for request in self.scores | other.scores
             },
             self_test=self.self_test | other.self_test,
@@ -169,14 +167,9 @@ class WorkerNews:
         )
 
 
-def over_layers(scores: Scores | None) -> Scores | None:
-    """What the ranks' heads saw together: [tokens], the same as one rank with all heads would tell."""
-    return scores if scores is None or scores.ndim == 1 else scores.sum(0).astype(np.float16)
-
-
-def _most(ours: Scores | None, theirs: Scores | None) -> Scores | None:
+def _added(ours: Scores | None, theirs: Scores | None) -> Scores | None:
     """Of two ranks, each with some of the heads."""
-    return None if ours is None or theirs is None else np.maximum(ours, theirs)
+    return None if ours is None or theirs is None else ours + theirs
 
 
 def _united(ours: dict[Key, frozenset[int]], theirs: dict[Key, frozenset[int]]) -> dict[Key, frozenset[int]]:

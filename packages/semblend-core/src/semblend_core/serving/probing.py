@@ -18,10 +18,12 @@ logger = logging.getLogger(__name__)
 
 MOST_QUESTION_TOKENS = 128
 """Whose attention is scored: the last of the prompt."""
-POOLING: Pooling = "max"
-"""A token counts by what one head of one of them pays to it."""
-PROBED_RUN = 8
+POOLING: Pooling = "peaks"
+"""A token counts by the most that each head pays to it from any of them. So what ranks saw with their heads adds up."""
+PROBED_RUN = 4
 """Tokens that engines choose at a time: each row is a sequence of the batch, which costs as much as some tokens."""
+LONGEST_RUN = 256
+"""That is chosen where there is room for few rows."""
 MOST_FAILED_PROBES = 3
 """In a row. Each has cost its request a step."""
 
@@ -37,7 +39,7 @@ class Probing:
     """Whose attention is scored."""
     model_layers: int
     block: int = 1
-    """Rows are chosen in whole blocks of so many tokens."""
+    """Rows are chosen in runs of so many tokens, or longer ones."""
     join_within: int = 0
     """Rows with at most so many tokens between them are to become one."""
 
@@ -52,10 +54,13 @@ class Probing:
         last = self.plan.rows[-1]
         return max(last.start, last.end - MOST_QUESTION_TOKENS), last.end
 
-    def decide(self, scores: Scores) -> Recompute:
-        """``scores`` [tokens up to the question's end]: how much the question attends to each."""
+    def decide(self, scores: Scores, run: int) -> Recompute:
+        """Rows in runs of so many tokens.
+
+        ``scores`` [tokens up to the question's end]: how much the question attends to each.
+        """
         seen = _Seen(self.model_layers, scores)
-        return self.choice.policy.plan(self.plan, budget=self.choice.budget, probe=seen, block=self.block)
+        return self.choice.policy.plan(self.plan, budget=self.choice.budget, probe=seen, block=run)
 
 
 def probing_of(
@@ -109,8 +114,8 @@ class _EngineProbe:
         return 1.0
 
     def question_attention(self, layers: range, pooling: Pooling = POOLING) -> Scores:
-        if pooling != POOLING:  # The ranks of an engine see some heads each, and what they saw most is easily joined.
-            raise NotImplementedError(f"engines score by the {POOLING} over heads and question tokens only")
+        if pooling != POOLING:
+            raise NotImplementedError(f"engines score by the {POOLING} of the question's attention only")
         return self._scores(layers)
 
     def _scores(self, layers: range) -> Scores:

@@ -15,7 +15,7 @@ from semblend_core.recompute import Scores
 from semblend_core.serving import Claim, Rows, contain, rows_by_scores
 from semblend_core.serving.tree import Load
 from semblend_sglang.scheduler.side import Side
-from semblend_sglang.worker.looking import Look, looking, most_of_heads
+from semblend_sglang.worker.looking import Look, looking, of_all_ranks
 from semblend_sglang.worker.sequences import MARK, as_if_alone, as_sequences
 
 logger = logging.getLogger(__name__)
@@ -80,11 +80,9 @@ def _prepare(side: Side, batch: Any, asking: dict[int, Load], make: MakeBatch) -
 
 def _scores(side: Side, looks: dict[int, Look], ran: bool) -> dict[int, Scores | None]:
     """What all heads have seen. Each rank has some of them."""
-    if side.ranks is None:
-        return {index: look.scores() if ran else None for index, look in looks.items()}
-    mine = {index: contain("reading what a probe saw", look.by_layer) if ran else None for index, look in looks.items()}
-    told = side.ranks.exchange(mine)
-    return {index: most_of_heads([seen[index] for seen in told]) for index in looks}
+    mine = {index: contain("reading what a probe saw", look.scores) if ran else None for index, look in looks.items()}
+    told = [mine] if side.ranks is None else side.ranks.exchange(mine)
+    return {index: of_all_ranks([seen[index] for seen in told]) for index in looks}
 
 
 def _gaps(claim: Claim) -> Rows:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,40 +26,30 @@ class Look:
         """``row``: the slots of its prompt. ``first_token``: where the forward's tokens behind the claim begin."""
         assert claim.probing is not None
         start, end = claim.probing.question
-        self._layers, self._pool = claim.probing.layers, pool
+        self._pool = pool
         self._slots = row[:end].to(torch.int64)
         self._asking = slice(first_token + start - claim.end, first_token + end - claim.end)
-        self._attention = QuestionAttention(torch.arange(start, end, device=row.device))
+        self._attention = QuestionAttention(torch.arange(start, end, device=row.device), claim.probing.layers)
 
     def layer_has_attended(self, layer: Any, queries: Tensor) -> None:
         """``queries``: of all tokens of the forward, as SGLang's attention ``layer`` got them."""
-        if layer.layer_id in self._layers:
+        if layer.layer_id in self._attention.layers:
             contain("looking at a layer", self._look, layer, queries)
 
     def _look(self, layer: Any, queries: Tensor) -> None:
         asking = queries[self._asking].view(-1, layer.tp_q_head_num, layer.qk_head_dim)
         keys = self._pool.keys_at(layer.layer_id, self._slots)
-        self._attention.add(asking, keys.to(asking.dtype), layer.scaling)
+        self._attention.add(layer.layer_id, asking, keys.to(asking.dtype), layer.scaling)
 
     def scores(self) -> Scores | None:
-        """[tokens]. None: it did not see every layer that counts. Waits for the device."""
-        return most_of_heads([self.by_layer()])
-
-    def by_layer(self) -> Scores | None:
-        """The same by layers, [layers, tokens], as the heads of this rank have seen it."""
-        if not self._layers or self._attention.layers != len(self._layers):
-            return None
-        found: Scores = torch.stack(self._attention.by_layer).cpu().numpy()
-        return found if np.isfinite(found).all() else None
+        """[tokens], of this rank's heads. None: it did not see what it was to see. Waits for the device."""
+        return self._attention.scores()
 
 
-def most_of_heads(seen: Sequence[Scores | None]) -> Scores | None:
-    """What all heads saw together, of what those of each rank saw, ``by_layer``: as one rank with all of them would."""
-    known = [part for part in seen if part is not None]
-    if not known or len(known) < len(seen):
-        return None
-    found: Scores = np.maximum.reduce(known).sum(0)
-    return found
+def of_all_ranks(told: Sequence[Scores | None]) -> Scores | None:
+    """What all heads saw together, of what those of each rank saw. None: not all ranks have seen it."""
+    known = [scores for scores in told if scores is not None]
+    return sum(known[1:], start=known[0]) if known and len(known) == len(told) else None
 
 
 _under_way: Sequence[Look] = ()

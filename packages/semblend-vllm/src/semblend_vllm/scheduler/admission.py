@@ -152,10 +152,9 @@ class Admission:
     def choose(self, life: VllmRequest, claim: Claim, scores: Scores) -> Claim:
         """The claim with rows where the question looks, in as many as its place may be held for."""
         assert self.room is not None
-        chosen = claim_by_scores(claim, scores, self._block_size)
         prompt_tokens = len(life.prompt)
         most_rows = self.room.most_rows_over_steps(prompt_tokens - claim.start)
-        return chosen.with_rows(min(most_rows, self.room.most_rows_of(prompt_tokens)))
+        return claim_by_scores(claim, scores, self._block_size, min(most_rows, self.room.most_rows_of(prompt_tokens)))
 
     def _claim_without_rows(self, plan: Plan) -> Claim | DeclineReason:
         """By the connector's own contract: spans that continue the exact prefix."""

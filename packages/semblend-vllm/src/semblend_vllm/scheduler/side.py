@@ -39,7 +39,6 @@ from semblend_core.serving import (
     WorkerNews,
     contain,
     contained,
-    over_layers,
     shown_as_cached,
     token_ids_of,
 )
@@ -310,7 +309,7 @@ class SchedulerSide:
             if life is not None and request_id not in news.failed:
                 self._landed(life, landed)
         for request_id, scores in news.scores.items():
-            self._choose_rows(request_id, over_layers(scores))
+            self._choose_rows(request_id, scores)
         if self.self_test.hear(news.self_test):
             self.keeper.donors.generation += 1  # What was found and not loaded may be asked for again.
         if news.no_correction:

@@ -53,14 +53,12 @@ class WorkerSide:
         rotation: Rotation | Sequence[Rotation],
         rank: int,
         unused_block: int = 0,
-        *,
-        ranks: int = 1,
     ) -> None:
-        """``rank`` of ``ranks``, each with some of the heads. ``unused_block``: one that the engine never reads.
+        """``rank``: of those that have some of the heads each. ``unused_block``: one that the engine never reads.
 
         ``rotation``: of all layers, or of each.
         """
-        self._memory, self._rank, self._ranks = memory, rank, ranks
+        self._memory, self._rank = memory, rank
         self._lock = threading.Lock()
         self._news = WorkerNews()
         self._weights = self._least_weights = 0
@@ -249,7 +247,7 @@ class WorkerSide:
 
     def _prepare_look(self, probe: ProbeOrder) -> None:
         try:
-            self._looks[probe.request_id] = Look(probe, self._memory, some_heads=self._ranks > 1)
+            self._looks[probe.request_id] = Look(probe, self._memory)
         except Exception:
             logger.exception("the probe of %s could not be prepared", probe.request_id)
             self._seen(probe.request_id, None)

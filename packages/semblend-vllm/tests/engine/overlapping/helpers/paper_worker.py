@@ -178,7 +178,7 @@ class PaperWorker:
         slots = Written([], probe.block_ids, 0).slots(end)
         if self.says_nothing(probe):
             return
-        scores = (digests(self._tokens[slots]) % np.uint64(997)).astype(np.float16)
+        scores = (digests(self._tokens[slots]) % np.uint64(997)).astype(np.float32)
         news.scores[probe.request_id] = None if self.fails(probe) else scores
 
     def _compute(self, request_id: str, tokens: int) -> list[int]:
