@@ -75,6 +75,26 @@ def test_a_replay_writes_its_folder(trace: Path, tmp_path: Path) -> None:
     assert set(result.observed[0].simulated_ttft_ms) == {"lru", "lfu"}
 
 
+@pytest.mark.parametrize(
+    ("hashes", "said"),
+    [
+        (["a", "b", "c", "d"], "All policies have the same mean TTFT, and nobody a shorter one"),
+        (["a", "b", "a", "c", "a"], "lru, adaptive_semantic have the same mean TTFT, and nobody a shorter one"),
+    ],
+)
+def test_nobody_is_named_best_who_is_not_alone(tmp_path: Path, hashes: list[str], said: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [
+        {"request_id": str(at), "timestamp_ms": at, "blocks": [{"content_hash": each, "token_count": 10}]}
+        for at, each in enumerate(hashes)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    policies = ("--policies", "fifo", "lru", "adaptive_semantic", "--no-plots", "--output-dir", tmp_path / "out")
+    done = sembench("replay-trace", "--trace", path, "--cache-token-budget", 20, *policies)
+    assert done.exit_code == 0, done.output
+    assert said in " ".join(done.output.split())
+
+
 def test_calibration_finds_the_mock_s_latency(trace: Path, tmp_path: Path) -> None:
     arguments = ("replay-trace", "--trace", trace, "--cache-token-budget", 20_000, "--policies", "lru", "--no-plots")
     assert sembench(*arguments, "--calibrate-from-trace", "--output-dir", tmp_path).exit_code == 0

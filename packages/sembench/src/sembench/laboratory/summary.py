@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from sembench.laboratory.results import BASELINE, BELADY, LaboratoryResult, PolicyFigures
@@ -75,11 +76,14 @@ def verdict(result: LaboratoryResult) -> str:
     if not known:
         return "Nothing was served."
     best = min(known, key=lambda each: (each.avg_ttft_ms.value or 0.0, each.policy))
-    lru = next((each for each in known if each.policy == BASELINE), None)
-    text = f"**{best.policy}** has the shortest mean TTFT ({best.avg_ttft_ms.value:,.1f} ms simulated)"
-    if lru is not None and best is not lru:
-        gain = best.ttft_gain_over_lru_percent
-        text += f", {_percent(gain)} against LRU"
+    shortest = best.avg_ttft_ms.value or 0.0
+    ahead = [each.policy for each in known if math.isclose(each.avg_ttft_ms.value or 0.0, shortest, rel_tol=1e-9)]
+    if len(ahead) > 1:
+        who = "All policies" if len(ahead) == len(known) else ", ".join(f"**{name}**" for name in ahead)
+        return f"{who} have the same mean TTFT, and nobody a shorter one ({shortest:,.1f} ms simulated)."
+    text = f"**{best.policy}** has the shortest mean TTFT ({shortest:,.1f} ms simulated)"
+    if best.policy != BASELINE and any(each.policy == BASELINE for each in known):
+        text += f", {_percent(best.ttft_gain_over_lru_percent)} against LRU"
     byte_ratio, most = best.byte_ratio.value, result.belady.byte_ratio.value
     if byte_ratio is not None and most:
         text += f". It saves {byte_ratio / most:.1%} of the tokens that Belady saves"
