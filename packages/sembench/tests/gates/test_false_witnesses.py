@@ -14,6 +14,7 @@ from click.testing import Result as Ended
 from sembench.engine_events import summarize
 from sembench.results.confirmation import confirm
 from sembench.results.gate_evidence import BackendEvidence
+from sembench.results.told import Told, told_by_silence
 from sembench.schema import EngineRequest, EngineSummary, Result
 
 Run = Callable[..., Ended]
@@ -142,6 +143,20 @@ def test_a_log_that_breaks_off_says_nothing_of_what_came_later(
     assert control is None or control.value is None
     ended = judged(replayed, {"vllm": early})
     assert "--max-negative-control-confirmed-rate: FAIL" in ended.stderr
+
+
+def test_an_item_that_was_under_way_when_the_log_was_fetched_is_unknown(
+    logged: Any, replayed: Result, tmp_path: Path
+) -> None:
+    whole = logged.text_log(tmp_path / "vllm.log").read_text().splitlines()
+    early = tmp_path / "early.log"
+    early.write_text("\n".join(whole[:6]) + "\n")  # up to the donor of the third item
+    assert whole[5].split()[4].startswith(f"request_id=cmpl-{logged.sent(2, 'donor0')}")
+    assert logged.sent(2) not in told_by_silence(replayed, [Told(summarize("vllm", [early]), replayed)])
+    early.write_text("\n".join([*whole[:4], *whole[5:8]]) + "\n")  # the second item's landing is not there
+    assert list(told_by_silence(replayed, [Told(summarize("vllm", [early]), replayed)])) == [logged.sent(1)]
+    replayed.config["concurrency"] = 3
+    assert not told_by_silence(replayed, [Told(summarize("vllm", [early]), replayed)])
 
 
 def test_a_damaged_file_proves_neither_cold_controls_nor_the_absence_of_errors(

@@ -167,15 +167,18 @@ def told_by_silence(result: Result, told: Sequence[Told]) -> dict[str, EngineReq
     """Requests of which text logs would tell if anything had landed for them.
 
     Counted from the first item that a log names to the last: what came earlier or later may have come before the log
-    began, or after it was fetched.
+    began, or after it was fetched. Where it was fetched before the run's end, items were under way at that moment.
     """
     if not all(each.tells_by_silence for each in told):
         return {}
-    items = {item for each in told for item in each.items}
+    named_items = {item for each in told for item in each.items}
     ids = [record.request_id for record in result.requests if record.request_id and record.status == "ok"]
-    covered = [place for place, name in enumerate(ids) if run_and_item(name) in items]
-    if not covered:
+    items = list(dict.fromkeys(map(run_and_item, ids)))
+    places = [place for place, item in enumerate(items) if item in named_items]
+    if not places:
         return {}
+    under_way = 0 if places[-1] == len(items) - 1 else int(result.config.get("concurrency") or 1)
+    covered = set(items[places[0] : places[-1] + 1 - under_way])
     named = {name for each in told for name in each.requests}
-    silent = ids[covered[0] : covered[-1] + 1]
-    return {name: EngineRequest(confirmed_tokens=0) for name in silent if name not in named}
+    silent = [name for name in ids if run_and_item(name) in covered and name not in named]
+    return {name: EngineRequest(confirmed_tokens=0) for name in silent}
