@@ -326,3 +326,16 @@ def test_two_ranks_that_each_have_a_file_tell_of_the_same_tokens(log: Log) -> No
     differing = summarize("semblend", [ranks[0], other])
     assert differing.requests["r1"].confirmed_tokens is None
     assert differing.materialized_tokens == 1024, "what both confirm"
+
+
+@pytest.mark.parametrize("engine", ["semblend", "vllm"])
+@pytest.mark.parametrize("field", ["log", "message"])
+def test_records_that_a_collector_wrapped_in_json_are_found(engine: str, field: str, log: Log) -> None:
+    """As Docker keeps a container's log, and as log collectors hand it on: the record is a string in another object."""
+    wrapped = [
+        json.dumps({"stream": "stdout", field: f"{text}\n", "time": "2026-06-22T18:00:01.123456789Z"})
+        for text in ("INFO started", f"(EngineCore pid=7) {MATERIALIZED}", MATERIALIZED)
+    ]
+    summary = summarize(engine, [log(*wrapped)])
+    assert (summary.materialization_events, summary.unparsed_lines) == (2, 0)
+    assert summary.requests["r1"].confirmed_tokens == 2 * 3072

@@ -255,3 +255,19 @@ def test_only_the_first_items_are_served_where_so_many_are_asked_for(
     assert [record.item_id for record in result.requests] == [f"{number:016x}" for number in range(2)]
     assert result.aggregate.items == 2
     assert len(stub.served) == 4
+
+
+@pytest.mark.parametrize("command", ["run-live-gateway --gateway-url", "run-live-sglang --base-url"])
+def test_the_model_that_is_named_is_the_one_that_is_asked(
+    start_stub, sembench, write_manifest, tmp_path, read_result, command
+):
+    stub = start_stub(models=("other", "tiny"))
+    words = ("--manifest", write_manifest(1), "--output", tmp_path / "result.json", "--post-donor-delay-ms", 0)
+    done = sembench(*command.split(), stub.url, *words, "--model", "tiny")
+    assert done.exit_code == 0, done.output
+    assert {seen.body.get("model", "tiny") for seen in stub.seen} == {"tiny"}
+    result = read_result()
+    assert (result.run.engine["model"], result.config["model"]) == ("tiny", "tiny")
+    refused = sembench(*command.split(), stub.url, *words, "--model", "absent")
+    assert refused.exit_code == 3
+    assert "--model absent is not served; served: other, tiny" in refused.output

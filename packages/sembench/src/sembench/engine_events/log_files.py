@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from sembench.schema import InputError
 MAX_LINE_BYTES = 4 << 20
 """Longer lines are cut here: no event is that long, and a dump without line ends must not fill the memory."""
 
+_WRAPPERS = ("log", "message")
 _GZIP_MAGIC = b"\x1f\x8b"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -87,10 +89,24 @@ def is_stamped(text: str) -> bool:
 
 def clean_line(raw: bytes) -> str:
     """Text without colours and control characters. A carriage return becomes a blank: progress bars overwrite."""
-    text = raw.decode("utf-8", errors="replace").rstrip("\r\n")
+    text = _unwrapped(raw.decode("utf-8", errors="replace").rstrip("\r\n"))
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     return _CONTROL.sub(" ", text)
+
+
+def _unwrapped(text: str) -> str:
+    """What was logged, where Docker or a log collector keeps each line as a string in an object of its own."""
+    if not text.startswith("{") or not any(f'"{name}"' in text for name in _WRAPPERS):
+        return text
+    try:
+        wrapper = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(wrapper, dict) or "event" in wrapper:
+        return text  # an event itself
+    inner = next((wrapper[name] for name in _WRAPPERS if isinstance(wrapper.get(name), str)), text)
+    return inner.rstrip("\r\n")
 
 
 def _one_line(stream: BinaryIO) -> tuple[bytes, bool, bool]:

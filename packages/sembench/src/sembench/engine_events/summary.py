@@ -88,8 +88,9 @@ class _Reading:
             other.name.startswith(f"{path.name}.") and other.parent == path.resolve().parent for other in others
         )
         reading = read_audit(path, backups=not named)
-        if any(not torn.start.lstrip().startswith("{") for torn in reading.torn):
-            self._read_log(path)  # other text between the records: a log after all
+        other_text = any(not torn.start.lstrip().startswith("{") for torn in reading.torn)
+        if other_text or not reading.records:
+            self._read_log(path)  # a log after all
             return
         self.lines += len(reading.records) + len(reading.torn)
         for record in reading.records:
