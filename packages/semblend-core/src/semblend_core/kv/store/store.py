@@ -13,33 +13,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from semblend_core.contract import Namespace, TenantReport, as_token_ids
+from semblend_core.contract import Namespace, TenantReport
 from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.store.budget import Copy, Entry
-from semblend_core.kv.store.directory import StoreDirectory, Sync
+from semblend_core.kv.store.budget import Copy
+from semblend_core.kv.store.capturing import Capturing, Told
+from semblend_core.kv.store.directory import Sync
 from semblend_core.kv.store.disk_tier import DiskReader, DiskTier
 from semblend_core.kv.store.handles import StoredKv, Transfer, pinned_copy
 from semblend_core.kv.store.holdings import Holdings
-from semblend_core.kv.store.kv_spec import KvSpec, TokenRange, layers_of
+from semblend_core.kv.store.kv_spec import TokenRange
 from semblend_core.kv.store.lane import Job, Lane
 from semblend_core.kv.store.lmcache_tier import LmcacheTier
 from semblend_core.kv.store.loading import Loader, checked_ranges
-from semblend_core.kv.store.memory_tiers import DeviceTier, HostTier
-from semblend_core.kv.store.options import StoreDirectoryError, StoreOptions
+from semblend_core.kv.store.memory_tiers import HostTier
+from semblend_core.kv.store.opening import device_of, open_tiers
+from semblend_core.kv.store.options import StoreOptions
 from semblend_core.kv.store.placement import Placement
+from semblend_core.kv.store.purging import Purging
 from semblend_core.kv.store.recovery import Recovery, SharedRecovery
-from semblend_core.kv.store.side_stream import Mark, mark_caller
 from semblend_core.kv.store.stats import StoreStats
-from semblend_core.kv.store.tier import Source, StorageTier, fill_from
-from semblend_core.kv.store.vocabulary import (
-    DonorKey,
-    Gone,
-    Miss,
-    PutResult,
-    RecoveredDonor,
-    StoreDecline,
-    Tier,
-)
+from semblend_core.kv.store.vocabulary import DonorKey, Gone, Miss, PutResult, RecoveredDonor, StoreDecline, Tier
 
 MOST_BETWEEN_LOOKS_S = 30.0
 """Between two looks for donors that are too old."""
@@ -71,11 +64,9 @@ class DonorStore:
         StoreDirectoryError when ``disk_path`` cannot be written or is in use.
         """
         self.options = options
-        self.device = _device(device)
+        self.device = device_of(device)
         self._holdings = Holdings(options)
-        self._tiers: dict[Tier, StorageTier] = {}
-        for tier in options.tiers:
-            self._tiers[tier] = self._open_tier(tier, sync)
+        self._tiers = open_tiers(options, self.device, sync)
         host = self._tiers.get(Tier.HOST)
         grow = host.grow if isinstance(host, HostTier) else None
         self._lanes = {
@@ -96,6 +87,10 @@ class DonorStore:
         if self._disk is not None:
             self._recovery = Recovery(self._holdings, self._disk, options)
             self._disk.prepare = self._recovery.ensure
+        self._capturing = Capturing(self._holdings, self._placement, self._tiers, self._lanes, self.device)
+        self._purging = Purging(
+            self._holdings, self._placement, self._lanes, self._disk, self._recovery, self._readers, self._lmcache
+        )
         self._shared = None if self._lmcache is None else SharedRecovery(self._holdings, self._lmcache, options)
 
         self._ending = threading.Event()
@@ -126,24 +121,8 @@ class DonorStore:
         ``saved_ms``: what it takes to compute it, for policies that weigh what its loss would cost; 0: not known.
         A donor that is already held, or on its way, is refused and not replaced: its readers rely on it.
         """
-        entry, reason = self._entry_for(namespace, donor_id, kv, token_ids)
-        entry.saved_ms = saved_ms
-        tiers = self._tiers_for(entry, tier)
-        if reason is None:
-            reason = self._holdings.announce(entry) if tiers else StoreDecline.TOO_LARGE
-        if reason is not None:
-            self._holdings.decline(reason)
-            return PutResult(reason)
-        job = Job(
-            partial(self._capture, entry, kv, mark_caller(kv.keys), give, tiers, on_durable, on_declined),
-            partial(self._holdings.withdraw, entry, StoreDecline.CLOSED),
-            entry.spec.nbytes,
-        )
-        if self._lanes[tiers[0]].submit(job):
-            return PutResult()
-        reason = StoreDecline.CLOSED if self._holdings.closed else StoreDecline.QUEUE_FULL
-        self._holdings.withdraw(entry, reason)
-        return PutResult(reason)
+        told = Told(on_durable, on_declined)
+        return self._capturing.begin(namespace, donor_id, kv, token_ids, told, first=tier, give=give, saved_ms=saved_ms)
 
     def prepare(self, token_bytes: int) -> None:
         """Donors will take so many bytes a token: what takes long to open for the first is opened now, behind."""
@@ -184,7 +163,7 @@ class DonorStore:
         """
         copy = pinned_copy(handle)
         self._loader.reap()
-        target = self.device if device is None else _device(device)
+        target = self.device if device is None else device_of(device)
         return self._loader.load(copy, checked_ranges(ranges, handle.spec), target)
 
     def forget(self, namespace: Namespace, donor_id: str) -> bool:
@@ -207,12 +186,7 @@ class DonorStore:
 
         Bytes and files go in the background, with what an earlier process left. ``purge`` waits for that.
         """
-        found = self._drop_tenant(tenant)
-        if self._disk is not None:
-            self._lanes[Tier.DISK].submit(Job(partial(self._purge_disk, tenant)), always=True)
-        if self._lmcache is not None:
-            self._lanes[Tier.LMCACHE].submit(Job(partial(self._lmcache.purge, tenant)), always=True)
-        return found
+        return self._purging.begin(tenant)
 
     def purge(self, tenant: str, timeout: float = 30.0) -> TenantReport:
         """``forget_tenant``, and wait until host memory, disk and LMCache hold nothing of it: what there was.
@@ -221,20 +195,7 @@ class DonorStore:
         allocator and not overwritten, since a load under way may still read it. TimeoutError after ``timeout`` seconds,
         StoreDirectoryError where files cannot be deleted, or LMCache's server does not answer.
         """
-        found = self._drop_tenant(tenant) + self._purge_disk(tenant)
-        passed = [threading.Event() for _ in self._lanes]
-        for lane, event in zip(self._lanes.values(), passed, strict=True):
-            if not lane.submit(Job(event.set, dropped=event.set), always=True):
-                event.set()  # It has stopped, and so holds nothing.
-        deadline = time.monotonic() + timeout
-        if not all(event.wait(max(0.0, deadline - time.monotonic())) for event in passed):
-            raise TimeoutError(f"the donor store did not come to the end of a purge within {timeout:g} s")
-        if self._disk is not None:
-            self._disk.directory.check_deleted()
-        if self._lmcache is not None:
-            found += self._lmcache.purge(tenant)
-            self._lmcache.check_deleted()
-        return found
+        return self._purging.purge(tenant, timeout)
 
     def held_by(self, tenant: str) -> TenantReport:
         """What the store holds of a tenant, or will soon."""
@@ -307,82 +268,9 @@ class DonorStore:
     ) -> None:
         self.close()
 
-    def _entry_for(
-        self,
-        namespace: Namespace,
-        donor_id: str,
-        kv: DonorKv,
-        token_ids: Sequence[int] | npt.NDArray[np.integer] | None,
-    ) -> tuple[Entry, StoreDecline | None]:
-        spec = KvSpec.of(kv)
-        entry = Entry(DonorKey(namespace.digest, donor_id), spec, None)
-        elsewhere = kv.keys.device.type == "cuda" and kv.keys.device != self.device
-        if not donor_id or not spec.storable or elsewhere:
-            return entry, StoreDecline.INVALID_KV
-        try:
-            entry.token_ids = None if token_ids is None else as_token_ids(token_ids)
-        except ValueError:
-            return entry, StoreDecline.INVALID_KV
-        fits = entry.token_ids is None or entry.token_ids.size == spec.tokens
-        return entry, None if fits else StoreDecline.INVALID_KV
-
-    def _tiers_for(self, entry: Entry, first: Tier | None) -> list[Tier]:
-        allowed = list(Tier)[0 if first is None else list(Tier).index(first) :]
-        return [
-            tier
-            for tier in self._tiers
-            if tier in allowed and entry.spec.storable and self._placement.fits_ever(tier, entry)
-        ]
-
-    def _capture(
-        self,
-        entry: Entry,
-        kv: DonorKv,
-        after: Mark,
-        give: bool,
-        tiers: list[Tier],
-        on_durable: Callable[[str], None] | None,
-        on_declined: Callable[[str, StoreDecline], None] | None,
-    ) -> None:
-        """On the lane of the first tier: the first tier that takes the donor has it."""
-        reason: StoreDecline | None = StoreDecline.COPY_FAILED
-        source = _source(entry, kv, after, give)
-        if not self._holdings.is_coming(entry):
-            tiers, reason = [], StoreDecline.FORGOTTEN
-        for tier in tiers:
-            reason = self._placement.admit(tier, entry, source)
-            if reason in (None, StoreDecline.FORGOTTEN):
-                break
-        if reason is not None:
-            declined = reason
-            self._holdings.withdraw(entry, declined)
-            if on_declined is not None:
-                self._placement.tell(lambda: on_declined(entry.key.donor_id, declined))
-        elif on_durable is not None:
-            self._placement.tell(lambda: on_durable(entry.key.donor_id))
-
     def _expire(self, wait_s: float) -> None:
         while not self._ending.wait(wait_s):
             self._placement.expire(self._holdings.too_old())
-
-    def _drop_tenant(self, tenant: str) -> TenantReport:
-        found, copies = self._holdings.forget_tenant(tenant)
-        for copy in copies:
-            self._placement.free(copy)
-        return found
-
-    def _purge_disk(self, tenant: str) -> TenantReport:
-        """What an earlier process left is found first."""
-        if self._disk is None or self._recovery is None:
-            return TenantReport()
-        unread = self._recovery.ensure()
-        found = self._drop_tenant(tenant)
-        for reader in self._readers:
-            reader.scrub()
-        self._disk.directory.empty_quarantine()
-        if unread is not None:
-            raise StoreDirectoryError(f"what lies in {str(self._disk.directory.root)!r} cannot be read: purge again")
-        return found
 
     def _release(self, copy: Copy) -> None:
         self._placement.unpin(copy)
@@ -393,32 +281,8 @@ class DonorStore:
         if faster and self._holdings.may_promote(copy, faster[-1]):
             self._lanes[faster[-1]].submit(Job(partial(self._placement.promote, copy, faster[-1])))
 
-    def _open_tier(self, tier: Tier, sync: Sync) -> StorageTier:
-        if tier is Tier.DEVICE:
-            return DeviceTier(self.device)
-        if tier is Tier.HOST:
-            return HostTier(self.options.host_bytes, self.options.host_slab_bytes, self.device)
-        if tier is Tier.LMCACHE:
-            return LmcacheTier(self.options, self.device)
-        assert self.options.disk_path is not None
-        return DiskTier(StoreDirectory(self.options.disk_path, self.options.quarantine_bytes, sync), self.device)
-
     def _reader(self) -> DiskReader | None:
         if self._disk is None:
             return None
         self._readers.append(DiskReader(self._disk.directory, self.device))
         return self._readers[-1]
-
-
-def _source(entry: Entry, kv: DonorKv, after: Mark, give: bool) -> Source:
-    layers, given = layers_of(kv), kv if give else None
-    return Source(entry.key, entry.spec, entry.token_ids, fill_from(layers), layers, after, entry.born, given)
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and chosen.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return chosen
