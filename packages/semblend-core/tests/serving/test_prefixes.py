@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,3 +72,27 @@ def test_it_knows_who_holds_a_beginning_and_how_much_of_it(
     assert {name[1]: held for name, held in found} == {each: held for each, held in expected.items() if held}
     assert [held for _, held in found] == sorted((held for _, held in found), reverse=True)
     assert list(prefixes.holders("b", tokens)) == []
+
+
+def test_prompts_that_branch_off_one_after_the_other_are_no_burden() -> None:
+    """As those of a client that cuts the same text a little later each time."""
+    random = np.random.default_rng(1)
+    text = random.integers(0, 50_000, 3000 * STEP).astype(np.int32)
+    prefixes = DonorPrefixes()
+    for cut in range(1, 3000):
+        prefixes.add(("a", str(cut)), np.concatenate([text[: cut * STEP], np.full(STEP, 60_000 + cut, np.int32)]))
+    found = list(prefixes.holders("a", text[: 2 * STEP]))
+    assert len(found) == 2999
+    assert [held for _, held in found] == [2 * STEP] * 2998 + [STEP]
+    prefixes.check_integrity()
+
+
+def test_nothing_of_a_prompt_is_held_when_it_is_gone() -> None:
+    prefixes = DonorPrefixes()
+    tokens = prompt([0, 1, 0])
+    prefixes.add(("a", "d"), tokens)
+    gone = weakref.ref(tokens)
+    del tokens
+    gc.collect()
+    assert gone() is None
+    assert prefixes.held("a", prompt([0, 1, 1])) == shared(prompt([0, 1, 0]), prompt([0, 1, 1])) // STEP * STEP

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +30,8 @@ class DonorPrefixes:
         # Keys of this process alone: nobody can make up prompts that collide.
         self._chance = np.random.Generator(np.random.PCG64(secrets.randbits(128)))
         self._keys: Hashes = np.empty(0, np.uint64)
+        self._summed: tuple[Callable[[], TokenIds | None], Hashes] | None = None
+        """Of the last tokens that were asked about: a new donor's are, several times in a row. They are not held."""
         self._roots: dict[str, _Node] = {}
         self._ends: dict[DonorName, _Node] = {}
 
@@ -47,7 +50,7 @@ class DonorPrefixes:
             return
         marks = self._sums(token_ids)[STEP - 1 :: STEP]
         path, matched = _walk(root, marks)
-        at = sum(each.marks.size for each in path)
+        at = sum(each.steps for each in path)
         seen: _Node | None = None
         if matched > at:  # Some of the steps of a node that goes on differently.
             seen = path[-1].children[int(marks[at])]
@@ -56,7 +59,7 @@ class DonorPrefixes:
             if not at:
                 return
             yield from ((donor, STEP * at) for each in node.all(but=seen) for donor in each.donors)
-            at -= node.marks.size
+            at -= node.steps
             seen = node
 
     def add(self, name: DonorName, token_ids: TokenIds) -> None:
@@ -66,7 +69,7 @@ class DonorPrefixes:
         marks = sums[STEP - 1 :: STEP]
         root = self._roots.setdefault(name[0], _Node(marks[:0], None))
         path, matched = _walk(root, marks)
-        node, at = path[-1], sum(each.marks.size for each in path)
+        node, at = path[-1], sum(each.steps for each in path)
         if matched > at:  # It leaves a node's steps in the middle.
             node, at = node.children[int(marks[at])].split(matched - at), matched
         if at < marks.size:
@@ -85,6 +88,7 @@ class DonorPrefixes:
         return [donor for donor, size, total in ends if 0 < size < sums.size and int(sums[size - 1]) == total]
 
     def discard(self, name: DonorName) -> None:
+        self._summed = None
         node = self._ends.pop(name, None)
         if node is None:
             return
@@ -100,6 +104,7 @@ class DonorPrefixes:
             self._ends.update(dict.fromkeys(node.donors, node))
 
     def clear(self) -> None:
+        self._summed = None
         self._roots.clear()
         self._ends.clear()
 
@@ -113,24 +118,34 @@ class DonorPrefixes:
 
     def _sums(self, token_ids: TokenIds) -> Hashes:
         """A hash of every beginning: the sum of its tokens, each times the key of its place."""
+        if self._summed is not None and self._summed[0]() is token_ids:
+            return self._summed[1]
         if token_ids.size > self._keys.size:
             more = max(token_ids.size, 2 * self._keys.size) - self._keys.size
             fresh = self._chance.integers(0, 2**64, more, np.uint64) | np.uint64(1)
             self._keys = np.concatenate([self._keys, fresh])
-        return np.cumsum((token_ids.astype(np.uint64) + np.uint64(1)) * self._keys[: token_ids.size], dtype=np.uint64)
+        keyed = (token_ids.astype(np.uint64) + np.uint64(1)) * self._keys[: token_ids.size]
+        sums = np.cumsum(keyed, dtype=np.uint64)
+        self._summed = weakref.ref(token_ids), sums
+        return sums
 
 
 class _Node:
     """Some steps that all donors below share."""
 
-    __slots__ = ("children", "donors", "marks", "parent")
+    __slots__ = ("children", "donors", "last", "marks", "parent", "steps")
 
     def __init__(self, marks: Hashes, parent: _Node | None) -> None:
-        self.marks, self.parent = marks, parent
+        self.parent = parent
+        self._take(marks)
         self.children: dict[int, _Node] = {}
         """By their first step."""
         self.donors: dict[DonorName, tuple[int, int]] = {}
         """Those with no whole step more: their length and the hash of all they hold."""
+
+    def _take(self, marks: Hashes) -> None:
+        # Plain numbers beside the array: a walk passes hundreds of nodes.
+        self.marks, self.steps, self.last = marks, int(marks.size), int(marks[-1]) if marks.size else 0
 
     def grow(self, marks: Hashes) -> _Node:
         child = self.children[int(marks[0])] = _Node(marks, self)
@@ -140,37 +155,43 @@ class _Node:
         """The new node between this one and its parent, which takes its first ``steps``."""
         assert self.parent is not None
         front = self.parent.grow(self.marks[:steps])
-        self.marks, self.parent = self.marks[steps:], front
+        self.parent = front
+        self._take(self.marks[steps:])
         front.children[int(self.marks[0])] = self
         return front
 
     def join_child(self) -> None:
         """Become one with the only child."""
         (child,) = self.children.values()
-        self.marks = np.concatenate([self.marks, child.marks])
+        self._take(np.concatenate([self.marks, child.marks]))
         self.children, self.donors = child.children, child.donors
         for grandchild in self.children.values():
             grandchild.parent = self
 
     def all(self, but: _Node | None = None) -> Iterator[_Node]:
-        """It and those below, without the child ``but``."""
+        """It and those below, without the child ``but``. Prompts may branch thousands of times: no recursion."""
         yield self
-        for child in self.children.values():
-            if child is not but:
-                yield from child.all()
+        below = [iter(self.children.values())]
+        while below:
+            node = next(below[-1], None)
+            if node is None:
+                below.pop()
+            elif node is not but:
+                yield node
+                below.append(iter(node.children.values()))
 
 
 def _walk(root: _Node, marks: Hashes) -> tuple[list[_Node], int]:
     """The nodes all of whose steps are these, from the root on, and how many steps match in all."""
-    path, at = [root], 0
-    while at < marks.size:
-        child = path[-1].children.get(int(marks[at]))
+    path, at, steps = [root], 0, marks.tolist()
+    while at < len(steps):
+        child = path[-1].children.get(steps[at])
         if child is None:
             break
-        theirs, ours = child.marks, marks[at : at + child.marks.size]
-        if ours.size == theirs.size and ours[-1] == theirs[-1]:
-            path.append(child)
-            at += theirs.size
-            continue
-        return path, at + int(np.argmin(np.append(theirs[: ours.size] == ours, False)))
+        end = at + child.steps
+        if end > len(steps) or steps[end - 1] != child.last:
+            ours = marks[at:end]
+            return path, at + int(np.argmin(np.append(child.marks[: ours.size] == ours, False)))
+        path.append(child)
+        at = end
     return path, at
