@@ -311,6 +311,7 @@ MODULE_NAMES = {
         "redis_server",
         "shallow_model_folder",
         "wait_until",
+        "write_latent_model",
         "write_split_model",
     ],
 }

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import run_program
 from running_engine import cached, divergence
 
 from semblend_core.testing import write_split_model
 
-PROGRAM = Path(__file__).with_name("helpers") / "two_ranks.py"
 CASES = ("new instruction", "passages of four requests")
-LONGEST_S = 1200
-"""No limit of speed: what has not ended by then hangs."""
+SEVERAL_RANKS = {
+    # By itself SGLang gives each rank a memory node, and most machines have one.
+    "SGLANG_CPU_OMP_THREADS_BIND": "0|1" if (os.cpu_count() or 1) > 1 else "0|0",
+    # Others on the machine take memory and give it back while the ranks start.
+    "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,25 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program found, whose engines have processes of their own."""
     folder = tmp_path_factory.mktemp("ranks")
     model = write_split_model(folder / "model")
-    variables = {
-        # By itself SGLang gives each rank a memory node, and most machines have one.
-        "SGLANG_CPU_OMP_THREADS_BIND": "0|1" if (os.cpu_count() or 1) > 1 else "0|0",
-        # Others on the machine take memory and give it back while the ranks start.
-        "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
-        # It compiles a little for each rank, which takes longer than all that is asked.
-        "TORCHDYNAMO_DISABLE": "1",
-    }
-    log = folder / "log"
-    with log.open("wb") as output:
-        ended = subprocess.run(
-            [sys.executable, str(PROGRAM), str(folder / "found.json"), str(model), str(folder)],
-            env=os.environ | variables,
-            stdout=output,
-            stderr=output,
-            timeout=LONGEST_S,
-        )
-    assert ended.returncode == 0, log.read_text()[-6000:]
-    return dict(json.loads((folder / "found.json").read_text()))
+    return run_program("two_ranks", model, folder, **SEVERAL_RANKS)
 
 
 def alike(ranks: list[dict[str, Any]]) -> bool:

@@ -7,6 +7,7 @@ the reference provider and the fault vocabulary here need nothing beyond core.
 from semblend_core.testing.for_adapters import divergence, passage
 from semblend_core.testing.growth import BOUNDS_OF_BOOKS, grown, held_by
 from semblend_core.testing.killable import KillableServer, redis_server
+from semblend_core.testing.latent_model import write_latent_model
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
@@ -35,5 +36,6 @@ __all__ = [
     "redis_server",
     "shallow_model_folder",
     "wait_until",
+    "write_latent_model",
     "write_split_model",
 ]

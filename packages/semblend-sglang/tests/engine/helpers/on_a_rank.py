@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from semblend_sglang.compat import hooks
 
 _undo: list[tuple[Any, str, Any]] = []
@@ -58,6 +60,22 @@ def break_at(scheduler: Any, rank: int, what: str) -> None:
     }[what]
     _undo.append((owner, name, getattr(owner, name)))
     setattr(owner, name, _fail)
+
+
+def record_kv(scheduler: Any, file: str) -> None:
+    """The KV of the next prompt is left in ``file`` when all of it is computed: [layers, tokens, heads, components]."""
+    cache = scheduler.tree_cache
+    checkpoint = cache.checkpoint
+
+    def noting(req: Any, *, up_to: int, **kwargs: Any) -> None:
+        prompt = len(req.origin_input_ids)
+        if up_to >= prompt:
+            del cache.checkpoint
+            kv = cache.semblend.pool.take_slots(cache.semblend_row(req)[:prompt].long())
+            torch.save({"keys": kv.keys, "start": cache.semblend.pool.rotation.start}, file)
+        checkpoint(req, up_to=up_to, **kwargs)
+
+    cache.checkpoint = noting
 
 
 def mend(scheduler: Any) -> None:

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import write_latent_model
+
 DOCUMENTS = ("one document", "four documents")
 
 
 @pytest.fixture(scope="module")
-def latents(
-    run_program: Callable[..., dict[str, Any]], helpers: None, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    from latent_model import write_latent_model
-
+def latents(run_program: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     model: Path = write_latent_model(tmp_path_factory.mktemp("latents") / "model")
     return run_program("latents", str(model))
 

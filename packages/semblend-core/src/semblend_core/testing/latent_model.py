@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from semblend_core.testing import shallow_model_folder
+from semblend_core.testing.shallow_model import shallow_model_folder
 
 LAYERS = 4
 SHARPER = 2.0
@@ -16,7 +16,21 @@ DECIDED = 4.0
 """Random answers are nearly all alike, and which comes first would be chance."""
 
 
-def write_latent_model(folder: Path) -> Path:
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 512,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
+"""As in DeepSeek-V2's own checkpoints, for fewer tokens."""
+
+
+def write_latent_model(folder: Path, *, yarn: bool = False) -> Path:
+    """``yarn``: with scaled rotary embeddings, the only ones that SGLang has for such models on a CPU."""
     import torch
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
@@ -27,6 +41,7 @@ def write_latent_model(folder: Path) -> Path:
         intermediate_size=256,
         num_hidden_layers=LAYERS,
         first_k_dense_replace=LAYERS,  # No layer has experts.
+        moe_layer_freq=1,  # SGLang asks for it all the same.
         num_attention_heads=4,
         num_key_value_heads=4,
         q_lora_rank=None,
@@ -39,6 +54,7 @@ def write_latent_model(folder: Path) -> Path:
         bos_token_id=1,
         eos_token_id=2,
         initializer_range=0.08,
+        **({"rope_parameters": YARN} if yarn else {}),
     )
     torch.manual_seed(7)
     model = DeepseekV2ForCausalLM(config).to(torch.float32)
