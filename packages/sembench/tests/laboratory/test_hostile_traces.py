@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_nobody_passes_belady_where_a_hash_comes_with_other_sizes(
         tally = replay(requests, make_cache(policy, budget, semantics=semantics))
         assert tally.cached_tokens <= bound.cached_tokens + 1e-6
         assert tally.block_hits <= bound.block_hits + 1e-6
+
+
+def test_a_pipe_is_refused_as_it_would_lose_its_beginning(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for command in (("replay-trace", "--cache-token-budget", 100), ("convert-trace", "--output", tmp_path / "o.jsonl")):
+        done = sembench(*command, "--trace", pipe)
+        assert done.exit_code == 2
+        assert "pipe or a device" in done.output
+    assert not (tmp_path / "o.jsonl").exists()
 
 
 def test_a_type_that_nobody_knows_is_no_row_of_its_own(tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def test_what_holds_no_costs_is_refused_with_its_name(tmp_path: Path, text: str)
         measured_latency(path)
 
 
+def test_a_path_that_can_be_none_is_refused() -> None:
+    with pytest.raises(InputError, match="null byte"):
+        measured_latency(Path("a\0b"))
+
+
 def test_costs_that_were_hardly_learned_are_refused(tmp_path: Path) -> None:
     kept = CostFile(tmp_path, {"engine": "test"})
     times = StepTimes()

@@ -141,6 +141,8 @@ def parse_experiment(text: str, where: str, **changes: Any) -> ExperimentConfig:
         document = yaml.load(text, _PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{where}: not YAML: {str(error)[:400]}") from None
+    except (LookupError, AttributeError):  # How PyYAML fails at `!!bool maybe` and its like.
+        raise InputError(f"{where}: not YAML: a value is not of the type that its tag (!!) says") from None
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected settings by name, got {type(document).__name__}")
     document = {**document, **{name: value for name, value in changes.items() if value is not None}}

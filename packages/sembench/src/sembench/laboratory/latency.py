@@ -90,9 +90,9 @@ class MeasuredLatency:
 
 def measured_latency(path: Path) -> MeasuredLatency:
     """Step costs that an engine with SemBlend learned and kept. Refused where it has not learned enough."""
-    with naming(path):
-        text = path.read_text(encoding="utf-8", errors="replace")
     try:
+        with naming(path):
+            text = path.read_text(encoding="utf-8", errors="replace")
         kept = json.loads(text)
         if kept["schema"] != _COSTS_SCHEMA:
             raise ValueError(f"schema: expected {_COSTS_SCHEMA!r}, found {kept['schema']!r:.80}")

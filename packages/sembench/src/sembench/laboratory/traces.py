@@ -41,6 +41,8 @@ AUTO = "auto"
 
 def iterate_trace(path: Path, form: str = AUTO) -> Iterator[TraceRequest]:
     """One request after the other as the file has them. What is wrong with a file is said with its line and field."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"--trace {path}: is a pipe or a device, and a trace is read more than once; give a file")
     chosen = detect(path) if form == AUTO else form
     if chosen not in READERS:
         raise InputError(f"--format: {chosen!r:.80} is none of {', '.join([AUTO, *READERS])}")
