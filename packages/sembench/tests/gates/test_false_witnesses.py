@@ -246,3 +246,15 @@ def test_the_audit_file_of_a_run_keeps_tries_apart_too(logged: Any, tmp_path: Pa
     with path.open("a") as stream:
         stream.writelines(json.dumps(record) + "\n" for record in again)
     assert summarize("semblend", [path]).requests["mine"].confirmed_tokens == 64
+
+
+def test_an_engines_own_numbers_are_no_names_of_another_run(judged: Run, replayed: Result, tmp_path: Path) -> None:
+    """TensorRT-LLM counts its requests: they cannot be joined, and they are no strangers'."""
+    path = tmp_path / "trtllm.jsonl"
+    landed = [{"event": "materialized", "request_id": n, "materialized": 128, "time": time.time()} for n in range(4)]
+    path.write_text("".join(json.dumps(event) + "\n" for event in landed))
+    evidence = BackendEvidence.of(replayed, [summarize("trtllm", [path])])
+    assert (evidence.events, evidence.tokens, evidence.contradictions) == (4, 512, [])
+    assert "--require-materialized-reuse: FAIL" not in judged(replayed, {"trtllm": path}).stderr
+    path.write_text("".join(json.dumps({**event, "time": 1_600_000_000.0}) + "\n" for event in landed))
+    assert "of another run" in judged(replayed, {"trtllm": path}).stderr

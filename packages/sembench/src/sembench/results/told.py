@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sembench.engine_events.tries import fold_tries
-from sembench.results.request_ids import find_sent_id, prepares, run_and_item
+from sembench.results.request_ids import find_sent_id, is_engines_number, prepares, run_and_item
 from sembench.schema import EngineRequest, EngineSummary, Result
 
 _SILENT_FORMATS = ("vllm", "sglang")
@@ -27,8 +27,9 @@ class Told:
         named = _by_sent_id(summary, ours)
         self.requests = {name: request for name, request in named.items() if name in ours}
         runs = {run_and_item(name) for name in ours}
+        self._clients = [name for name in named if name in ours or not is_engines_number(name)]
         self.others = [
-            name for name in named if name not in ours and run_and_item(name) not in runs and not prepares(name)
+            name for name in self._clients if name not in ours and run_and_item(name) not in runs and not prepares(name)
         ]
         donors = {find_sent_id(name, ours) for name in summary.donor_requests}
         self.items = {run_and_item(name) for name in (*named, *donors)} & runs
@@ -77,8 +78,11 @@ class Told:
         tokens, events = self.summary.materialized_tokens, self.summary.materialization_events
         if tokens is None or events is None:
             return None
-        rest = max(0, tokens - sum(each.confirmed_tokens or 0 for each in self.summary.requests.values()))
-        known = events if not self.summary.requests else min(events, int(rest > 0))
+        named = [each for name, each in self.summary.requests.items() if not is_engines_number(name)]
+        rest = max(0, tokens - sum(each.confirmed_tokens or 0 for each in named))
+        known = events if not named else min(events, int(rest > 0))
+        if len(named) < len(self.summary.requests):
+            return known, rest
         return int(self.summary.extra.get("events_without_request", known)), rest
 
     def why_not_ours(self) -> str | None:
@@ -117,7 +121,7 @@ class Told:
         if self.summary.unparsed_lines:
             lost = self.summary.unparsed_lines
             yield f"{self.name}: {lost} event lines were not readable, so its counts are lower bounds"
-        if self.summary.materialized_tokens and not self.summary.requests:
+        if self.summary.materialized_tokens and not self._clients:
             yield f"{self.name}: names no request, so its tokens cannot be told by request"
         elif self.others and not self.items:
             yield f"{self.name}: names no request of this run, so it tells of none"
