@@ -157,6 +157,10 @@ def test_a_stopped_run_goes_on_and_a_finished_one_is_not_served_again(
     assert kept
     assert "give --resume to go on" in headline("--connector-audit", audit).output
     stub.fault = lambda seen, number: None
+    served = len(stub.served)
+    estimate = headline("--connector-audit", audit, "--resume", "--estimate-only")
+    assert f"{len(kept)} of the items were served before" in estimate.output
+    assert len(stub.served) == served
     assert headline("--connector-audit", audit, "--resume").exit_code == 0
     assert "taken up again 1 times" in page()
     assert "100.0% (10 of 10)" in page()

@@ -114,12 +114,12 @@ def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
     config = make_config({**options, "paired": True, "exact": True}, engine, clean_url("--url", url))
     run = HeadlineRun(config, files, items, skipped, api_key(), judge)
     if estimate_only:
-        run.estimate(noise_floor=noise_floor)
+        run.estimate(noise_floor=noise_floor, resume=resume)
         return
     result = run.finished() if resume else None
     with ProgressBars() as bars:
         if result is None:
-            costs = run.estimate(noise_floor=noise_floor)
+            costs = run.estimate(noise_floor=noise_floor, resume=resume)
             result = run.serve(costs, bars, resume=resume, overwrite=overwrite)
         floor = run.calibrate(result, bars) if noise_floor else None
         result = run.ask_judge(result, bars)

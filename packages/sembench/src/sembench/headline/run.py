@@ -18,7 +18,7 @@ from sembench.judge import JudgeClient, KeptOpinions, judge_result
 from sembench.live.config import LiveConfig
 from sembench.live.noise_floor import calibrate
 from sembench.live.output import find_leftovers, replay_to_file
-from sembench.live.replay import describe_server
+from sembench.live.replay import describe_server, find_served
 from sembench.live.streaming import RequestFailedError
 from sembench.partial import partial_path
 from sembench.results.gate_evidence import protocol_difference
@@ -107,19 +107,30 @@ class HeadlineRun:
             if result.run.engine.get(name) != value:
                 yield f"server {name}: was {result.run.engine.get(name)!r}, is {value!r}"
 
-    def estimate(self, *, noise_floor: bool) -> ServingCosts:
+    def estimate(self, *, noise_floor: bool, resume: bool) -> ServingCosts:
         """Measured on the server, and told before anything else is sent."""
         longest = max(int(item.metadata["estimated_tokens"]) for item in self.items)
         costs = asyncio.run(measure_costs(self.config, longest, self.api_key))
-        seconds = costs.all_of(self.items, self.config)
+        before = self._served_before() if resume else set()
+        seconds = costs.all_of([item for item in self.items if item.item_id not in before], self.config)
         if noise_floor:
             cold = (costs.arm(item, "cold", self.config) for item in floor_items(self.items))
             seconds += FLOOR_REPEATS * sum(cold)
         judged = ", and the judge's time" if self.judge else ""
         requests = len(self.items) * len(self.config.arms)
         click.echo(f"{len(self.items)} items, {requests} measured requests: {self.files.manifest}")
+        if before:
+            click.echo(f"{len(before)} of the items were served before, and are not served again")
         click.echo(f"estimate: {duration(seconds)} at most, as if nothing were reused{judged}")
         return costs
+
+    def _served_before(self) -> set[str]:
+        """Items that a stopped run has served in every arm."""
+        partial = partial_path(self.files.result)
+        if not partial.exists():
+            return set()
+        arms = find_served(partial)
+        return {item_id for item_id, served in arms.items() if served >= set(self.config.arms)}
 
     def serve(self, costs: ServingCosts, bars: ProgressBars, *, resume: bool, overwrite: bool) -> Result:
         resume = find_leftovers(self.files.result, resume=resume, overwrite=overwrite)

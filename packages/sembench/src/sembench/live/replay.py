@@ -91,6 +91,20 @@ class Recording:
                 del self.records[key]
 
 
+def find_served(partial: Path) -> dict[str, set[str]]:
+    """The arms of each item that a stopped run has recorded, read without taking the file up."""
+    served: dict[str, set[str]] = {}
+    whole = partial.read_bytes().rpartition(b"\n")[0]
+    for number, text in enumerate(whole.splitlines(), 1):
+        value = PartialLine(f"{partial}:{number}", text).value
+        record = value.get("record")
+        if isinstance(record, dict):
+            served.setdefault(str(record.get("item_id")), set()).add(str(record.get("arm")))
+        for item_id in value.get("redo", []):
+            served.pop(item_id, None)
+    return served
+
+
 def open_servers(config: LiveConfig, client: httpx.AsyncClient) -> Servers:
     recipients = config.endpoint(client)
     apart = config.donor_url is not None and config.donor_url != config.url
