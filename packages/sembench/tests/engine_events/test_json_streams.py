@@ -32,6 +32,12 @@ def record(event: str, request_id: str | None = "r1", **fields: Any) -> str:
 
 
 MATERIALIZED = record("materialized", tokens=3072, layers=28, bytes=1024, microseconds=None)
+
+
+def at(moment: int) -> str:
+    return MATERIALIZED.replace("1000.5", f"100{moment}.5")
+
+
 FRAGMENTS = (
     MATERIALIZED.encode(),
     MATERIALIZED.encode()[:70],
@@ -270,10 +276,10 @@ def test_records_are_found_whatever_else_is_in_a_pods_log(engine: str, log: Log)
     stamp = "2026-06-22T18:00:01.123456789Z"
     path = log(
         f"{stamp} INFO config {{'model': 'm', 'schema': \"semblend.audit.v1\"}}",
-        f"{stamp} (EngineCore pid=7) {MATERIALIZED}",
-        f"{stamp} INFO plan {{'a': 1}} {MATERIALIZED}",
-        f"{stamp} {MATERIALIZED}{MATERIALIZED}INFO 06-22 a line that lost its start",
-        f"{stamp} \x1b[36mINFO\x1b[0m {MATERIALIZED} \x1b[0m",
+        f"{stamp} (EngineCore pid=7) {at(1)}",
+        f"{stamp} INFO plan {{'a': 1}} {at(2)}",
+        f"{stamp} {at(3)}{at(4)}INFO 06-22 a line that lost its start",
+        f"{stamp} \x1b[36mINFO\x1b[0m {at(5)} \x1b[0m",
         f'{stamp} {{"event": "other system\'s"}}',
         f"{stamp} WARNING half a record of a killed process {MATERIALIZED[:70]}",
     )
@@ -304,14 +310,17 @@ def test_trtllm_events_that_share_a_line_are_all_read(log: Log) -> None:
     assert torn.requests["2"].confirmed_tokens is None
 
 
-def test_records_that_two_files_hold_are_counted_once(log: Log) -> None:
+def test_events_that_stand_there_twice_are_counted_once(log: Log) -> None:
     """Logs of a pod that were collected twice overlap; a file may have been copied."""
     stamp = "2026-06-22T18:00:01.123456789Z"
     first = log(f"{stamp} {MATERIALIZED}", name="one.log")
     second = log(f"{stamp} {MATERIALIZED}", f"{stamp} {MATERIALIZED.replace('r1', 'r2')}", name="two.log")
     summary = summarize("vllm", [first, second])
     assert (summary.materialization_events, summary.materialized_tokens) == (2, 2 * 3072)
-    assert summary.extra["repeated_lines"] == 1
+    assert summary.extra["repeated_events"] == 1
+    assert summarize("vllm", [log(*first.read_text().splitlines() * 2)]).materialized_tokens == 3072, "in one file too"
+    text = f"{stamp} INFO SemBlend materialized request_id=r1 tokens=880"
+    assert summarize("vllm", [log(text, text)]).materialized_tokens == 880
     copies = [log(MATERIALIZED, name=name) for name in ("a.jsonl", "b.jsonl")]
     assert summarize("semblend", copies).materialized_tokens == 3072
 
@@ -334,7 +343,7 @@ def test_records_that_a_collector_wrapped_in_json_are_found(engine: str, field: 
     """As Docker keeps a container's log, and as log collectors hand it on: the record is a string in another object."""
     wrapped = [
         json.dumps({"stream": "stdout", field: f"{text}\n", "time": "2026-06-22T18:00:01.123456789Z"})
-        for text in ("INFO started", f"(EngineCore pid=7) {MATERIALIZED}", MATERIALIZED)
+        for text in ("INFO started", f"(EngineCore pid=7) {at(1)}", at(2))
     ]
     summary = summarize(engine, [log(*wrapped)])
     assert (summary.materialization_events, summary.unparsed_lines) == (2, 0)

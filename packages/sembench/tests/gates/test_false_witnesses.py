@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import Result as Ended
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sembench.engine_events import summarize
 from sembench.results.confirmation import confirm
@@ -258,3 +260,27 @@ def test_an_engines_own_numbers_are_no_names_of_another_run(judged: Run, replaye
     assert "--require-materialized-reuse: FAIL" not in judged(replayed, {"trtllm": path}).stderr
     path.write_text("".join(json.dumps({**event, "time": 1_600_000_000.0}) + "\n" for event in landed))
     assert "of another run" in judged(replayed, {"trtllm": path}).stderr
+
+
+LINES = st.lists(st.integers(0, 11), max_size=16)
+
+
+@given(kept=LINES, cut=st.integers(0, 60), parts=st.integers(1, 3))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+def test_no_loss_of_lines_shows_a_polluted_control_cold_or_counts_what_did_not_land(
+    logged: Any, replayed: Result, tmp_path: Path, kept: list[int], cut: int, parts: int
+) -> None:
+    """Lines are lost, told again, in any order, cut off at the end, and spread over files and summaries."""
+    events = logged.audit(tmp_path / "all.jsonl", *logged.reused(control=64)).read_text().splitlines()
+    lines = [events[number] for number in kept if number < len(events)]
+    files = []
+    for part in range(parts):
+        text = "\n".join(lines[part::parts]) + "\n"
+        files.append(tmp_path / f"{part}.jsonl")
+        files[-1].write_text(text[: max(0, len(text) - cut)])
+    together, apart = [summarize("semblend", files)], [summarize("semblend", [file]) for file in files]
+    for summaries in (together, apart):
+        evidence = BackendEvidence.of(replayed, summaries)
+        control = evidence.aggregate.negative_control_backend_confirmed_rate
+        assert control is None or control.value != 0 or evidence.contradictions
+        assert (evidence.tokens or 0) <= 4 * 128 + 64 or evidence.contradictions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ from semblend_core import read_audit
 
 ENGINES = ("vllm", "sglang", "trtllm", "lmcache", "semblend")
 MAX_TORN = 20
+_ADDED_UP = ("materialized", "load_advertised", "alias")
+_ONE_RECORD = ("event", "time", "request_id", "client_request_id", "tokens")
+"""What two records have in common only if they are one."""
 
 _PARSERS: dict[str, Callable[[], LineParser]] = {
     "vllm": VllmLog,
@@ -38,7 +40,7 @@ def summarize(engine: str, inputs: Sequence[Path]) -> EngineSummary:
     if engine not in ENGINES:
         raise InputError(f"--engine {engine}: is none of {', '.join(ENGINES)}")
     _check_inputs(inputs)
-    reading = _Reading(engine, several=len(inputs) > 1)
+    reading = _Reading(engine)
     for number, path in enumerate(inputs):
         reading.begin_file(number)
         reading.read(path, inputs)
@@ -59,21 +61,17 @@ def _check_inputs(inputs: Sequence[Path]) -> None:
 class _Reading:
     """The state of one summary. The audit stream and the format's own events are counted apart until the end."""
 
-    def __init__(self, engine: str, *, several: bool) -> None:
+    def __init__(self, engine: str) -> None:
         self.engine = engine
-        self._several = several
         self.parser = _PARSERS[engine]() if engine in _PARSERS else None
         self.own = EventTally()
         self.audit = EventTally()
         self.lines = self.unparsed = self.unread = self.repeated = 0
         self.torn: list[str] = []
-        self._here: set[int] = set()
-        self._in_earlier_files: set[int] = set()
+        self._seen: set[int] = set()
 
     def begin_file(self, number: int) -> None:
         self.own.source = self.audit.source = number
-        self._in_earlier_files |= self._here
-        self._here = set()
 
     def read(self, path: Path, inputs: Sequence[Path]) -> None:
         if self.engine == "semblend" and is_plain(path):
@@ -108,8 +106,6 @@ class _Reading:
                 self._unreadable(f"{line.place}: {line.damage}")
                 continue
             self.lines += 1
-            if self._several and is_stamped(line.text) and self._was_read(line.text):
-                continue
             self._read_line(line)
             for sample in errors.feed(line.text):
                 self.own.add_error(sample)
@@ -129,6 +125,8 @@ class _Reading:
         except UnreadableEventError as error:
             self._unreadable(f"{line.place}: {error}: {line.text[:60]!r}")
             return
+        if events and is_stamped(line.text) and self._was_read(line.text):
+            return
         for event in events:
             if event.kind == "unreadable":
                 self._unreadable(f"{line.place}: {event.reason}: {line.text[:60]!r}")
@@ -146,19 +144,20 @@ class _Reading:
 
     def _add_record(self, record: dict[str, Any], place: str) -> None:
         check_schema(record.get("schema"), place)
-        if self._several and self._was_read(json.dumps(record, sort_keys=True)):
+        if record.get("event") in _ADDED_UP and self._was_read(tuple(str(record.get(name)) for name in _ONE_RECORD)):
             return
         try:
             self.audit.add(read_audit_event(record))
         except UnreadableEventError as error:
             self._unreadable(f"{place}: {error}")
 
-    def _was_read(self, text: str) -> bool:
-        """Whether an earlier file holds the same, to the moment: collected twice, it is told once."""
-        key = hash(text)
-        self._here.add(key)
-        self.repeated += key in self._in_earlier_files
-        return key in self._in_earlier_files
+    def _was_read(self, one: object) -> bool:
+        """Whether the same stood before, to the moment: logs that were collected twice overlap."""
+        key = hash(one)
+        again = key in self._seen
+        self._seen.add(key)
+        self.repeated += again
+        return again
 
     def _unreadable(self, what: str) -> None:
         self.unparsed += 1
@@ -177,7 +176,7 @@ class _Reading:
         extra: dict[str, Any] = {"source": "semblend.audit.v1" if from_audit else self.engine}
         if self.parser is not None:
             extra |= {name: count for name, count in self.parser.remarks().items() if count}
-        counted = {"unread_files": self.unread, "repeated_lines": self.repeated}
+        counted = {"unread_files": self.unread, "repeated_events": self.repeated}
         extra |= {name: count for name, count in counted.items() if count}
         if from_audit and self.own.recognised:
             extra["events_told_twice"] = self.own.recognised
