@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -250,14 +251,21 @@ def test_failed_requests_are_listed(stub: Any, headline: Run, page: Callable[[],
 
 
 @pytest.fixture
-def judge_url() -> Iterator[str]:
+def judge_patience() -> list[float]:
+    """How many questions the judge answers before it falls silent; more are counted in it."""
+    return [math.inf, 0]
+
+
+@pytest.fixture
+def judge_url(judge_patience: list[float]) -> Iterator[str]:
     """Scores every answer 4 and prefers neither."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             question = self.rfile.read(int(self.headers["Content-Length"])).decode()
             told = '{"better": "tie"}' if "answer_b" in question else '{"score": 4}'
-            self.send_response(200)
+            judge_patience[1] += 1
+            self.send_response(200 if judge_patience[1] <= judge_patience[0] else 400)
             self.end_headers()
             self.wfile.write(json.dumps({"choices": [{"message": {"content": told}}]}).encode())
 
@@ -276,6 +284,22 @@ def test_a_judges_scores_stand_beside_the_answers(headline: Run, page: Callable[
     assert done.exit_code == 0, done.output
     assert "| 4.00 (n=10) | 4.00 (n=10) | 100.0% (10 of 10) |" in page()
     assert "Judge: judge, 1 to 5" in page()
+
+
+def test_a_judge_that_breaks_off_is_asked_only_for_the_rest(
+    stub: Any, headline: Run, page: Callable[[], str], judge_url: str, judge_patience: list[float], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("sembench.judge.run.UNANSWERED_IN_A_ROW", 3)
+    judged = ("--no-noise-floor", "--judge-url", judge_url, "--judge-model", "judge")
+    judge_patience[0] = 6
+    assert headline(*judged).exit_code == 3
+    served = len(stub.served)
+    judge_patience[:] = [math.inf, 0]
+    done = headline(*judged, "--resume")
+    assert done.exit_code == 0, done.output
+    assert len(stub.served) == served
+    assert 0 < judge_patience[1] < 13, "twelve items have one question each, and one more looks whether it is there"
+    assert "| 4.00 (n=10) | 4.00 (n=10) | 100.0% (10 of 10) |" in page()
 
 
 def test_another_judge_is_asked_anew(stub: Any, headline: Run, page: Callable[[], str], judge_url: str) -> None:
