@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from sembench.engine_events import summarize
 
 Log = Callable[..., Path]
@@ -185,3 +187,19 @@ def test_each_event_of_a_line_goes_by_the_rank_before_it(log: Log) -> None:
         f"(Worker_PP0_TP0 pid=1) INFO {event}(Worker_PP1_TP0 pid=2) INFO {event}",
     ):
         assert summarize("vllm", [log(line)]).materialized_tokens == 880
+
+
+@pytest.mark.parametrize(
+    ("engine", "line"),
+    [
+        ("vllm", "INFO SemBlend materialized request_id=r1 tokens=0"),
+        ("vllm", "INFO SemBlend materialized tokens=0"),
+        ("sglang", "segmented prefill realized donor phase: rid=r1 donor_tokens=0"),
+        ("trtllm", '{"event": "materialized", "request_id": "r1", "tokens": 0, "materialized": true}'),
+    ],
+)
+def test_a_landing_of_nothing_is_no_event_of_reuse(engine: str, line: str, log: Log) -> None:
+    summary = summarize(engine, [log(line)])
+    assert (summary.materialization_events, summary.materialized_tokens) == (0, 0)
+    assert summary.declined == {"nothing_materialized": 1}
+    assert all(request.confirmed_tokens == 0 for request in summary.requests.values())

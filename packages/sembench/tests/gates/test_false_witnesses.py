@@ -72,11 +72,12 @@ def test_a_replica_that_served_others_meanwhile_is_no_log_of_another_run(
 def test_other_clients_tokens_pass_no_gate_on_reuse(judged: Run, logged: Any, replayed: Result, tmp_path: Path) -> None:
     """Of this run's requests the log knows only that they were looked up."""
     ours = [("lookup", logged.sent(number), {"reason": None, "spans": 1}) for number in range(5)]
-    log = logged.audit(tmp_path / "a.jsonl", *ours, *logged.landed("somebody-else", 4096))
-    ended = judged(replayed, {"semblend": log})
-    assert ended.exit_code == 1
-    for gate in ("--min-materialized-tokens", "--min-materialization-events", "--require-materialized-reuse"):
-        assert f"{gate}: FAIL" in ended.stderr
+    for stranger in ("somebody-else", "4711"):
+        log = logged.audit(tmp_path / "a.jsonl", *ours, *logged.landed(stranger, 4096))
+        ended = judged(replayed, {"semblend": log})
+        assert ended.exit_code == 1
+        for gate in ("--min-materialized-tokens", "--min-materialization-events", "--require-materialized-reuse"):
+            assert f"{gate}: FAIL" in ended.stderr
 
 
 def test_tokens_without_a_name_may_be_another_clients(replayed: Result) -> None:

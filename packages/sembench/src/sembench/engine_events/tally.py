@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from sembench.engine_events.event import Event
@@ -61,6 +62,8 @@ class EventTally:
 
     def add(self, event: Event) -> None:
         self.recognised += 1
+        if event.kind == "materialized" and event.tokens == 0:
+            event = replace(event, kind="declined", reason="nothing_materialized")
         if event.time is not None:
             self.saw_time(event.time)
         if event.kind in _COUNTED:

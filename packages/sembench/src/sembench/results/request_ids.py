@@ -32,8 +32,3 @@ def run_and_item(request_id: str) -> str:
 def prepares(name: str) -> bool:
     """Whether it is a request that every replay sends before its first item."""
     return _PREPARING.search(name) is not None
-
-
-def is_engines_number(name: str) -> bool:
-    """Whether an engine counted the request itself, as TensorRT-LLM does: it names no client's request."""
-    return name.isdecimal()

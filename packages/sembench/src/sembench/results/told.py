@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sembench.engine_events.tries import fold_tries
-from sembench.results.request_ids import find_sent_id, is_engines_number, prepares, run_and_item
+from sembench.results.request_ids import find_sent_id, prepares, run_and_item
 from sembench.schema import EngineRequest, EngineSummary, Result
 
 _SILENT_FORMATS = ("vllm", "sglang")
 """Text logs that tell of what was found and landed, and not of requests for which nothing was."""
+_COUNTING_FORMATS = ("trtllm",)
+"""Their ids of requests are numbers of their own."""
 _SLACK_S = 1.0
 """Clocks differ, and a run's times are whole seconds."""
 
@@ -27,7 +29,7 @@ class Told:
         named = _by_sent_id(summary, ours)
         self.requests = {name: request for name, request in named.items() if name in ours}
         runs = {run_and_item(name) for name in ours}
-        self._clients = [name for name in named if name in ours or not is_engines_number(name)]
+        self._clients = [name for name in named if name in ours or not self._is_a_number(name)]
         self.others = [
             name for name in self._clients if name not in ours and run_and_item(name) not in runs and not prepares(name)
         ]
@@ -43,6 +45,10 @@ class Told:
     def format(self) -> str:
         """What it was read from: two formats may be two views of one server."""
         return str(self.summary.extra.get("source", self.summary.engine))
+
+    def _is_a_number(self, name: str) -> bool:
+        """Whether the engine counted the request itself: then it is no client's name for it."""
+        return self.format in _COUNTING_FORMATS and name.isdecimal()
 
     @property
     def is_whole(self) -> bool:
@@ -78,7 +84,7 @@ class Told:
         tokens, events = self.summary.materialized_tokens, self.summary.materialization_events
         if tokens is None or events is None:
             return None
-        named = [each for name, each in self.summary.requests.items() if not is_engines_number(name)]
+        named = [each for name, each in self.summary.requests.items() if not self._is_a_number(name)]
         rest = max(0, tokens - sum(each.confirmed_tokens or 0 for each in named))
         known = events if not named else min(events, int(rest > 0))
         if len(named) < len(self.summary.requests):
