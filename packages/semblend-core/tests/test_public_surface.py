@@ -313,6 +313,7 @@ MODULE_NAMES = {
         "wait_until",
         "write_latent_model",
         "write_split_model",
+        "write_vision_model",
     ],
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, Gemma3TextConfig, GPT2Config, SmolLM3Config
 
-from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
+from semblend_core.kv.rotation import Rotation, UnsupportedRotationError, why_keys_do_not_move
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -146,6 +146,27 @@ def test_a_default_theta_is_the_architectures() -> None:
 def test_a_model_whose_keys_do_not_move_is_refused_by_name(config: Any, named: str) -> None:
     with pytest.raises(UnsupportedRotationError, match=re.escape(named)):
         Rotation.from_config(config)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+        {"rope_scaling": {"rope_type": "default", "mrope_section": [8, 12, 12]}},
+        {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e4, "mrope_section": [8], "mrope_interleaved": True}},
+    ],
+)
+def test_on_text_alone_positions_of_several_parts_are_plain_ones(spelling: dict[str, Any]) -> None:
+    config = {**LLAMA, "rope_theta": 1e4, "model_type": "qwen2_vl_text"}
+    plain = Rotation.from_config({**config, "model_type": "qwen2"})
+    assert same(Rotation.from_config({**config, **spelling}, text_only=True), plain)
+    assert why_keys_do_not_move({**config, **spelling}) is not None
+    assert why_keys_do_not_move({**config, **spelling}, text_only=True) is None
+
+
+def test_what_does_not_turn_evenly_on_text_is_refused_there_too() -> None:
+    with pytest.raises(UnsupportedRotationError, match="dynamic"):
+        Rotation.from_config({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, text_only=True)
 
 
 def test_layers_that_differ_are_refused_even_when_the_pairing_is_given() -> None:

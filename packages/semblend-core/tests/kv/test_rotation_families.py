@@ -15,8 +15,21 @@ from semblend_core.kv.rope_config import FAMILIES
 from semblend_core.kv.rotation import Rotation, UnsupportedRotationError
 
 SMALL = {"hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64}
-OWN_TEST = {"gptj", "codegen", "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "gemma3_text"}
-"""No RotaryEmbedding class, a latent cache, or not part of transformers: tested by themselves."""
+VISION = {"qwen2_vl_text": "qwen2_vl", "qwen2_5_vl_text": "qwen2_5_vl", "qwen3_vl_text": "qwen3_vl"}
+"""Models of text behind images, by the package that holds them."""
+OWN_TEST = {
+    *VISION,
+    "qwen3_vl_moe_text",
+    "gptj",
+    "codegen",
+    "deepseek_v2",
+    "deepseek_v3",
+    "kimi_k2",
+    "glm4_moe_lite",
+    "gemma3_text",
+}
+"""No RotaryEmbedding class, a latent cache, positions of three parts, or not part of transformers: tested by
+themselves."""
 
 
 def config_of(model_type: str) -> Any:
@@ -71,3 +84,34 @@ def test_codegen_pairs_neighbours() -> None:
     moved = rotation.rotate(whole[0], 73)
     assert (moved[..., :32] - wanted[0]).abs().max() <= 1e-4
     assert torch.equal(moved[..., 32:], keys[0])
+
+
+@pytest.mark.parametrize("model_type", VISION)
+def test_on_text_positions_of_three_parts_turn_keys_as_one(model_type: str) -> None:
+    package = VISION[model_type]
+    modeling = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
+    config = AutoConfig.for_model(package)
+    text = type(config.text_config)(
+        **SMALL, rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]}
+    )
+    with pytest.raises(UnsupportedRotationError, match="mrope_section"):
+        Rotation.from_config(text)
+    rotation = Rotation.from_config(text, text_only=True)
+    rotary = next(
+        value
+        for name, value in vars(modeling).items()
+        if name.endswith("TextRotaryEmbedding") or name in ("Qwen2VLRotaryEmbedding", "Qwen2_5_VLRotaryEmbedding")
+    )(text)
+    apply = getattr(modeling, "apply_multimodal_rotary_pos_emb", None) or modeling.apply_rotary_pos_emb
+
+    def at(position: int) -> Tensor:
+        cos, sin = rotary(keys, torch.full((3, 1, 1), position))
+        more = ([8, 12, 12],) if apply.__name__.startswith("apply_multimodal") else ()
+        turned: Tensor = apply(keys, keys, cos, sin, *more)[1]
+        return turned
+
+    keys = torch.randn(1, 2, 1, rotation.key_dim, generator=torch.Generator().manual_seed(0))
+    stored, wanted = at(17), at(90)
+    moved = rotation.rotate(stored, 73)
+    assert (moved - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+    assert (stored - wanted).abs().max() > 0.1

@@ -196,7 +196,8 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
         parallel = self._config.parallel_config
         rank, ranks, replica = kv_memory.tensor_parallel_rank(), parallel.tensor_parallel_size, replica_of(parallel)
-        rotations = Rotation.by_layer(self._config.model_config.hf_text_config, len(kv_caches))
+        text = self._config.model_config.hf_text_config
+        rotations = Rotation.by_layer(text, len(kv_caches), text_only=True)
         memory = kv_memory.kv_memory(self._config, kv_caches, rotations)
         folder, weights = self.settings.corrections_dir, partial(identity_of_weights_in, self._config)
         memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device, HeadShare(rank, ranks))

@@ -29,13 +29,18 @@ class RopeConfig:
     """Float32 [size / 2] on the CPU, in radians per token."""
 
 
-def read_rope_config(config: object, interleaved: bool | None, layer_kind: str | None = None) -> RopeConfig:
-    """``layer_kind``: one of the config's ``layer_types``, where they rotate differently."""
+def read_rope_config(
+    config: object, interleaved: bool | None, layer_kind: str | None = None, *, text_only: bool = False
+) -> RopeConfig:
+    """``layer_kind``: one of the config's ``layer_types``, where they rotate differently. ``text_only``: of what the
+    model computes, only text without images counts."""
     fields = _as_mapping(config)
     if layer_kind is not None:
         fields = _of_kind(fields, layer_kind)
     family = _family(fields, interleaved)
     parameters = _rope_parameters(fields)
+    if text_only:
+        parameters = _on_text(parameters)
     if family.scaled and not parameters:
         raise UnsupportedRotationError(
             f"model_type={fields['model_type']!r} needs rope_parameters; the config has none"
@@ -135,6 +140,17 @@ def _rope_parameters(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
+def _on_text(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With equal parts of a position, whichever part turns a pair, it turns as if positions had one part."""
+    if not parameters.get("mrope_section"):
+        return parameters
+    plain = {name: value for name, value in parameters.items() if name != "mrope_section"}
+    for name in ("rope_type", "type"):
+        if plain.get(name) == "mrope":
+            plain[name] = "default"
+    return plain
+
+
 def _refuse_what_does_not_turn_evenly(fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     for field, why in _NOT_POSITION_LINEAR.items():
         value = fields.get(field) or parameters.get(field)
@@ -217,6 +233,10 @@ FAMILIES: dict[str, RopeFamily] = {
             "qwen2_moe",
             "qwen3",
             "qwen3_moe",
+            "qwen2_vl_text",
+            "qwen2_5_vl_text",
+            "qwen3_vl_text",
+            "qwen3_vl_moe_text",
             "gemma",
             "gemma2",
             "gemma3_text",

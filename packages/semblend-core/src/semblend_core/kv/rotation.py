@@ -52,23 +52,26 @@ class Rotation:
             )
 
     @classmethod
-    def from_config(cls, config: object, *, interleaved: bool | None = None) -> Rotation:
+    def from_config(cls, config: object, *, interleaved: bool | None = None, text_only: bool = False) -> Rotation:
         """The rotation of the model with this ``config``: a dict (config.json) or a transformers config.
 
-        ``interleaved`` overrules what is known of the architecture, and is needed for one that is not known. Raises
+        ``interleaved`` overrules what is known of the architecture, and is needed for one that is not known.
+        ``text_only``: keys of prompts with images are never moved, so that a position's parts (mrope) are equal. Raises
         :class:`UnsupportedRotationError`, naming the field, where keys do not move by a rotation or it is not known.
         """
-        return cls._of(read_rope_config(config, interleaved))
+        return cls._of(read_rope_config(config, interleaved, text_only=text_only))
 
     @classmethod
-    def by_layer(cls, config: object, layers: int) -> tuple[Rotation, ...]:
+    def by_layer(cls, config: object, layers: int, *, text_only: bool = False) -> tuple[Rotation, ...]:
         """Of each of a model's ``layers``: layers that rotate alike have one and the same. Raises as the other."""
         kinds = layer_kinds(config)
         if not kinds:
-            return (cls.from_config(config),) * layers
+            return (cls.from_config(config, text_only=text_only),) * layers
         if len(kinds) != layers:
             raise UnsupportedRotationError(f"layer_types names {len(kinds)} layers, and {layers} have KV of their own")
-        made = {kind: cls._of(read_rope_config(config, None, kind)) for kind in dict.fromkeys(kinds)}
+        made = {
+            kind: cls._of(read_rope_config(config, None, kind, text_only=text_only)) for kind in dict.fromkeys(kinds)
+        }
         return tuple(made[kind] for kind in kinds)
 
     @classmethod
@@ -104,17 +107,18 @@ class Rotation:
         return moved
 
 
-def why_keys_do_not_move(config: object, *, by_layer: bool = False) -> str | None:
+def why_keys_do_not_move(config: object, *, by_layer: bool = False, text_only: bool = False) -> str | None:
     """Why the keys of the model with this ``config`` cannot be moved; None where they can.
 
-    ``by_layer``: who asks can turn each layer's keys by a rotation of its own.
+    ``by_layer``: who asks can turn each layer's keys by a rotation of its own. ``text_only``: it moves none of prompts
+    with images.
     """
     try:
         kinds = layer_kinds(config) if by_layer else ()
         if kinds:
-            Rotation.by_layer(config, len(kinds))
+            Rotation.by_layer(config, len(kinds), text_only=text_only)
         else:
-            Rotation.from_config(config)
+            Rotation.from_config(config, text_only=text_only)
     except UnsupportedRotationError as error:
         return str(error)
     return None

@@ -15,6 +15,7 @@ from semblend_core.testing.split_model import write_split_model
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
 from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
+from semblend_core.testing.vision_model import write_vision_model
 from semblend_core.testing.waiting import wait_until
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "wait_until",
     "write_latent_model",
     "write_split_model",
+    "write_vision_model",
 ]

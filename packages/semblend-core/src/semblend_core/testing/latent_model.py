@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from semblend_core.testing.shallow_model import shallow_model_folder
 
@@ -14,8 +15,6 @@ QUIETER = 0.06
 """What a token is itself counts for more than what stands before it, as in trained models."""
 DECIDED = 4.0
 """Random answers are nearly all alike, and which comes first would be chance."""
-
-
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10_000.0,
@@ -35,13 +34,14 @@ def write_latent_model(folder: Path, *, yarn: bool = False) -> Path:
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
     source = shallow_model_folder()
+    # No layer has experts, and SGLang asks for their frequency all the same.
+    more: dict[str, Any] = {"moe_layer_freq": 1} | ({"rope_parameters": YARN} if yarn else {})
     config = DeepseekV2Config(
         vocab_size=49152,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=LAYERS,
-        first_k_dense_replace=LAYERS,  # No layer has experts.
-        moe_layer_freq=1,  # SGLang asks for it all the same.
+        first_k_dense_replace=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=4,
         q_lora_rank=None,
@@ -54,10 +54,11 @@ def write_latent_model(folder: Path, *, yarn: bool = False) -> Path:
         bos_token_id=1,
         eos_token_id=2,
         initializer_range=0.08,
-        **({"rope_parameters": YARN} if yarn else {}),
+        **more,
     )
     torch.manual_seed(7)
-    model = DeepseekV2ForCausalLM(config).to(torch.float32)
+    model: Any = DeepseekV2ForCausalLM(config)
+    model.to(torch.float32)
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(8.0)
         model.lm_head.weight.mul_(DECIDED)

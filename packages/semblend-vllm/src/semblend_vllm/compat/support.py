@@ -48,7 +48,6 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         f"a KV cache of type {vllm_config.cache_config.cache_dtype} is not supported yet": str(
             vllm_config.cache_config.cache_dtype
         ).startswith("fp8"),
-        "models with images or sound in their prompts are not supported yet": model.is_multimodal_model,
         f"this vLLM needs our scheduler too: add {SCHEDULER_FLAG}": not (
             has_official_contract() or _runs_our_scheduler(vllm_config)
         ),
@@ -63,7 +62,8 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         found
         or _why_no_speculation(vllm_config)
         or _why_kv_does_not_move(specs)
-        or why_keys_do_not_move(model.hf_text_config, by_layer=True)
+        # Prompts with images or sound are declined one by one.
+        or why_keys_do_not_move(model.hf_text_config, by_layer=True, text_only=True)
     )
 
 

@@ -1,0 +1,3 @@
+from torchvision import any_name_of
+
+__getattr__ = any_name_of("torchvision.io")

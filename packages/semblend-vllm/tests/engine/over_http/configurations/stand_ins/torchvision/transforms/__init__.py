@@ -1,0 +1,18 @@
+import enum
+
+from torchvision import any_name_of
+
+
+class InterpolationMode(enum.Enum):
+    """transformers lists all of them when it is imported."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
+
+
+__getattr__ = any_name_of("torchvision.transforms")
