@@ -207,3 +207,13 @@ def test_the_application_is_importable_for_uvicorn() -> None:
         "/v1/metrics/summary",
         "/v1/traces/latest",
     }
+
+
+def test_the_trace_is_bounded_by_its_blocks_too() -> None:
+    live = LiveCaches(CacheSettings(cache_token_budget=100, policies=["fifo"]))
+    blocks = [TraceBlock(content_hash=f"h{number}", token_count=1) for number in range(5000)]
+    for number in range(23):
+        live.serve(SimulatedRequest(request_id=f"r{number}", blocks=blocks))
+    kept = live.trace(1000)
+    assert [request.request_id for request in kept] == [f"r{number}" for number in range(3, 23)]
+    assert live.requests == 23

@@ -23,6 +23,8 @@ from sembench.laboratory.trace_schema import TraceBlock, TraceRequest
 from semblend_core.prompts import segment_request
 
 MOST_TRACED = 1000
+MOST_TRACED_BLOCKS = 100_000
+"""Of all requests in the trace: a request may have thousands, and names of hundreds of characters for them."""
 MOST_SHOWN = 500
 
 
@@ -48,7 +50,8 @@ class LiveCaches:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._latest_s = 0.0
-        self._trace: deque[TraceRequest] = deque(maxlen=MOST_TRACED)
+        self._trace: deque[TraceRequest] = deque()
+        self._traced_blocks = 0
         self.requests = 0
 
     @property
@@ -63,7 +66,7 @@ class LiveCaches:
             # Policies need a clock that never goes back, whatever clients send.
             self._latest_s = asked.at_s = max(self._latest_s, asked.at_s)
             served = {policy: cache.serve(asked) for policy, cache in self._caches.items()}
-            self._trace.append(traced)
+            self._note(traced)
             self.requests += 1
         return SimulatedAnswer(
             request_id=request.request_id,
@@ -117,6 +120,12 @@ class LiveCaches:
         """The last requests, oldest first, without texts."""
         with self._lock:
             return list(self._trace)[-most:]
+
+    def _note(self, traced: TraceRequest) -> None:
+        self._trace.append(traced)
+        self._traced_blocks += len(traced.blocks)
+        while len(self._trace) > MOST_TRACED or self._traced_blocks > MOST_TRACED_BLOCKS:
+            self._traced_blocks -= len(self._trace.popleft().blocks)
 
     def _traced(self, request: SimulatedRequest) -> TraceRequest:
         blocks = request.blocks or _cut(request)
