@@ -203,9 +203,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         memory.learned = find_learned_shift(folder, weights, memory.shape, memory.device, HeadShare(rank, ranks))
         options = StoreOptions.from_settings(self.settings, rank=rank, ranks=ranks, replica=replica)
         worker = WorkerSide(options, memory, rotations, rank)
-        reason = kv_memory.why_no_correction(self._config, kv_caches)
-        if len(set(rotations)) > 1:  # Measured with Gemma 3 270M: far worse than none.
-            reason = "corrections of layers that turn keys differently make answers worse"
+        reason = kv_memory.why_no_correction(self._config, kv_caches, rotations)
         if reason is not None:
             worker.no_correction(reason)
         return worker

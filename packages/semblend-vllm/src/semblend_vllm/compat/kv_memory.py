@@ -44,8 +44,13 @@ def _without_heads(layer: torch.Tensor) -> torch.Tensor:
     return layer.squeeze(1) if layer.dim() == 4 and layer.shape[1] == 1 else layer
 
 
-def why_no_correction(vllm_config: Any, names: Iterable[str]) -> str | None:
-    """Why nothing can or should be done between a layer's KV update and its attention; None where it can."""
+def why_no_correction(vllm_config: Any, names: Iterable[str], rotations: Sequence[Rotation]) -> str | None:
+    """Why nothing can or should be done between a layer's KV update and its attention; None where it can.
+
+    ``rotations``: by layer.
+    """
+    if len(set(rotations)) > 1:  # Measured with Gemma 3 270M: far worse than none.
+        return "corrections of layers that turn keys differently make answers worse"
     context = vllm_config.compilation_config.static_forward_context
     latents = holds_latents(vllm_config)
     for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DeviceSlots, DonorKv, PagedKv, Rotation, RotationProof, SlotTable
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots
-from semblend_core.recompute import ROW_SHIFT
+from semblend_core.serving.warming import compile_correction
 
 
 class SlotPool(KvPool):
@@ -85,6 +85,4 @@ class SlotPool(KvPool):
             target = SlotTable.of_slots(np.arange(tokens, 2 * tokens), first_position=1)
             self.bring([(self.take_slots(torch.arange(tokens, device=self.device)), span)], target)
             there = DeviceSlots(slots[tokens:], first_position=1)
-            correction = self.correction(replace(ROW_SHIFT, min_rows=1), [span], np.arange(1, 2), there)
-            for layer in range(self.layers):
-                correction.apply(layer)
+            compile_correction(partial(self.correction, table=there), span, self.layers)

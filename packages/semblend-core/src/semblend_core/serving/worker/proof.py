@@ -8,7 +8,6 @@ must agree with itself wherever it holds a token twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ import torch
 
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DonorKv, Rotation, RotationProof
-from semblend_core.recompute import ROW_SHIFT
+from semblend_core.serving.warming import compile_correction
 from semblend_core.serving.worker.memory import KvMemory
 
 
@@ -40,18 +39,14 @@ def of_the_way_in(memory: KvMemory, rotations: Sequence[Rotation], unused_block:
             moved = DonorKv(turned, None if values is None else values[:, :-1])
             if not _same(memory.gather([unused_block], tokens), moved, skipped=1):
                 return "K that was moved by one position is not K turned by one position"
-            _compile_correction(memory, unused_block)
+            compile_correction(
+                lambda shift, spans, rows: memory.correction([unused_block], spans, rows, shift),
+                Span(0, "noise", 0, 2),
+                memory.layers,
+            )
     finally:
         memory.scatter([unused_block], [(before, Span(0, "before", 0, tokens))])
     return ""
-
-
-def _compile_correction(memory: KvMemory, unused_block: int) -> None:
-    """Its first use would otherwise hold up a step."""
-    shift = replace(ROW_SHIFT, min_rows=1)
-    correction = memory.correction([unused_block], [Span(0, "noise", 0, 2)], np.zeros(1, np.int64), shift)
-    for layer in range(memory.layers):
-        correction.apply(layer)
 
 
 def _same(donor: DonorKv, wanted: DonorKv, skipped: int = 0) -> bool:
