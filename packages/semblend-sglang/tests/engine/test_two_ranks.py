@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
-from programs import run_program
+from programs import SEVERAL_RANKS, run_program
 from running_engine import cached, divergence
 
 from semblend_core.testing import write_split_model
 
 CASES = ("new instruction", "passages of four requests")
-SEVERAL_RANKS = {
-    # By itself SGLang gives each rank a memory node, and most machines have one.
-    "SGLANG_CPU_OMP_THREADS_BIND": "0|1" if (os.cpu_count() or 1) > 1 else "0|0",
-    # Others on the machine take memory and give it back while the ranks start.
-    "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
-}
 
 
 @pytest.fixture(scope="module")

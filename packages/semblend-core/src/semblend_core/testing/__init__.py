@@ -12,6 +12,7 @@ from semblend_core.testing.listening import listen_to
 from semblend_core.testing.reference_provider import ReferenceProvider
 from semblend_core.testing.shallow_model import shallow_model_folder
 from semblend_core.testing.split_model import write_split_model
+from semblend_core.testing.store_faults import STORE_FAULTS, open_files
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
 from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
@@ -20,6 +21,7 @@ from semblend_core.testing.waiting import wait_until
 
 __all__ = [
     "BOUNDS_OF_BOOKS",
+    "STORE_FAULTS",
     "Fault",
     "KillableServer",
     "Marker",
@@ -33,6 +35,7 @@ __all__ = [
     "grown",
     "held_by",
     "listen_to",
+    "open_files",
     "passage",
     "redis_server",
     "shallow_model_folder",

@@ -12,6 +12,13 @@ from typing import Any
 
 LONGEST_S = 1200
 """No limit of speed: what has not ended by then hangs."""
+SEVERAL_RANKS = {
+    # By itself SGLang gives each rank a memory node, and most machines have one.
+    "SGLANG_CPU_OMP_THREADS_BIND": "0|1" if (os.cpu_count() or 1) > 1 else "0|0",
+    # Others on the machine take memory and give it back while the ranks start.
+    "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
+}
+"""What programs with two ranks need besides."""
 
 
 def run_program(name: str, model: Path, folder: Path, **variables: str) -> dict[str, Any]:

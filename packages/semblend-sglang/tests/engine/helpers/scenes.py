@@ -54,3 +54,8 @@ def fault(engine: RankedEngine, what: str, rank: int) -> dict[str, Any]:
     engine.ask(f"Once more. {recipient(FOUR)}", salt=what)
     ranks = engine.on_ranks("state", tenant=tenant_of_salt(what))
     return {"before": before, "broken": broken, "between": between, "after": engine.counted(), "ranks": ranks}
+
+
+def a_list(kind: str, opening: str) -> str:
+    lines = " ".join(f"The {kind} part {n} weighs {n * 29 % 83 + 3} pounds." for n in range(30))
+    return f"{opening}\n\n{lines}\n\nQuestion: which is the lightest?\nAnswer:"

@@ -8,7 +8,7 @@ from typing import Any
 from archive import first
 from programs import run
 from ranked_engine import RankedEngine, import_sglang, in_a_fork
-from scenes import FOUR, ONE, asked, conversation, crowd, fault
+from scenes import FOUR, ONE, a_list, asked, conversation, crowd, fault
 
 from semblend_core import tenant_of_salt
 from semblend_core.control import asked_of_engines
@@ -68,26 +68,21 @@ def keeping(model: str, folder: Path) -> dict[str, Any]:
 def restarted(model: str, folder: Path) -> dict[str, Any]:
     engine = RankedEngine(Path(model), folder / "restart", 2)
     for kind in ("first", "second"):  # The self-test is passed, and the ranks have told what they found.
-        engine.ask(_document(kind, "A list."), salt="restart", tokens=1)
+        engine.ask(a_list(kind, "A list."), salt="restart", tokens=1)
     found: dict[str, Any] = {}
     for kind in ("whole", "torn"):
         before = engine.counted()
-        asked = engine.ask(_document(kind, "Read this with care."), salt="restart")
+        asked = engine.ask(a_list(kind, "Read this with care."), salt="restart")
         found[kind] = {"before": before, "asked": asked, "after": engine.counted()}
-        found[kind]["cold"] = engine.ask(_document(kind, "Read this with care."), salt=f"cold, {kind}", wish="off")
+        found[kind]["cold"] = engine.ask(a_list(kind, "Read this with care."), salt=f"cold, {kind}", wish="off")
     found["ranks"] = engine.on_ranks("state", tenant=tenant_of_salt("restart"))
     engine.close()
     return found
 
 
-def _document(kind: str, opening: str) -> str:
-    lines = " ".join(f"The {kind} part {n} weighs {n * 29 % 83 + 3} pounds." for n in range(30))
-    return f"{opening}\n\n{lines}\n\nQuestion: which is the lightest?\nAnswer:"
-
-
 def _kept_files(engine: RankedEngine, disk: Path, kind: str) -> list[str]:
     before = set(disk.rglob("*.safetensors"))
-    engine.ask(_document(kind, "A list."), salt="restart", tokens=1)
+    engine.ask(a_list(kind, "A list."), salt="restart", tokens=1)
     engine.on_ranks("state", tenant="")  # So that all is written.
     return sorted(str(file.relative_to(disk)) for file in set(disk.rglob("*.safetensors")) - before)
 
