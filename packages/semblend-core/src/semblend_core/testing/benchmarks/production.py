@@ -155,9 +155,9 @@ class Driver:
         timing.prompt_tokens = len(prompt)
         tokens: list[int] = []
         sent = last = time.perf_counter()
-        limits = {"salt": SALT, "reuse": True, "output_tokens": asked.output_tokens}
+        answering = self._engine.stream(prompt, salt=SALT, reuse=True, output_tokens=asked.output_tokens)
         try:
-            async for piece in self._engine.stream(prompt, **limits):
+            async for piece in answering:
                 now = time.perf_counter()
                 if not piece.tokens:
                     continue
