@@ -77,7 +77,9 @@ def test_what_it_plans_is_never_slower_than_cold_and_what_pays_is_planned(formul
     for (length, count), served in serve_all(engine, 12).items():
         late = served[4:]
         assert np.median([each.by_cold for each in late]) <= 1.0
-        assert sum(each.by_cold > 1.03 for each in late) <= 1, "more than a rare trial"
+        # What takes about as long as cold is tried after 4 and after 8 more, which both may be late ones.
+        assert sum(each.by_cold > 1.03 for each in late) <= 2, "more than rare trials"
+        assert sum(each.by_cold > 1.05 for each in late) <= 1, "more than a rare trial of what loses"
         if engine.whole(passages(length, count)) < 0.85:
             assert np.mean([each.claim is not None for each in late]) > 0.8, (length, count)
 
