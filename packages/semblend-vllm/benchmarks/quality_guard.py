@@ -23,8 +23,7 @@ from _engine_under_test import Engine, add_engine_options
 from semblend_core import Settings
 from semblend_core.recompute import MeanShift
 from semblend_core.testing.benchmarks import Pairs, Prompts, deliver, options_of
-from semblend_vllm.scheduler import long_claims
-from semblend_vllm.scheduler import side as scheduler_side
+from semblend_vllm.scheduler import long_claims, orders
 
 ARMS = {"off": 0.0, "default": Settings().quality_share, "all": 1.0}
 
@@ -191,7 +190,7 @@ def break_the_correction() -> None:
         return made
 
     MeanShift.__post_init__ = lambda self: None  # It refuses such.
-    long_claims.corrected = scheduler_side.corrected = turned_round
+    long_claims.corrected = orders.corrected = turned_round
 
 
 def verdict(rows: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:

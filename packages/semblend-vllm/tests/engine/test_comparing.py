@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from semblend_core.recompute import MeanShift
-from semblend_vllm.scheduler import long_claims
-from semblend_vllm.scheduler import side as scheduler_side
+from semblend_vllm.scheduler import long_claims, orders
 
 WORDS = "harbour archive orchard theatre market bakery ferry sold painted lost measured opened rebuilt drew"
 
@@ -94,7 +93,7 @@ def test_a_broken_correction_is_noticed_and_taken_out_of_service(
         return order
 
     monkeypatch.setattr(MeanShift, "__post_init__", lambda self: None)  # It refuses such.
-    for module in (long_claims, scheduler_side):
+    for module in (long_claims, orders):
         monkeypatch.setattr(module, "corrected", broken)
     for number in range(2, 60):
         answer = ask_about(engine, number)
