@@ -9,7 +9,7 @@ import pytest
 
 from semblend_core import DeclineReason, DonorOffer, LookupRequest, Namespace, Plan, Settings, Span, create_provider
 from semblend_core.contract import RowKind
-from semblend_core.recompute import choose_policy
+from semblend_core.recompute import ROW_SHIFT, choose_policy
 from semblend_core.recompute.reuse import from_one_place
 from semblend_core.settings import QualityTier
 
@@ -56,6 +56,8 @@ def test_an_engine_that_cannot_probe_gets_longer_seams_and_the_correction() -> N
     assert not choice.policy.needs_probe
     decided = choice.policy.plan(plan_of(COMPOSITE), budget=choice.budget)
     assert decided.correction is not None
+    assert decided.correction.of_values < decided.correction.strength < ROW_SHIFT.strength
+    assert decided.correction.of_values < ROW_SHIFT.of_values, "seams say less of the rest than rows that are looked at"
     assert 0.1 < decided.share <= 0.15
 
 

@@ -16,6 +16,8 @@ MOST_SPENT = 0.5
 """Of the reused tokens, where more is spent than a tier was measured with. Beyond it, better computed cold."""
 ROW_SHIFT = MeanShift(0.7, value_strength=0.5, reach=64.0, likeness=3.0, learned=True)
 """The correction of the balanced tier. Near and like rows say most; K follows them further than V does."""
+SEAM_SHIFT = replace(ROW_SHIFT, strength=0.6, value_strength=0.4)
+"""The same where rows are seams: what they show says less of the rest than rows that a probe chose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ _ONE_PLACE = TierChoice(SeamAndTail(seam=384, after_edit=8, tail=32), 0.08)
 _ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=768, after_edit=16, tail=64), 0.15)
 _SEVERAL_PLACES_FAST = TierChoice(SeamHead(SEAM_TOKENS), 0.05)
 _PROBED = Corrected(QueryAttention(24, (0.3, 0.95), "peaks"), ROW_SHIFT)
-_UNPROBED = Corrected(SeamHead(), ROW_SHIFT)
+_UNPROBED = Corrected(SeamHead(), SEAM_SHIFT)
 _FEW_PLACES_BUDGET, _MANY_PLACES_BUDGET = 0.15, 0.20
 
 
