@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Span
+from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving import Claim, WorkerNews, claim_by_scores, claim_by_tier
 from semblend_core.serving.probing import MOST_QUESTION_TOKENS
 
@@ -44,7 +45,8 @@ def test_rows_are_where_the_question_looks() -> None:
     chosen = claim_by_scores(claim, scores, BLOCK, most_rows=100)
     assert not np.isin(looked_at, computed_in(claim)).any()
     assert np.isin(looked_at, computed_in(chosen)).all()
-    assert chosen.correction == claim.correction is not None
+    assert claim.correction is not None
+    assert chosen.correction == ROW_SHIFT, "rows that were looked at say more of the rest than seams do"
     assert chosen.probing is None
 
 
