@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import kept_donors
 import pytest
+from kept_donors import serve_checked
 
 from semblend_core import DeclineReason
 from semblend_core.kv import DonorStore, StoreOptions, Transfer
@@ -52,24 +54,7 @@ def start(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Start]:
 
 
 def keep(rig: Any, prompt: list[int] = DONOR, rid: str = "donor", **options: Any) -> None:
-    rig.serve(prompt, rid, **options)
-    rig.side.donors.kept.flush()
-    rig.evict(rig.slots)
-
-
-def serve_checked(rig: Any, prompt: list[int], rid: str = "asked", **options: Any) -> int:
-    """Tokens reused for ``prompt``; each of its slots holds its own token's KV, turned to its own place."""
-    request = rig.submit(prompt, rid, **options)
-    for _ in range(1000):
-        rig.side.donors.kept.flush()
-        if rig.step():
-            break
-    slots = rig.slots_of(request)
-    assert rig.tokens_at(slots) == prompt[: len(slots)]
-    assert rig.key_error(slots, list(range(len(slots)))) < 1e-5
-    rig.finish(request)
-    rig.check_accounts()
-    return int(request.cached_tokens)
+    kept_donors.keep(rig, prompt, rid, **options)
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_donors import keep, serve_checked
 
 from semblend_core import DeclineReason
 from semblend_core.kv import StoreOptions
@@ -50,32 +51,11 @@ def rig(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
     made.side.close()
 
 
-def keep(rig: Any, number: int) -> None:
-    rig.serve(donor(number), f"donor-{number}")
-    rig.side.donors.kept.flush()
-    rig.evict(rig.slots)
-
-
-def serve_checked(rig: Any, prompt: list[int], rid: str, **options: Any) -> int:
-    """Tokens reused for ``prompt``; each of its slots holds its own token's KV, turned to its own place."""
-    request = rig.submit(prompt, rid, **options)
-    for _ in range(1000):
-        rig.side.donors.kept.flush()
-        if rig.step():
-            break
-    slots = rig.slots_of(request)
-    assert rig.tokens_at(slots) == prompt[: len(slots)], "wrong tokens"
-    assert rig.key_error(slots, list(range(len(slots)))) < 1e-5
-    rig.finish(request)
-    rig.check_accounts()
-    return int(request.cached_tokens)
-
-
 @pytest.mark.parametrize("fault", sorted(STORE_FAULTS.keys() - {"disk hangs"}))
 def test_a_fault_costs_reuse_at_most(rig: Any, tmp_path: Path, fault: str) -> None:
     """A disk that hangs is waited for, which has tests of its own."""
     for number in range(REQUESTS):
-        keep(rig, number)
+        keep(rig, donor(number), f"donor-{number}")
     files = open_files()
     with STORE_FAULTS[fault](tmp_path):
         reused = [serve_checked(rig, asked(n), f"asked-{n}", wish={"capture": False}) for n in range(REQUESTS)]
@@ -91,6 +71,6 @@ def test_a_fault_costs_reuse_at_most(rig: Any, tmp_path: Path, fault: str) -> No
         assert all(not each for each in reused) or not COUNTED[fault]
     refused = {NOT_KEPT[fault]: REQUESTS} if fault in NOT_KEPT else {}
     assert dict(rig.side.donors.kept.store.stats().declines) == refused
-    keep(rig, 2 * REQUESTS)
+    keep(rig, donor(2 * REQUESTS), f"donor-{2 * REQUESTS}")
     assert serve_checked(rig, asked(2 * REQUESTS), "afterwards") > 350, "it is not reused afterwards"
     assert open_files() <= files, "a file is left open"
