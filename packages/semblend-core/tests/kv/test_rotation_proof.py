@@ -14,6 +14,7 @@ from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, SelfTestState
 from semblend_core.kv.equal_tokens import FEWEST_PAIRS, MOST_PAIRS, SHORTEST_MOVE, Agreement, EqualTokens
+from semblend_core.kv.layout import narrow
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.kv.rotation_proof import (
     PROMPTS_BETWEEN_RETRIES,
@@ -26,7 +27,8 @@ HEADS, DIM, VOCABULARY = 2, 64, 400
 CONFIG = {"model_type": "qwen2", "head_dim": DIM, "rope_theta": 1e6, "max_position_embeddings": 32768}
 TRUE = Rotation.from_config(CONFIG)
 STANDING = replace(TRUE, frequencies=TRUE.frequencies * 0)
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, *FP8]
 
 
 def configured(**fields: object) -> Rotation:
@@ -53,8 +55,11 @@ class FirstLayer:
     ``bias``: the size of K's bias in the slower half of the bands, where what belongs to a token has size 1.
     """
 
-    def __init__(self, rotation: Rotation, dtype: torch.dtype, *, bias: float = 0.0, noise: float = 0.0) -> None:
+    def __init__(
+        self, rotation: Rotation, dtype: torch.dtype, *, bias: float = 0.0, noise: float = 0.0, scale: float = 1.0
+    ) -> None:
         source = torch.Generator().manual_seed(1)
+        self._scale = scale
         self.rotation, self.dtype, self._noise = rotation, dtype, noise
         self._keys, self._values = (torch.randn(VOCABULARY, HEADS, DIM, generator=source) for _ in "kv")
         slow = torch.arange(DIM) % (DIM // 2) >= DIM // 4
@@ -64,10 +69,12 @@ class FirstLayer:
     def store(self, token_ids: np.ndarray) -> tuple[Tensor, Tensor]:
         positions = np.arange(token_ids.size)
         computed = (self._with_noise(part[torch.from_numpy(token_ids)]) for part in (self._keys, self._values))
-        keys, values = (part.to(self.dtype) for part in computed)
-        cos, sin = (table.to(self.dtype).float() for table in self.rotation.cos_sin(positions))
-        turned = self._turn(keys.float(), cos, sin)
-        return turned.to(self.dtype), values
+        # Engines compute in a type of their own, and round once more to fp8.
+        computing = torch.bfloat16 if self.dtype in FP8 else self.dtype
+        keys, values = (part.to(computing) for part in computed)
+        cos, sin = (table.to(computing).float() for table in self.rotation.cos_sin(positions))
+        turned = self._turn(keys.float(), cos, sin).to(computing)
+        return narrow(turned / self._scale, self.dtype), narrow(values / self._scale, self.dtype)
 
     def _turn(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         size = self.rotation.size

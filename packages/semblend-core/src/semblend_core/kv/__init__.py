@@ -1,7 +1,7 @@
 """Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store, and the self-test by equal tokens."""
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
-from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.layout import PagedKv, indexable, narrow
 from semblend_core.kv.learned_shift import HeadShare, KvShape, LearnedShift, find_learned_shift
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
@@ -42,7 +42,9 @@ __all__ = [
     "Transfer",
     "UnsupportedRotationError",
     "find_learned_shift",
+    "indexable",
     "middle_layer",
+    "narrow",
     "relocate",
     "relocate_spans",
     "why_keys_do_not_move",

@@ -21,8 +21,19 @@ from semblend_core.kv.rotation import Rotation
 Positions = npt.NDArray[np.intp]
 Bands = npt.NDArray[np.float64]
 
-ROUNDING = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-"""By the type of the pool: the largest error, as a share of a band, that an engine makes by rounding."""
+ROUNDING = {
+    torch.float32: 1e-4,
+    torch.float16: 3e-3,
+    torch.bfloat16: 2e-2,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.float8_e5m2: 2.0**-3,
+}
+"""By the type of the pool: the largest error, as a share of a band, that an engine makes by rounding.
+
+Of fp8 it is what one number may be off by. Over the numbers of a band both roundings, of K that is turned and of K that
+it is compared with, come to six tenths of it."""
+FINEST = {torch.float8_e4m3fn: 2.0**-9, torch.float8_e5m2: 2.0**-16}
+"""The step between the smallest numbers of fp8. A band of that size keeps nothing of its keys, and cannot tell."""
 OTHER_ROUNDING = 1e-2
 ANGLE_ROUNDING = 2.0**-22
 """Of an angle: engines multiply position and frequency in float32, and each may be off in its last place."""
@@ -115,7 +126,9 @@ class Agreement:
             turned=_by_band(turned - later, rotation) / size,
             unturned=_by_band(first - later, rotation) / size,
             turn=_by_band(turned - first, rotation) / size,
-            limit=noise + np.abs(frequencies) * float(pairs.later.max()) * ANGLE_ROUNDING,
+            limit=noise
+            + FINEST.get(keys[0].dtype, 0.0) / size
+            + np.abs(frequencies) * float(pairs.later.max()) * ANGLE_ROUNDING,
             values=values_apart,
             reach=pairs.reach,
         )

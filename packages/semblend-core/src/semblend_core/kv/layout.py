@@ -30,6 +30,11 @@ def narrow(wide: Tensor, dtype: torch.dtype) -> Tensor:
     return (wide if largest is None else wide.clamp(-largest, largest)).to(dtype)
 
 
+def indexable(view: Tensor) -> Tensor:
+    """The same memory for operations that only move numbers: many of them know no fp8, whose bytes they get."""
+    return view.view(torch.uint8) if view.dtype in FP8_LARGEST else view
+
+
 @dataclass(frozen=True, eq=False)
 class PagedKv:
     """Views of one KV pool, layer by layer. The memory belongs to the engine or donor that made it.
@@ -103,6 +108,33 @@ class PagedKv:
         ones = (1.0,) * self.layers
         scales = np.array([self.key_scales or ones, self.value_scales or ones], np.float32)
         return np.concatenate((scales, np.float32(1) / scales))
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.key_scales is not None or self.value_scales is not None
+
+    @cached_property
+    def stored(self) -> PagedKv:
+        """The same memory by the numbers that are stored: KV of equal scales moves by them, and they cancel out."""
+        return self.with_scales(None) if self.is_scaled else self
+
+    def read(self, layer: int, at: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Copies of K and V [tokens, kv_heads, dim] at these blocks and places in them, as computed, in float32."""
+        return self.read_keys(layer, at), self._read(self.values, layer, at, 1) if self.values else None
+
+    def read_keys(self, layer: int, at: tuple[Tensor, Tensor]) -> Tensor:
+        return self._read(self.keys, layer, at, 0)
+
+    def _read(self, views: tuple[Tensor, ...], layer: int, at: tuple[Tensor, Tensor], part: int) -> Tensor:
+        wide = indexable(views[layer])[at].view(self.dtype).float()
+        return wide * float(self.scale_table[part, layer]) if self.is_scaled else wide
+
+    def write(self, layer: int, at: tuple[Tensor, Tensor], keys: Tensor, values: Tensor | None) -> None:
+        """The opposite, rounded once."""
+        for views, scale, computed in ((self.keys, 2, keys), (self.values, 3, values)):
+            if views and computed is not None:
+                wide = computed * float(self.scale_table[scale, layer]) if self.is_scaled else computed
+                indexable(views[layer])[at] = indexable(narrow(wide, self.dtype))
 
     def with_scales(
         self, key_scales: tuple[float, ...] | None, value_scales: tuple[float, ...] | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from semblend_core.contract import Span
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
-from semblend_core.kv.layout import FP8_LARGEST, PagedKv
+from semblend_core.kv.layout import PagedKv, indexable
 from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
 from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
 from semblend_core.kv.places import DeviceSlots, Places
@@ -27,8 +27,8 @@ class PagedMeanShift:
 
     Make it after the spans were relocated and before the forward: it keeps a copy of what lies at the rows' places.
     Then call ``apply`` in each layer, between the write of the rows' fresh KV and the attention. Everything is ordered
-    on the current stream, which must be the same one throughout; the host never waits. Arithmetic is float32, the
-    result is rounded once. The memory it holds is that copy and some tables; drop it after the forward.
+    on the current stream, which must be the same one throughout; the host never waits. Arithmetic is float32 and of
+    what was computed, whatever fp8 scales it is stored with; the result is rounded once. The memory it holds is that copy and some tables; drop it after the forward.
     """
 
     def __init__(
@@ -43,11 +43,8 @@ class PagedMeanShift:
     ) -> None:
         """``row_positions`` are those of all tokens that the forward computes; what lies in no span is ignored.
 
-        Raises :class:`InvalidKvError` where these do not go together; fp8 pools are refused, as their steps are
-        coarser than a correction.
+        Raises :class:`InvalidKvError` where these do not go together.
         """
-        if pool.dtype in FP8_LARGEST:
-            raise InvalidKvError(f"mean shift corrects float16, bfloat16 and float32 pools, not {pool.dtype}")
         if rotation.key_dim != pool.keys[0].shape[3]:
             raise InvalidKvError(f"the rotation is for keys of {rotation.key_dim}, these have {pool.keys[0].shape[3]}")
         measured = MeasuredSpans.choose(shift, spans, row_positions)
@@ -91,28 +88,29 @@ class LaidSpans:
 
     def read(self, layer: int) -> Kv:
         """Copies of K and V, in float32; V has no components where the pool keeps none."""
-        keys = self._pool.keys[layer][self._at].float()
-        return keys, self._pool.values[layer][self._at].float() if self._pool.values else keys[..., :0]
+        keys, values = self._pool.read(layer, self._at)
+        return keys, keys[..., :0] if values is None else values
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        self._pool.keys[layer][self._at] = keys.to(self._pool.dtype)
-        if self._pool.values:
-            self._pool.values[layer][self._at] = values.to(self._pool.dtype)
+        self._pool.write(layer, self._at, keys, values)
 
 
 class TorchMeanShift:
     """Gathers the spans, lets :class:`MeanShiftCorrection` correct them, and scatters them back."""
 
-    def __init__(self, laid: LaidSpans, old: DonorKv, rotation: Rotation, middle: Kv, learned: Learned | None) -> None:
+    def __init__(self, laid: LaidSpans, old: PagedKv, rotation: Rotation, middle: Kv, learned: Learned | None) -> None:
+        """``old``: what was at the rows, in their order."""
         self._laid, self._old = laid, old
+        rows = torch.arange(old.slots, device=old.device)
+        self._rows = (torch.zeros_like(rows), rows)
         self._correction = MeanShiftCorrection(
             laid.shift, laid.spans, laid.rows, rotation, middle, learned, laid.origins
         )
 
     def apply(self, layer: int) -> None:
         keys, values = self._laid.read(layer)
-        old_values = self._old.keys[layer][..., :0] if self._old.values is None else self._old.values[layer]
-        self._correction.apply(layer, keys, values, self._old.keys[layer].float(), old_values.float())
+        old_keys, old_values = self._old.read(layer, self._rows)
+        self._correction.apply(layer, keys, values, old_keys, old_keys[..., :0] if old_values is None else old_values)
         self._laid.write(layer, keys, values)
 
 
@@ -135,11 +133,11 @@ def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotati
     target = PagedKv.from_donor(copy)
     if isinstance(table, DeviceSlots):
         (places,) = upload([rows - table.first_position], pool.device)
-        copy_slots(pool, table.slots.index_select(0, places), target, rotation)
+        copy_slots(pool.stored, table.slots.index_select(0, places), target, rotation)
     else:
         in_order = np.arange(rows.size)
         moves = Moves(table.slots_of(rows), in_order, np.zeros(rows.size, np.int64), np.zeros(1, np.int64))
-        relocate(pool, target, moves, rotation)
+        relocate(pool.stored, target, moves, rotation)
     return copy
 
 
@@ -164,13 +162,17 @@ def _make_shift(
         if weighing.every > 1:
             old = _rows_of(old, which)
         return _with_kernels(asked, places, old, pool, rotation, weighing.weights())
-    return TorchMeanShift(laid, old, rotation, middle, learned)
+    scaled = PagedKv.from_donor(old).with_scales(pool.key_scales, pool.value_scales)
+    return TorchMeanShift(laid, scaled, rotation, middle, learned)
 
 
 def _rows_of(donor: DonorKv, which: Indices) -> DonorKv:
     (there,) = upload([which], donor.keys.device)
-    values = None if donor.values is None else donor.values.index_select(1, there)
-    return DonorKv(donor.keys.index_select(1, there), values)
+
+    def of(part: Tensor) -> Tensor:
+        return indexable(part).index_select(1, there).view(part.dtype)
+
+    return DonorKv(of(donor.keys), None if donor.values is None else of(donor.values))
 
 
 def _with_kernels(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from semblend_core.contract import Span
 from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv, indexable
 from semblend_core.kv.learned_shift import KvShape, LearnedShift
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift
@@ -29,6 +29,8 @@ class KvPool:
 
     def __init__(self, views: PagedKv, rotation: Rotation) -> None:
         self.views, self.rotation = views, rotation
+        self._stored = views.stored
+        """KV stays in this pool, or goes out and comes back under the same scales: bytes move, scales cancel out."""
         self.learned: LearnedShift | None = None
         """The correction that was fitted for the weights whose KV this is."""
         self.device, self.layers = views.device, views.layers
@@ -45,7 +47,7 @@ class KvPool:
             return donor
         whole = [Span(0, "engine", 0, tokens)]
         moves = Moves.build(whole, sources={"engine": table}, target=SlotTable.of_donor(donor))
-        relocate(self.views, PagedKv.from_donor(donor), moves, self.rotation)
+        relocate(self._stored, PagedKv.from_donor(donor), moves, self.rotation)
         return donor
 
     def bring(self, moves: Sequence[tuple[DonorKv, Span]], table: SlotTable) -> None:
@@ -53,11 +55,11 @@ class KvPool:
         # A donor may come in several parts, each a source of its own.
         sources = {f"{span.donor_id}#{id(donor)}": donor for donor, span in moves}
         spans = [replace(span, donor_id=f"{span.donor_id}#{id(donor)}") for donor, span in moves]
-        relocate_spans(sources, spans, self.views, table, self.rotation)
+        relocate_spans(sources, spans, self._stored, table, self.rotation)
 
     def move(self, moves: Moves) -> None:
         """The same for donors that lie in the pool."""
-        relocate(self.views, self.views, moves, self.rotation)
+        relocate(self._stored, self._stored, moves, self.rotation)
 
     def correction(
         self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable | DeviceSlots
@@ -69,7 +71,7 @@ class KvPool:
     def _copy_out(self) -> CopyOut:
         from semblend_core.kv.triton_relocation import CopyOut
 
-        return CopyOut(self.views, self.rotation)
+        return CopyOut(self._stored, self.rotation)
 
     @property
     def shape(self) -> KvShape:
@@ -77,11 +79,21 @@ class KvPool:
         return KvShape(self.layers, keys.shape[2], keys.shape[3], values[0].shape[3] if values else 0)
 
     def first_layer(self, slots: Tensor) -> tuple[Tensor, Tensor | None]:
-        """K and V of layer 0 [tokens, heads, dim]."""
-        keys, values = self.views.keys, self.views.values
-        return keys[0].flatten(0, 1)[slots], values[0].flatten(0, 1)[slots] if values else None
+        """K and V of layer 0 [tokens, heads, dim], as they are stored."""
+        at = self._places(slots)
+        keys, values = (
+            indexable(views[0])[at].view(views[0].dtype) if views else None
+            for views in (self.views.keys, self.views.values)
+        )
+        assert keys is not None
+        return keys, values
 
     def keys_at(self, layer: int, slots: Tensor) -> Tensor:
-        """A copy of K [tokens, heads, dim] of one layer."""
+        """A copy of K [tokens, heads, dim] of one layer; of fp8 as it was computed, in float32."""
         keys = self.views.keys[layer]
-        return keys[slots // keys.shape[1], slots % keys.shape[1]]
+        if keys.dtype in FP8_LARGEST:
+            return self.views.read_keys(layer, self._places(slots))
+        return keys[self._places(slots)]
+
+    def _places(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        return slots // self.views.block_size, slots % self.views.block_size

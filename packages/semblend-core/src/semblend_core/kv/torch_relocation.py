@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semblend_core.kv.layout import FP8_LARGEST, PagedKv, narrow
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv, indexable, narrow
 from semblend_core.kv.moves import Moves, upload
 from semblend_core.kv.rotation import Rotation, turn_pairs
 
@@ -62,13 +62,8 @@ def _block_and_offset(slots: Tensor, pool: PagedKv) -> tuple[Tensor, Tensor]:
 
 
 def _gather(view: Tensor, at: tuple[Tensor, Tensor]) -> Tensor:
-    return _indexable(view)[at].view(view.dtype)
+    return indexable(view)[at].view(view.dtype)
 
 
 def _scatter(view: Tensor, at: tuple[Tensor, Tensor], rows: Tensor) -> None:
-    _indexable(view)[at] = _indexable(rows)
-
-
-def _indexable(view: Tensor) -> Tensor:
-    """Index ops know no fp8, and need not: they move bytes."""
-    return view.view(torch.uint8) if view.dtype in FP8_LARGEST else view
+    indexable(view)[at] = indexable(rows)

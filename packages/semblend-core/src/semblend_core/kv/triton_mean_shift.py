@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.mean_shift import MeasuredSpans
 from semblend_core.kv.moves import resident_angles, upload
 from semblend_core.kv.places import Places, tiles
@@ -90,6 +90,7 @@ def launches(
     corrected_spans, first_corrected = tiles(places.lengths * heads, corrected_rows)
     host_tables: dict[str, npt.NDArray[Any]] = {
         "layer_starts": pool.layer_starts,
+        "scales": pool.scale_table,
         "starts": places.starts,
         "lengths": places.lengths,
         "is_measured": is_measured,
@@ -118,7 +119,7 @@ def launches(
     shared = {
         "keys": pool.keys[0],
         "values": values[0],
-        **{name: tables[name] for name in ("layer_starts", "blocks", "starts")},
+        **{name: tables[name] for name in ("layer_starts", "scales", "blocks", "starts")},
         "cos_table": cos,
         "sin_table": sin,
         "LAYERS": pool.layers,
@@ -128,6 +129,7 @@ def launches(
         "VALUE_BLOCK": block_to_divide_by(values),
         "TABLE_BLOCK": places.block_size,
         "UNIT": pool.layer_unit,
+        "SCALED": pool.is_scaled,
     }
     for part, views in (("key", pool.keys), ("value", values)):
         block, token, head, _ = views[0].stride()
@@ -163,6 +165,7 @@ def launches(
         "first_tokens": tables["first_tokens"],
         "means": means,
         "PER_TOKEN": weights is not None,
+        "LARGEST": FP8_LARGEST.get(pool.dtype, 0.0),
         "ROWS": corrected_rows,
     }
     if weights is None:

@@ -6,8 +6,9 @@
 ``measure_kernel`` adds up the change of a few rows each, ``mean_kernel`` adds those sums up in a fixed order (no
 atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
 as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``length_kernel`` says how far each
-has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32. Keys are compared in the
-frame of their span's first token.
+has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32, and of what was computed:
+fp8 is multiplied by its scale where it is read and divided by it where it is written. Keys are compared in the frame of
+their span's first token.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from semblend_core.kv.triton_rows import load_rows, row_starts, slots_at, store_rows, turned
+from semblend_core.kv.triton_rows import load_rows, narrow, row_starts, slots_at, store_rows, turned
 
 
 @triton.jit
@@ -25,8 +26,15 @@ def plus(left, right):
 
 
 @triton.jit
-def _change(fresh, old, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    change = load_rows(fresh, live, WIDTH, PADDED).to(tl.float32) - load_rows(old, live, WIDTH, PADDED).to(tl.float32)
+def _computed(rows, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    wide = load_rows(rows, live, WIDTH, PADDED).to(tl.float32)
+    return wide * scale if SCALED else wide
+
+
+@triton.jit
+def _change(fresh, old, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    fresh = _computed(fresh, live, scale, SCALED, WIDTH, PADDED)
+    change = fresh - _computed(old, live, scale, SCALED, WIDTH, PADDED)
     return tl.where(live, change, 0.0)
 
 
@@ -41,6 +49,7 @@ def measure_kernel(
     keys,
     values,
     layer_starts,
+    scales,
     old_keys,
     old_values,
     blocks,
@@ -72,6 +81,7 @@ def measure_kernel(
     VALUE_BLOCK: tl.constexpr,
     TABLE_BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
+    SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     HALF_PADDED: tl.constexpr,
     BEFORE_PADDED: tl.constexpr,
@@ -94,22 +104,24 @@ def measure_kernel(
     old_row = ((layer.to(tl.int64) * all_measured + measured) * HEADS + head)[:, None]
     old = old_keys + old_row * KEY_DIM
     sums += (tile.to(tl.int64) * HEADS + head) * (KEY_DIM + VALUE_DIM)
+    scale = tl.load(scales + layer)
 
     # All loads before the first sum, which makes the program's threads wait for each other.
     if VALUE_DIM > 0:
         start = tl.load(layer_starts + LAYERS + layer) * UNIT
         fresh_values = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
-        value = _change(fresh_values, old_values + old_row * VALUE_DIM, live, VALUE_DIM, VALUE_PADDED)
+        old_value_rows, value_scale = old_values + old_row * VALUE_DIM, tl.load(scales + LAYERS + layer)
+        value = _change(fresh_values, old_value_rows, live, value_scale, SCALED, VALUE_DIM, VALUE_PADDED)
     if START > 0:
-        before = _change(fresh, old, live, START, BEFORE_PADDED)
+        before = _change(fresh, old, live, scale, SCALED, START, BEFORE_PADDED)
     if AFTER > 0:
-        after = _change(fresh + (START + SIZE), old + (START + SIZE), live, AFTER, AFTER_PADDED)
+        after = _change(fresh + (START + SIZE), old + (START + SIZE), live, scale, SCALED, AFTER, AFTER_PADDED)
     if INTERLEAVED:
-        pairs = _change(fresh + START, old + START, live, SIZE, 2 * HALF_PADDED)
+        pairs = _change(fresh + START, old + START, live, scale, SCALED, SIZE, 2 * HALF_PADDED)
         first, second = tl.split(tl.reshape(pairs, (ROWS, HALF_PADDED, 2)))
     else:
-        first = _change(fresh + START, old + START, live, HALF, HALF_PADDED)
-        second = _change(fresh + (START + HALF), old + (START + HALF), live, HALF, HALF_PADDED)
+        first = _change(fresh + START, old + START, live, scale, SCALED, HALF, HALF_PADDED)
+        second = _change(fresh + (START + HALF), old + (START + HALF), live, scale, SCALED, HALF, HALF_PADDED)
     angles = offset[:, None] * HALF
     cos = load_rows(cos_table + angles, live, HALF, HALF_PADDED)
     sin = load_rows(sin_table + angles, live, HALF, HALF_PADDED)
@@ -241,8 +253,23 @@ def weigh_kernel(
 
 
 @triton.jit
-def _moved(rows, mean, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    return load_rows(rows, live, WIDTH, PADDED).to(tl.float32) + load_rows(mean, live, WIDTH, PADDED)
+def _moved(rows, mean, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    return _computed(rows, live, scale, SCALED, WIDTH, PADDED) + load_rows(mean, live, WIDTH, PADDED)
+
+
+@triton.jit
+def _store(
+    rows,
+    moved,
+    live,
+    inverse,
+    SCALED: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    moved = moved * inverse if SCALED else moved
+    store_rows(rows, narrow(moved, rows.dtype.element_ty, LARGEST), live, WIDTH, PADDED)
 
 
 @triton.jit(do_not_specialize=["layer"])
@@ -250,6 +277,7 @@ def correct_kernel(
     keys,
     values,
     layer_starts,
+    scales,
     blocks,
     starts,
     lengths,
@@ -278,6 +306,8 @@ def correct_kernel(
     VALUE_BLOCK: tl.constexpr,
     TABLE_BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
+    SCALED: tl.constexpr,
+    LARGEST: tl.constexpr,
     PER_TOKEN: tl.constexpr,
     ROWS: tl.constexpr,
     HALF_PADDED: tl.constexpr,
@@ -300,23 +330,25 @@ def correct_kernel(
     rows = keys + row_starts(start, slots, head, key_block, key_token, key_head, KEY_BLOCK)
     which = (tl.load(first_tokens + span) + offset).to(tl.int64) if PER_TOKEN else span
     mean = means + ((which * HEADS + head) * (KEY_DIM + VALUE_DIM))[:, None]
+    scale, inverse = tl.load(scales + layer), tl.load(scales + 2 * LAYERS + layer)
 
     # All loads before the first store, which would make the later ones wait.
     if VALUE_DIM > 0:
         start = tl.load(layer_starts + LAYERS + layer) * UNIT
         value_rows = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
-        value = _moved(value_rows, mean + KEY_DIM, live, VALUE_DIM, VALUE_PADDED)
+        value_scale, value_inverse = tl.load(scales + LAYERS + layer), tl.load(scales + 3 * LAYERS + layer)
+        value = _moved(value_rows, mean + KEY_DIM, live, value_scale, SCALED, VALUE_DIM, VALUE_PADDED)
     if START > 0:
-        before = _moved(rows, mean, live, START, BEFORE_PADDED)
+        before = _moved(rows, mean, live, scale, SCALED, START, BEFORE_PADDED)
     if AFTER > 0:
-        after = _moved(rows + (START + SIZE), mean + (START + SIZE), live, AFTER, AFTER_PADDED)
+        after = _moved(rows + (START + SIZE), mean + (START + SIZE), live, scale, SCALED, AFTER, AFTER_PADDED)
     if INTERLEAVED:
-        key = load_rows(rows + START, live, SIZE, 2 * HALF_PADDED).to(tl.float32)
+        key = _computed(rows + START, live, scale, SCALED, SIZE, 2 * HALF_PADDED)
         pairs = load_rows(mean + START, live, SIZE, 2 * HALF_PADDED)
         first, second = tl.split(tl.reshape(pairs, (ROWS, HALF_PADDED, 2)))
     else:
-        key_first = load_rows(rows + START, live, HALF, HALF_PADDED).to(tl.float32)
-        key_second = load_rows(rows + (START + HALF), live, HALF, HALF_PADDED).to(tl.float32)
+        key_first = _computed(rows + START, live, scale, SCALED, HALF, HALF_PADDED)
+        key_second = _computed(rows + (START + HALF), live, scale, SCALED, HALF, HALF_PADDED)
         first = load_rows(mean + START, live, HALF, HALF_PADDED)
         second = load_rows(mean + (START + HALF), live, HALF, HALF_PADDED)
     angles = offset[:, None] * HALF
@@ -324,16 +356,15 @@ def correct_kernel(
     sin = load_rows(sin_table + angles, live, HALF, HALF_PADDED)
     first, second = turned(first, second, cos, sin)
 
-    stored: tl.constexpr = keys.dtype.element_ty
     if INTERLEAVED:
         key += tl.reshape(tl.join(first, second), (ROWS, 2 * HALF_PADDED))
-        store_rows(rows + START, key.to(stored), live, SIZE, 2 * HALF_PADDED)
+        _store(rows + START, key, live, inverse, SCALED, LARGEST, SIZE, 2 * HALF_PADDED)
     else:
-        store_rows(rows + START, (key_first + first).to(stored), live, HALF, HALF_PADDED)
-        store_rows(rows + (START + HALF), (key_second + second).to(stored), live, HALF, HALF_PADDED)
+        _store(rows + START, key_first + first, live, inverse, SCALED, LARGEST, HALF, HALF_PADDED)
+        _store(rows + (START + HALF), key_second + second, live, inverse, SCALED, LARGEST, HALF, HALF_PADDED)
     if VALUE_DIM > 0:
-        store_rows(value_rows, value.to(stored), live, VALUE_DIM, VALUE_PADDED)
+        _store(value_rows, value, live, value_inverse, SCALED, LARGEST, VALUE_DIM, VALUE_PADDED)
     if START > 0:
-        store_rows(rows, before.to(stored), live, START, BEFORE_PADDED)
+        _store(rows, before, live, inverse, SCALED, LARGEST, START, BEFORE_PADDED)
     if AFTER > 0:
-        store_rows(rows + (START + SIZE), after.to(stored), live, AFTER, AFTER_PADDED)
+        _store(rows + (START + SIZE), after, live, inverse, SCALED, LARGEST, AFTER, AFTER_PADDED)

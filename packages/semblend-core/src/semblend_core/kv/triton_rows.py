@@ -69,7 +69,8 @@ def turned(first, second, cos, sin):
 
 
 @triton.jit
-def _narrow(wide, dtype: tl.constexpr, LARGEST: tl.constexpr):
+def narrow(wide, dtype: tl.constexpr, LARGEST: tl.constexpr):
+    """``narrow`` of layout.py; LARGEST is where fp8 saturates, and 0 for other types."""
     if LARGEST > 0:
         # What is not a number stays so, as with torch's clamp.
         wide = tl.maximum(wide, -LARGEST, propagate_nan=tl.PropagateNan.ALL)
@@ -80,7 +81,7 @@ def _narrow(wide, dtype: tl.constexpr, LARGEST: tl.constexpr):
 @triton.jit
 def _rescale(stored, scale, inverse, RESCALED: tl.constexpr, LARGEST: tl.constexpr):
     if RESCALED:
-        return _narrow(stored.to(tl.float32) * scale * inverse, stored.dtype, LARGEST)
+        return narrow(stored.to(tl.float32) * scale * inverse, stored.dtype, LARGEST)
     return stored
 
 
@@ -147,10 +148,10 @@ def move_rows(
     stored: tl.constexpr = given_keys.dtype.element_ty
     if INTERLEAVED:
         pairs = tl.reshape(tl.join(first, second), (ROWS, 2 * HALF_PADDED))
-        store_rows(given_keys + START, _narrow(pairs, stored, LARGEST), live, SIZE, 2 * HALF_PADDED)
+        store_rows(given_keys + START, narrow(pairs, stored, LARGEST), live, SIZE, 2 * HALF_PADDED)
     else:
-        store_rows(given_keys + START, _narrow(first, stored, LARGEST), live, HALF, HALF_PADDED)
-        store_rows(given_keys + (START + HALF), _narrow(second, stored, LARGEST), live, HALF, HALF_PADDED)
+        store_rows(given_keys + START, narrow(first, stored, LARGEST), live, HALF, HALF_PADDED)
+        store_rows(given_keys + (START + HALF), narrow(second, stored, LARGEST), live, HALF, HALF_PADDED)
     if START > 0:
         before = _rescale(before, key_scale, key_inverse, RESCALE_KEYS, LARGEST)
         store_rows(given_keys, before, live, START, BEFORE_PADDED)

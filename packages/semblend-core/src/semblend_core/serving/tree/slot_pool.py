@@ -13,6 +13,7 @@ from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DeviceSlots, DonorKv, PagedKv, Rotation, RotationProof, SlotTable
+from semblend_core.kv.layout import indexable
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots
 from semblend_core.serving.warming import compile_correction
@@ -33,14 +34,16 @@ class SlotPool(KvPool):
         self, spans: Sequence[Span], sources: Mapping[str, Tensor], target: Tensor, first_position: int
     ) -> None:
         """Spans of donors that lie in the pool, by slots whose numbers stay on the device. Nobody waits for them."""
-        relocate_slots(self.views, spans, sources, target, first_position, self.rotation)
+        relocate_slots(self._stored, spans, sources, target, first_position, self.rotation)
 
     def take_slots(self, slots: Tensor) -> DonorKv:
         """A copy of the KV in ``slots``, whose numbers stay on the device."""
-        flat = [view.flatten(0, 1) for view in (*self.views.keys, *self.views.values)]
+        flat = [indexable(view.flatten(0, 1)) for view in (*self.views.keys, *self.views.values)]
         taken = [buffer.index_select(0, slots) for buffer in flat]
         keys, values = taken[: self.layers], taken[self.layers :]
-        return DonorKv(torch.stack(keys), torch.stack(values) if values else None)
+        stacked = [torch.stack(parts).view(self.views.dtype) if parts else None for parts in (keys, values)]
+        assert stacked[0] is not None
+        return DonorKv(stacked[0], stacked[1])
 
     def test_keys(
         self, proof: RotationProof, read_slots: Callable[[], Tensor], token_ids: npt.ArrayLike

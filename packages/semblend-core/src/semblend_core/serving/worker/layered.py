@@ -11,6 +11,7 @@ import torch
 
 from semblend_core.contract import Span
 from semblend_core.kv import DonorKv, LearnedShift, Rotation
+from semblend_core.kv.layout import indexable
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move
 
@@ -58,7 +59,7 @@ class LayeredMemory:
     def _joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         whole = parts[0].new_empty((self.layers, *parts[0].shape[1:]))
         for (own, _), part in zip(self._parts, parts, strict=True):
-            whole[own] = part
+            indexable(whole)[own] = indexable(part)
         return whole
 
     def scatter(self, block_ids: Sequence[int], moves: Sequence[Move]) -> None:
@@ -87,4 +88,7 @@ class _Corrections:
 
 
 def _of_layers(donor: DonorKv, layers: list[int]) -> DonorKv:
-    return replace(donor, keys=donor.keys[layers], values=None if donor.values is None else donor.values[layers])
+    def of(part: torch.Tensor) -> torch.Tensor:
+        return indexable(part)[layers].view(part.dtype)
+
+    return replace(donor, keys=of(donor.keys), values=None if donor.values is None else of(donor.values))

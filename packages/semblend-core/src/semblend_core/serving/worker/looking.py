@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.kv import QuestionAttention, SlotTable
+from semblend_core.kv.layout import indexable
 from semblend_core.recompute import Scores
 from semblend_core.serving.messages import ProbeOrder
 from semblend_core.serving.worker.memory import KvMemory
@@ -37,7 +38,8 @@ class Look:
             # Each slot is written by one row. To find it so waits for nobody.
             self._rows = (slots[None, :] == self._question_slots[:, None]).int().argmax(1)
         keys = self._memory.keys_at(layer, self._slots)
-        self._attention.add(layer, queries.index_select(0, self._rows), keys, scale)
+        asking = indexable(queries).index_select(0, self._rows).view(queries.dtype)
+        self._attention.add(layer, asking, keys, scale)
 
     def scores(self) -> Scores | None:
         """[tokens], of the heads that are here. None: it did not see what it was to see. Waits for the device."""

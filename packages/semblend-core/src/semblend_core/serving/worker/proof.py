@@ -15,6 +15,7 @@ import torch
 
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DonorKv, Rotation, RotationProof
+from semblend_core.kv.layout import indexable
 from semblend_core.serving.warming import compile_correction
 from semblend_core.serving.worker.memory import KvMemory
 
@@ -50,9 +51,12 @@ def of_the_way_in(memory: KvMemory, rotations: Sequence[Rotation], unused_block:
 
 
 def _same(donor: DonorKv, wanted: DonorKv, skipped: int = 0) -> bool:
+    def equal(read: torch.Tensor, written: torch.Tensor) -> bool:
+        return torch.equal(indexable(read[:, skipped:]), indexable(written))
+
     if donor.values is None or wanted.values is None:
-        return donor.values is wanted.values and torch.equal(donor.keys[:, skipped:], wanted.keys)
-    return torch.equal(donor.keys[:, skipped:], wanted.keys) and torch.equal(donor.values[:, skipped:], wanted.values)
+        return donor.values is wanted.values and equal(donor.keys, wanted.keys)
+    return equal(donor.keys, wanted.keys) and equal(donor.values, wanted.values)
 
 
 def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> SelfTestResult | None:
@@ -64,7 +68,7 @@ def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> Sel
     count = pairs.first.size
 
     def at_both(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        there = part[places].cpu()
+        there = indexable(part)[places].cpu().view(part.dtype)
         return there[:count], there[count:]
 
     values = None if donor.values is None else at_both(donor.values[0])
