@@ -10,28 +10,37 @@ import torch
 from semblend_core.kv import PagedKv, Rotation
 from semblend_core.serving.worker import KvMemory, PagedMemory, memory_by_rotation
 from semblend_vllm.compat.cpu_memory import PackedCpuMemory
+from semblend_vllm.compat.stored_types import Scales, as_stored, is_fp8, scales_of
 from semblend_vllm.compat.versions import UnsupportedVllmError
 
 
 def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotations: Sequence[Rotation]) -> KvMemory:
     """The registered KV tensors, in the order of the layers. ``rotations``: of each."""
-    layers = [kv_caches[name] for name in in_order(kv_caches)]
-    return memory_by_rotation(layers, rotations, lambda own, rotation: _memory_of(vllm_config, own, rotation))
+    names = in_order(kv_caches)
+    layers = as_stored(vllm_config, [kv_caches[name] for name in names], names)
+    scales = scales_of(vllm_config, names)
+    numbers = {id(layer): number for number, layer in enumerate(layers)}
+
+    def memory_of(own: list[torch.Tensor], rotation: Rotation) -> KvMemory:
+        theirs = None if scales is None else scales.of([numbers[id(layer)] for layer in own])
+        return _memory_of(vllm_config, own, rotation, theirs)
+
+    return memory_by_rotation(layers, rotations, memory_of)
 
 
-def _memory_of(vllm_config: Any, layers: list[torch.Tensor], rotation: Rotation) -> KvMemory:
-    if layers[0].dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise UnsupportedVllmError(f"a KV cache of {layers[0].dtype} is not supported yet")
+def _memory_of(vllm_config: Any, layers: list[torch.Tensor], rotation: Rotation, scales: Scales | None) -> KvMemory:
     first, head_size = layers[0], vllm_config.model_config.get_head_size()
     if holds_latents(vllm_config):
         return PagedMemory(PagedKv.from_latent([_without_heads(layer) for layer in layers]), rotation)
     if first.device.type == "cpu":
-        return PackedCpuMemory(layers, _cpu_writer(vllm_config, first), rotation)
+        return PackedCpuMemory(layers, _cpu_writer(vllm_config, first), rotation, scales)
     if first.dim() == 4 and first.shape[3] == 2 * head_size:
-        return PagedMemory(PagedKv.from_joined(layers, head_size), rotation)
-    if first.dim() == 5 and 2 in first.shape[:2]:
-        return PagedMemory(PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1), rotation)
-    raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
+        views = PagedKv.from_joined(layers, head_size)
+    elif first.dim() == 5 and 2 in first.shape[:2]:
+        views = PagedKv.from_stacked(layers, 0 if first.shape[0] == 2 else 1)
+    else:
+        raise UnsupportedVllmError(f"the attention backend keeps KV as {tuple(first.shape)}, which is not known")
+    return PagedMemory(views if scales is None else views.with_scales(scales.keys, scales.values), rotation)
 
 
 def holds_latents(vllm_config: Any) -> bool:
@@ -92,7 +101,14 @@ def _cpu_writer(vllm_config: Any, cache: torch.Tensor) -> Any:
     def write(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
         operators.cpu_attn_reshape_and_cache(keys, values, key_cache, value_cache, slots, isa)
 
-    return write
+    def write_fp8(keys: Any, values: Any, key_cache: Any, value_cache: Any, slots: Any) -> None:
+        """vLLM's operator takes what was computed, and rounds it itself."""
+        wide = (part.to(vllm_config.model_config.dtype) for part in (keys, values))
+        caches = (part.view(torch.uint8) for part in (key_cache, value_cache))
+        asked = vllm_config.cache_config.cache_dtype
+        operators.cpu_attn_reshape_and_cache(*wide, *caches, slots, isa, kv_cache_dtype=asked)
+
+    return write_fp8 if is_fp8(vllm_config) else write
 
 
 def probe_layers(vllm_config: Any, kv_cache_config: Any) -> int | None:

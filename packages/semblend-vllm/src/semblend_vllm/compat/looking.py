@@ -31,7 +31,8 @@ def _shown(forward: Callable[..., Any], name: str, layer: int, scale: float, loo
     def shown(module: Any, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         slots = get_forward_context().slot_mapping
         if isinstance(slots, dict) and name in slots:  # Not where vLLM only tries what it can hold.
-            look(layer, query, slots[name], scale)
+            stored_with = float(module._q_scale_float) if query.dtype.itemsize == 1 else 1.0  # Fp8 has a scale.
+            look(layer, query, slots[name], scale * stored_with)
         return forward(module, query, *args, **kwargs)
 
     return shown

@@ -10,6 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from semblend_core import Settings
 from semblend_core.kv import why_keys_do_not_move
+from semblend_vllm.compat.stored_types import why_not_stored_so
 from semblend_vllm.compat.versions import has_official_contract
 from semblend_vllm.settings import VllmSettings
 
@@ -45,9 +46,6 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         or getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         # It splits a batch in two, and a row may run in one half while the tokens that read it run in the other.
         "dual batch overlap (--enable-dbo, --ubatch-size) is not supported": parallel.use_ubatching,
-        f"a KV cache of type {vllm_config.cache_config.cache_dtype} is not supported yet": str(
-            vllm_config.cache_config.cache_dtype
-        ).startswith("fp8"),
         f"this vLLM needs our scheduler too: add {SCHEDULER_FLAG}": not (
             has_official_contract() or _runs_our_scheduler(vllm_config)
         ),
@@ -60,6 +58,7 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
     specs = [group.kv_cache_spec for group in groups]
     return (
         found
+        or why_not_stored_so(vllm_config)
         or _why_no_speculation(vllm_config)
         or _why_kv_does_not_move(specs)
         # Prompts with images or sound are declined one by one.

@@ -10,6 +10,7 @@ import numpy as np
 
 from semblend_core import DeclineReason, Namespace, Settings, identity_of_weights
 from semblend_core.serving import Lineage, Namespaces, RequestLife, Stage, Wish, may_share
+from semblend_vllm.compat.stored_types import identity_of_scales
 
 MOST_ADAPTERS = 1024
 """Whose weights are remembered. Those of others are looked at again."""
@@ -177,6 +178,7 @@ class Follower:
                 ("overrides", str(model.hf_overrides)),
                 ("load_format", str(vllm_config.load_config.load_format)),
                 ("weights", identity_of_weights_in(vllm_config)),
+                *identity_of_scales(vllm_config),
             ),
         )
 
