@@ -22,7 +22,24 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, ranks: int = 1, **changed: Any) -> str:
+class RadixAttention(torch.nn.Module):
+    """Known by its name, as SGLang's is."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.layer_id, self.k_scale, self.v_scale = 0, scale, 1.0
+
+
+def digest(
+    folder: Path,
+    *,
+    commit: str | None = None,
+    page_size: int = 1,
+    ranks: int = 1,
+    dtype: torch.dtype = torch.bfloat16,
+    scale: float = 1.0,
+    **changed: Any,
+) -> str:
     """Of the unsalted tenant's namespace, as a process that starts now makes it."""
     arguments = {
         "model_path": str(folder / "model"),
@@ -35,18 +52,29 @@ def digest(folder: Path, *, commit: str | None = None, page_size: int = 1, ranks
         "_declarations_materialized": True,
         **changed,
     }
-    pool = SimpleNamespace(get_kvcache=lambda: SimpleNamespace(dtype=torch.bfloat16))
+    buffers = SimpleNamespace(dtype=dtype, k_buffer=[None])
+    layer = RadixAttention(scale)
+    runner = SimpleNamespace(prefill_attention_backend_str="triton", model=torch.nn.ModuleList([layer]))
+    pool = SimpleNamespace(get_kvcache=lambda: buffers)
     context = SimpleNamespace(
         server_args=SimpleNamespace(**arguments),
         params=SimpleNamespace(token_to_kv_pool_allocator=pool, page_size=page_size),
         model_config=SimpleNamespace(hf_config=SimpleNamespace(_commit_hash=commit)),
         tp_size=ranks,
+        tp_worker=SimpleNamespace(model_runner=runner),
     )
     return Namespaces(**shared_fields(context)).of(None, None).digest
 
 
 def test_the_same_start_has_the_same_donors(folders: Path) -> None:
     assert digest(folders) == digest(folders)
+
+
+def test_kv_under_other_scales_is_other_kv(folders: Path) -> None:
+    fp8 = torch.float8_e4m3fn
+    assert digest(folders, dtype=fp8, scale=0.5) == digest(folders, dtype=fp8, scale=0.5)
+    each = {digest(folders, dtype=fp8, scale=scale) for scale in (0.5, 0.25, 1.0)}
+    assert len(each | {digest(folders, dtype=torch.float8_e5m2), digest(folders)}) == 5
 
 
 def test_another_number_of_ranks_has_others(folders: Path) -> None:

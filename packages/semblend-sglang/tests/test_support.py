@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from semblend_core.kv import Rotation
 from semblend_sglang import factory
+from semblend_sglang.compat.stored_types import Scales, scales_of
 from semblend_sglang.compat.support import resolved, why_not_for, why_unsupported
+from semblend_sglang.worker.pool import slot_pool_of
 
 LLAMA = {"model_type": "llama", "rope_theta": 1e4, "head_dim": 64, "hidden_size": 128, "num_attention_heads": 2}
 
@@ -43,6 +46,68 @@ def context(**changes: Any) -> Any:
             owner = getattr(owner, part)
         setattr(owner, last, value)
     return made
+
+
+class RadixAttention(torch.nn.Module):
+    """Known by its name, as SGLang's is."""
+
+    def __init__(self, layer: int, k_scale: Any = None, v_scale: Any = None) -> None:
+        super().__init__()
+        self.layer_id, self.k_scale, self.v_scale = layer, k_scale, v_scale
+
+
+def attention(**scales: Any) -> torch.nn.Module:
+    return torch.nn.ModuleList([RadixAttention(0), RadixAttention(1, **scales)])
+
+
+E4M3 = {"pool__store_dtype": torch.uint8, "pool__dtype": torch.float8_e4m3fn}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_is_supported(dtype: torch.dtype) -> None:
+    scaled = attention(k_scale=torch.tensor(0.5), v_scale=torch.tensor(2.0))
+    assert why_unsupported(context(**E4M3 | {"pool__dtype": dtype, "runner__model": scaled})) is None
+
+
+def test_latents_in_fp8_are_not() -> None:
+    class MLATokenToKVPool(MHATokenToKVPool):
+        pass
+
+    pool = MLATokenToKVPool(store_dtype=torch.uint8, dtype=torch.float8_e4m3fn)
+    allocator = SimpleNamespace(get_kvcache=lambda: pool)
+    assert "latents (MLA) in fp8" in str(why_unsupported(context(params__token_to_kv_pool_allocator=allocator)))
+
+
+def fp8_pool(tokens: int = 40) -> MHATokenToKVPool:
+    buffers = ([torch.zeros(tokens, 2, 16, dtype=torch.uint8) for _ in range(2)] for _ in "kv")
+    return MHATokenToKVPool(
+        store_dtype=torch.uint8, dtype=torch.float8_e4m3fn, **dict(zip(("k_buffer", "v_buffer"), buffers, strict=True))
+    )
+
+
+@pytest.mark.parametrize(("backend", "scaled"), [("triton", True), ("fa3", True), ("torch_native", False)])
+def test_scales_are_those_that_the_backend_stores_with(backend: str, scaled: bool) -> None:
+    model = attention(k_scale=torch.tensor(0.5), v_scale=torch.tensor(2.0))
+    ctx = context(runner__prefill_attention_backend_str=backend, runner__model=model)
+    found = scales_of(ctx, fp8_pool())
+    assert found == (Scales((1.0, 0.5), (1.0, 2.0)) if scaled else None)
+
+
+def test_scales_of_one_are_none() -> None:
+    model = attention(k_scale=torch.tensor(1.0), v_scale=torch.tensor(1.0))
+    assert scales_of(context(runner__model=model), fp8_pool()) is None
+    assert scales_of(context(runner__model=model), context().pool) is None
+
+
+def test_bytes_of_the_pool_are_read_as_numbers_with_their_scales() -> None:
+    engine_pool, rotation = fp8_pool(), Rotation.from_config({**LLAMA, "head_dim": 16})
+    pool = slot_pool_of(engine_pool, rotation, None, Scales((1.0, 0.5), (1.0, 2.0)))
+    numbers = torch.randn(40, 2, 16).to(torch.float8_e4m3fn)
+    engine_pool.k_buffer[1].copy_(numbers.view(torch.uint8))
+    slots = torch.tensor([3, 30, 7])
+    assert torch.equal(pool.keys_at(1, slots), numbers.float()[slots] * 0.5)
+    taken = pool.take_slots(slots)
+    assert torch.equal(taken.keys[1].view(torch.uint8), engine_pool.k_buffer[1][slots])
 
 
 def test_an_ordinary_engine_is_supported() -> None:
@@ -112,6 +177,12 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
         ({"server_args__enable_lmcache": True}, "external KV cache"),
         ({"server_args__enable_flexkv": True}, "external KV cache"),
         ({"pool__store_dtype": torch.uint8}, "uint8"),
+        (
+            {"pool__is_quantized_kv_cache": True, "pool__quant_method": SimpleNamespace(name="mxfp4")},
+            "a quantisation of its own (mxfp4)",
+        ),
+        ({**E4M3, "pool__store_dtype": torch.float16}, "float8_e4m3fn as torch.float16"),
+        ({**E4M3, "runner__model": attention(k_scale=torch.ones(2))}, "a scale for each head"),
         ({"pool__kv_cache_layout": "hnd"}, "hnd"),
         ({"model_config__hf_text_config": {**LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2}}}, "dynamic"),
     ],

@@ -31,6 +31,7 @@ from semblend_sglang.compat.background import why_never_idle
 from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.ranks import give_orders_of, ranks_of, why_no_ranks
+from semblend_sglang.compat.stored_types import identity_of_scales, scales_of
 from semblend_sglang.compat.support import resolved, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version, why_changed
@@ -136,7 +137,8 @@ def _side(
     rotation = Rotation.from_config(ctx.model_config.hf_text_config)
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
-    pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None))
+    scales = scales_of(ctx, engine_pool)
+    pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None), scales)
     share = HeadShare() if ranks is None else HeadShare(ranks.rank, ranks.size)
     weights = partial(_weights, ctx)
     pool.learned = find_learned_shift(settings.corrections_dir, weights, pool.shape, pool.device, share)
@@ -234,6 +236,7 @@ def shared_fields(ctx: Any) -> dict[str, Any]:
         "extras": (
             ("weights", _weights(ctx)),
             ("adapters", str(_adapters(arguments))),
+            *identity_of_scales(ctx, engine_pool),
             *((name, str(getattr(arguments, name, None))) for name in HOW_WEIGHTS_ARE_USED),
         ),
     }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from semblend_core.kv import why_keys_do_not_move
+from semblend_sglang.compat.stored_types import why_not_stored_so, why_scales_unsupported
 
 WRITES_BEFORE_IT_ATTENDS = ("torch_native", "triton", "fa3")
 """Prefill attention that stores the new tokens of all sequences before a kernel reads any prefix: rows need that.
@@ -96,6 +97,7 @@ def why_unsupported(ctx: Any) -> str | None:
         found
         or _why_attention_unsupported(ctx)
         or _why_pool_unsupported(engine_pool)
+        or why_scales_unsupported(ctx, engine_pool)
         or why_keys_do_not_move(ctx.model_config.hf_text_config)
     )
 
@@ -142,8 +144,9 @@ def _why_pool_unsupported(engine_pool: Any) -> str | None:
     kind = type(engine_pool).__name__
     if kind not in ("MHATokenToKVPool", "MLATokenToKVPool"):
         return f"a KV pool of type {kind} is not known"
-    if engine_pool.store_dtype != engine_pool.dtype:
-        return f"a KV pool that stores {engine_pool.dtype} as {engine_pool.store_dtype} is not supported yet"
+    why = why_not_stored_so(engine_pool)
+    if why is not None:
+        return why
     layout = str(getattr(engine_pool, "kv_cache_layout", "nhd")).lower()
     if layout != "nhd":
         return f"the KV layout {layout} is not supported yet"
