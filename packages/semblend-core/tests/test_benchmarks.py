@@ -101,7 +101,7 @@ class Parrot:
 
 
 def test_answers_are_compared_token_by_token_behind_what_was_said_cold() -> None:
-    options = argparse.Namespace(cases=2, size=1000, passages=4, answer=8, top=2)
+    options = argparse.Namespace(cases=2, size=1000, passages=4, answer=8, top=2, again=False)
     parrot = Parrot()
     found = fidelity.run(parrot, Prompts(50_000, range(2000, 52_000)), options)  # type: ignore[arg-type]
     for kind in ("one document", "composite", "reorder"):
@@ -110,6 +110,17 @@ def test_answers_are_compared_token_by_token_behind_what_was_said_cold() -> None
         asked = [prompt for salt, prompt in parrot.served if salt == f"{kind} 1"][-8:]
         assert [len(prompt) - len(asked[0]) for prompt in asked] == list(range(8))
         assert found[kind]["reused"]["value"] == pytest.approx(900 / len(asked[0]), rel=0.01)
+        assert "kl_again" not in found[kind]
+
+
+def test_what_an_engine_strays_by_itself_is_asked_without_reuse() -> None:
+    options = argparse.Namespace(cases=1, size=1000, passages=4, answer=8, top=2, again=True)
+    parrot = Parrot()
+    found = fidelity.run(parrot, Prompts(50_000, range(2000, 52_000)), options)  # type: ignore[arg-type]
+    assert found["composite"]["kl"]["value"] > 0
+    assert found["composite"]["kl_again"]["value"] == 0
+    assert found["composite"]["top_1_again"]["value"] == 1
+    assert len([salt for salt, _ in parrot.served if salt == "composite 0, again"]) == 8
 
 
 @pytest.mark.parametrize(("ratio", "high", "holds"), [(1.03, 1.059, True), (1.031, 1.04, False), (1.0, 1.06, False)])

@@ -21,6 +21,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="folder with a config.json, and with weights where they are real")
     parser.add_argument("--real-weights", action="store_true", help="load them; else they are dummies")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="such as fp8_e4m3")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
     parser.add_argument("--memory", type=float, default=0.6, help="share of the GPU that SGLang takes")
     parser.add_argument("--attention", default="triton", help="SGLang's attention backend")
@@ -65,6 +66,7 @@ class Engine:
             "model_path": str(options.model),
             "load_format": "auto" if options.real_weights else "dummy",
             "dtype": options.dtype,
+            "kv_cache_dtype": options.kv_cache_dtype,
             "skip_tokenizer_init": True,
             "attention_backend": options.attention,
             "sampling_backend": "pytorch",

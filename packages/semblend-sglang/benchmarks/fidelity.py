@@ -1,6 +1,7 @@
 """How far do SGLang's answers with reuse stray from cold ones? KL and top-1 by forced text, passages from many places.
 
 python benchmarks/fidelity.py MODEL --real-weights --text ../../docs --tier balanced --json probed.json
+... --kv-cache-dtype fp8_e4m3 --again                                            beside what fp8 strays by itself
 SEMBLEND_PROBE=never python benchmarks/fidelity.py ...                           rows without a probe
 ... --cpu --dtype float32 --size 1300 --passages 4 --cases 2 --context 2048      tries it out
 """

@@ -18,7 +18,8 @@ def main() -> None:
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")  # After one request nothing is known of costs.
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
-    result = {"model": options.model.name, "dtype": options.dtype, **proving.run(engine, prompts, options)}
+    types = {"dtype": options.dtype, "kv_cache_dtype": options.kv_cache_dtype}
+    result = {"model": options.model.name, **types, **proving.run(engine, prompts, options)}
     deliver(result, options)
     engine.close()
 

@@ -28,6 +28,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, default=32768, help="max_model_len")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="such as fp8_e4m3")
     parser.add_argument("--memory", type=float, default=0.5, help="share of the GPU that vLLM takes")
     parser.add_argument("--device-bytes", default="24GiB", help="donors in GPU memory; 0: none")
     parser.add_argument("--host-bytes", default="0", help="donors in pinned memory")
@@ -54,6 +55,7 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "load_format": "auto" if options.real_weights else "dummy",
         "skip_tokenizer_init": True,
         "dtype": options.dtype,
+        "kv_cache_dtype": options.kv_cache_dtype,
         "max_model_len": options.context,
         "gpu_memory_utilization": options.memory,
         "enforce_eager": not options.graphs,

@@ -2,6 +2,7 @@
 
 VLLM_USE_FLASHINFER_SAMPLER=0 python benchmarks/fidelity.py MODEL --graphs --real-weights --text ../../docs \
     --tier balanced --json probed.json
+... --kv-cache-dtype fp8_e4m3 --again                                            beside what fp8 strays by itself
 SEMBLEND_PROBE=never python benchmarks/fidelity.py ...                           rows without a probe
 ... --cpu --dtype float32 --size 1300 --passages 4 --cases 2 --context 2048      tries it out
 """

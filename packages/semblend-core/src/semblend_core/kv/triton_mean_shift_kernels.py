@@ -6,8 +6,8 @@
 ``measure_kernel`` adds up the change of a few rows each, ``mean_kernel`` adds those sums up in a fixed order (no
 atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
 as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``length_kernel`` says how far each
-has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32, and of what was computed:
-fp8 is multiplied by its scale where it is read and divided by it where it is written. Keys are compared in the frame of
+has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32, of what was computed:
+fp8 is multiplied by its scale where it is read, and divided by it where it is written. Keys are compared in the frame of
 their span's first token.
 """
 

@@ -28,7 +28,9 @@ def why_not_stored_so(engine_pool: Any) -> str | None:
     dtype, stored = engine_pool.dtype, engine_pool.store_dtype
     if getattr(engine_pool, "is_quantized_kv_cache", False):
         name = getattr(getattr(engine_pool, "quant_method", None), "name", "unknown")
-        return f"a KV pool with a quantisation of its own ({name}) is not supported: its scales would have to be made anew"
+        return (
+            f"a KV pool with a quantisation of its own ({name}) is not supported: its scales would have to be made anew"
+        )
     if dtype not in FP8:
         return None if stored == dtype else f"a KV pool that stores {dtype} as {stored} is not supported yet"
     if stored.itemsize != 1:

@@ -21,7 +21,10 @@ def slot_pool_of(
         views = PagedKv.from_slots([layer if layer.dim() == 3 else layer.unsqueeze(1) for layer in latent])
     else:
         views = PagedKv.from_slots(
-            *([layer.view(engine_pool.dtype) for layer in part] for part in (engine_pool.k_buffer, engine_pool.v_buffer))
+            *(
+                [layer.view(engine_pool.dtype) for layer in part]
+                for part in (engine_pool.k_buffer, engine_pool.v_buffer)
+            )
         )
     if scales is not None:
         views = views.with_scales(scales.keys, scales.values)

@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from semblend_vllm.compat.stored_types import why_not_stored_so
 from semblend_vllm.compat.support import why_unsupported
 
 
@@ -69,6 +70,32 @@ def test_chunked_attention_without_the_hybrid_manager(
 
 def test_a_sliding_window_whose_kv_is_kept_is_none_of_them(new_overlapping: Callable[..., Any]) -> None:
     assert new_overlapping(sliding_window=64).side is not None
+
+
+@pytest.mark.parametrize("asked", ["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"])
+def test_types_of_kv_that_can_be_moved(new_overlapping: Callable[..., Any], asked: str) -> None:
+    engine = new_overlapping()
+    config = engine.scheduler.vllm_config
+    config.cache_config.cache_dtype = asked
+    assert why_unsupported(config, engine.scheduler.kv_cache_config) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "change", "said"),
+    [
+        *((asked, {}, f"type {asked} is not supported, only fp8") for asked in ("fp8_ds_mla", "fp8_per_token_head")),
+        *((asked, {}, f"type {asked} is not supported, only fp8") for asked in ("int8_per_token_head", "nvfp4")),
+        ("fp8", {"calculate_kv_scales": True}, "--calculate-kv-scales"),
+        ("fp8", {"kv_cache_dtype_skip_layers": ["0"]}, "--kv-cache-dtype-skip-layers"),
+        ("fp8", {"enable_sleep_mode": True}, "sleep mode"),
+        ("fp8", {"use_mla": True}, "latents (MLA) in fp8"),
+    ],
+)
+def test_types_of_kv_that_cannot(asked: str, change: dict[str, Any], said: str) -> None:
+    """vLLM would check what it is given against the device: only what the connector is told is changed."""
+    cache = SimpleNamespace(cache_dtype=asked, **change)
+    config = SimpleNamespace(cache_config=cache, model_config=SimpleNamespace(**change))
+    assert said in str(why_not_stored_so(config))
 
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.float32)

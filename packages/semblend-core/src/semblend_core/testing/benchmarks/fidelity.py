@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from semblend_core.testing.benchmarks.engine import EngineUnderTest
+from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import bootstrapped
 from semblend_core.testing.benchmarks.prompts import DONOR_INSTRUCTION, HEADER, Material, Prompts
 from semblend_core.testing.benchmarks.script import as_text
@@ -33,6 +33,9 @@ class Strayed:
     """Share of them whose most likely token is the same."""
     reused: list[float] = field(default_factory=list)
     """Share of the prompt that was not computed."""
+    kl_again: list[float] = field(default_factory=list)
+    """As ``kl``, without reuse: what the engine strays by itself where it reads KV back that it has stored."""
+    top_1_again: list[float] = field(default_factory=list)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=6000, help="tokens of a prompt")
     parser.add_argument("--passages", type=int, default=10)
     parser.add_argument("--answer", type=int, default=16, help="tokens of forced text")
+    parser.add_argument("--again", action="store_true", help="ask without reuse too: what the engine strays by itself")
     parser.add_argument("--top", type=int, default=20, help="log-probabilities that are compared")
 
 
@@ -55,7 +59,7 @@ def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) 
         strayed = Strayed()
         for number in range(options.cases):
             _add_case(strayed, engine, made(prompts, options), options, f"{kind} {number}")
-        figures = {name: bootstrapped(values, np.mean) for name, values in asdict(strayed).items()}
+        figures = {name: bootstrapped(values, np.mean) for name, values in asdict(strayed).items() if values}
         print(kind, *(f"{name} {figure}" for name, figure in figures.items()), sep="; ", flush=True)
         result[kind] = {name: asdict(figure) for name, figure in figures.items()} | {"all": asdict(strayed)}
     return result
@@ -69,15 +73,32 @@ def _add_case(
     engine.settle()
     prompt = material.recipient()
     (cold,) = engine.ask([prompt], salt=f"{salt}, cold", reuse=False, output_tokens=options.answer, top=options.top)
-    steps = []
-    for said in range(len(cold.tokens)):
-        (answer,) = engine.ask([[*prompt, *cold.tokens[:said]]], salt=salt, top=options.top)
-        if not said:
-            strayed.reused.append(answer.cached_tokens / answer.prompt_tokens)
-        steps.append(answer.top[0])
-    pairs = list(zip(cold.top, steps, strict=True))
-    strayed.kl.append(float(np.mean([divergence([ours], [theirs]) for ours, theirs in pairs])))
-    strayed.top_1.append(float(np.mean([_likeliest(ours) == _likeliest(theirs) for ours, theirs in pairs])))
+    steps = _forced(engine, prompt, cold, options, salt=salt)
+    strayed.reused.append(steps[0].cached_tokens / steps[0].prompt_tokens)
+    _compare(cold, steps, strayed.kl, strayed.top_1)
+    if options.again:
+        steps = _forced(engine, prompt, cold, options, salt=f"{salt}, again", reuse=False)
+        _compare(cold, steps, strayed.kl_again, strayed.top_1_again)
+
+
+def _forced(
+    engine: EngineUnderTest,
+    prompt: list[int],
+    cold: Answer,
+    options: argparse.Namespace,
+    *,
+    salt: str,
+    reuse: bool = True,
+) -> list[Answer]:
+    """One answer for each token of the cold one, behind those before it."""
+    asked = ([*prompt, *cold.tokens[:said]] for said in range(len(cold.tokens)))
+    return [engine.ask([each], salt=salt, reuse=reuse, top=options.top)[0] for each in asked]
+
+
+def _compare(cold: Answer, steps: Sequence[Answer], kl: list[float], top_1: list[float]) -> None:
+    pairs = [(ours, theirs.top[0]) for ours, theirs in zip(cold.top, steps, strict=True)]
+    kl.append(float(np.mean([divergence([ours], [theirs]) for ours, theirs in pairs])))
+    top_1.append(float(np.mean([_likeliest(ours) == _likeliest(theirs) for ours, theirs in pairs])))
 
 
 def one_document(prompts: Prompts, options: argparse.Namespace) -> Material:
