@@ -7,8 +7,8 @@
 atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
 as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``length_kernel`` says how far each
 has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32, of what was computed:
-fp8 is multiplied by its scale where it is read, and divided by it where it is written. Keys are compared in the frame of
-their span's first token.
+fp8 is multiplied by its scale where it is read, and divided by it where it is written. Keys are compared in the frame
+of their span's first token.
 """
 
 from __future__ import annotations
