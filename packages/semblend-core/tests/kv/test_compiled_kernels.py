@@ -41,9 +41,9 @@ def rotation(interleaved: bool = False) -> Rotation:
     return Rotation.from_config({"model_type": "llama", "head_dim": DIM}, interleaved=interleaved)
 
 
-def pool(layout: str, device: torch.device = CPU, heads: int = 4) -> PagedKv:
+def pool(layout: str, device: torch.device = CPU, heads: int = 4, dtype: torch.dtype = torch.bfloat16) -> PagedKv:
     def zeros(*shape: int) -> list[torch.Tensor]:
-        return [torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(LAYERS)]
+        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(LAYERS)]
 
     if layout == "nhd":
         return PagedKv.from_stacked(zeros(2, BLOCKS, BLOCK, heads, DIM), 0)
@@ -52,9 +52,9 @@ def pool(layout: str, device: torch.device = CPU, heads: int = 4) -> PagedKv:
     return PagedKv.from_joined(zeros(BLOCKS, heads, BLOCK, 2 * DIM), DIM)
 
 
-def donor(device: torch.device = CPU, heads: int = 4) -> DonorKv:
+def donor(device: torch.device = CPU, heads: int = 4, dtype: torch.dtype = torch.bfloat16) -> DonorKv:
     """A part of a larger allocation, as a store hands it out."""
-    keys, values = (torch.zeros(LAYERS, 110, heads, DIM, dtype=torch.bfloat16, device=device)[:, 5:] for _ in "kv")
+    keys, values = (torch.zeros(LAYERS, 110, heads, DIM, dtype=dtype, device=device)[:, 5:] for _ in "kv")
     return DonorKv(keys, values)
 
 
@@ -89,6 +89,27 @@ def test_means_of_weighed_rows_compile_and_read_16_bytes_at_a_time(ptx_for_hoppe
     )
     assert all("ld.global.v4.b32" in ptx for ptx in (length, weigh, correct))
     assert "atom." not in measure + length + weigh + correct
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("scales", [None, (0.5, 0.25)], ids=["unscaled", "scaled"])
+def test_fp8_is_corrected_16_bytes_at_a_time_and_saturates(
+    dtype: torch.dtype, scales: tuple[float, ...] | None, ptx_for_hopper: Compile
+) -> None:
+    kv = pool("joined", dtype=dtype).with_scales(scales, scales)
+    for shift in (MeanShift(), WEIGHED):
+        measured = MeasuredSpans.choose(shift, SPANS, ROWS)
+        places = Places.find(measured.spans, TABLE, kv)
+        counts = zip(measured.spans, measured.counts, strict=True)
+        weights = [torch.zeros(span.length, int(rows)) for span, rows in counts] if shift is WEIGHED else None
+        measure, *_, correct = (
+            ptx_for_hopper(kernel, arguments | {"layer": 1})
+            for kernel, _, arguments in launches(measured, places, donor(dtype=dtype), kv, rotation(), weights)
+        )
+        assert correct.count("st.global.v4.b32") == correct.count("st.global")
+        assert "min.NaN.f32" in correct
+        assert "max.NaN.f32" in correct
+        assert not any("fma." in ptx for ptx in (measure, correct))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

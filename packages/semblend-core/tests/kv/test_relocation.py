@@ -15,8 +15,9 @@ from torch import Tensor
 from semblend_core import Span
 from semblend_core.kv import relocation
 from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.layout import PagedKv
+from semblend_core.kv.layout import PagedKv, indexable, narrow
 from semblend_core.kv.moves import Moves, SlotTable
+from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate
 from semblend_core.kv.rotation import Rotation
 
@@ -175,6 +176,28 @@ def test_fp8_under_one_scale_moved_by_nothing_keeps_every_byte(dtype: torch.dtyp
     table = SlotTable(np.arange(BLOCKS), BLOCK)
     relocate(source, target, Moves.build([Span(0, "d", 0, 80)], sources={"d": table}, target=table), ROTATION)
     assert torch.equal(target.keys[0].view(torch.uint8), source.keys[0].view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", FP8)
+@pytest.mark.parametrize("scale", [1.0, 0.37])
+def test_fp8_of_an_engine_is_turned_in_float32_and_rounded_once_whatever_its_scales(
+    dtype: torch.dtype, scale: float
+) -> None:
+    pool = KvPool(fp8_pool(dtype, scale, 2 * scale), ROTATION)
+    table = table_of(pool.views, 1)
+    donor = pool.take(table, 40)
+    pool.bring([(donor, Span(41, "d", 3, 30))], table)
+    moved = pool.take(table, 80)
+    assert moved.values is not None
+    assert donor.values is not None
+    assert torch.equal(indexable(moved.values[:, 41:71]), indexable(donor.values[:, 3:33]))
+    for layer in range(LAYERS):
+        turned = ROTATION.rotate(donor.keys[layer, 3:33].float(), 38)
+        assert torch.equal(indexable(moved.keys[layer, 41:71]), indexable(narrow(turned, dtype)))
+        assert pool.views.key_scales is not None
+        slots = torch.from_numpy(table.slots_of(np.arange(41, 71)).astype(np.int64))
+        computed = moved.keys[layer, 41:71].float() * pool.views.key_scales[layer]
+        torch.testing.assert_close(pool.keys_at(layer, slots), computed, rtol=1e-6, atol=0)
 
 
 def test_one_pool_may_be_source_and_target() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from semblend_core.contract import Span
-from semblend_core.kv import DonorKv, LearnedShift, PagedKv, Rotation
+from semblend_core.kv import DonorKv, LearnedShift, PagedKv, Rotation, indexable
 from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving.worker import LayeredMemory, PagedMemory, memory_by_rotation, proof
 
@@ -49,6 +49,17 @@ def test_each_layer_is_turned_by_its_own_rotation() -> None:
     assert found.values is not None
     assert given.values is not None
     assert torch.equal(found.values[:, 4:19], given.values[:, 2:17])
+
+
+def test_fp8_of_each_layer_too() -> None:
+    fp8 = torch.float8_e4m3fn
+    memory = memory_of([layer.to(fp8) for layer in pool()])
+    given = DonorKv(*(torch.randn(5, 20, HEADS, DIM).to(fp8) for _ in "kv"))
+    memory.scatter([3, 5, 7], [(given, Span(4, "a", 2, 15))])
+    found = memory.gather([3, 5, 7], 24)
+    for layer, rotation in enumerate(ROTATIONS):
+        wanted = rotation.rotate(given.keys[layer, 2:17], 2)
+        assert torch.equal(indexable(found.keys[layer, 4:19]), indexable(wanted))
 
 
 def test_it_tells_the_whole_models_shape() -> None:

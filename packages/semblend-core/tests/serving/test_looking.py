@@ -56,6 +56,24 @@ def test_it_finds_the_question_in_the_batch_and_its_keys_in_the_pool(
     np.testing.assert_array_equal(scores, wanted)
 
 
+def test_fp8_is_seen_as_it_was_computed(pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    fp8, (queries, slots) = torch.float8_e4m3fn, batch
+    views = PagedKv.from_stacked([layer.to(fp8) for layer in pool], 1)
+    scales = (1.0, 0.5, 2.0)
+    memory = PagedMemory(views.with_scales(scales, scales), Rotation.from_config(CONFIG))
+    seen = Look(ProbeOrder("r", BLOCK_IDS, QUESTION, range(1, 3)), memory)
+    expected = QuestionAttention(torch.arange(*QUESTION), seen.layers)
+    for layer in seen.layers:
+        seen.add(layer, queries.to(fp8), slots, 0.5)
+        keys = torch.cat([views.keys[layer][block] for block in BLOCK_IDS]).float()[: QUESTION[1]] * scales[layer]
+        asking = queries.to(fp8).float()
+        expected.add(layer, torch.cat([asking[9:13], asking[2:8]]), keys, 0.5)
+    scores, wanted = seen.scores(), expected.scores()
+    assert scores is not None
+    assert wanted is not None
+    np.testing.assert_allclose(scores, wanted, rtol=1e-6)
+
+
 def test_ranks_with_some_of_the_heads_tell_together_what_one_with_all_would(
     look: Look, pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:

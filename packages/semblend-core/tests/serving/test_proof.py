@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from semblend_core import SelfTestResult, SelfTestState
-from semblend_core.kv import DonorKv, PagedKv, Rotation, RotationProof
+from semblend_core.kv import DonorKv, PagedKv, Rotation, RotationProof, indexable, narrow
 from semblend_core.serving.worker import PagedMemory, proof
 
 CONFIG = {
@@ -59,6 +59,29 @@ def test_the_way_into_a_pool_of_latents(broken: bool) -> None:
     refused = proof.of_the_way_in(memory, [other if broken else rotation] * 3, 1)
     assert refused == ("K that was moved by one position is not K turned by one position" if broken else "")
     assert torch.equal(memory.gather([1], 8).keys, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_way_into_a_pool_in_fp8(dtype: torch.dtype, broken: bool) -> None:
+    layers = [torch.randn(4, 2, 8, 64).to(dtype) for _ in range(3)]
+    views = PagedKv.from_joined(layers, 32).with_scales((0.5, 0.1, 3.0), (1.0, 0.2, 2.0))
+    memory = PagedMemory(views, ROTATION)
+    before = memory.gather([1], 8)
+    other = Rotation.from_config(CONFIG, interleaved=True)
+    refused = proof.of_the_way_in(memory, [other if broken else ROTATION] * 3, 1)
+    assert refused == ("K that was moved by one position is not K turned by one position" if broken else "")
+    assert torch.equal(indexable(memory.gather([1], 8).keys), indexable(before.keys))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_rotary_layer_in_fp8_passes_and_one_that_does_not_turn_fails(dtype: torch.dtype) -> None:
+    computed = layer_zero(ROTATION, TOKENS)
+    still = ROTATION.rotate(computed.keys[0], -np.arange(TOKENS.size))[None]
+    assert computed.values is not None
+    values = narrow(computed.values, dtype)
+    assert judged(DonorKv(narrow(computed.keys, dtype), values)).passed
+    assert judged(DonorKv(narrow(still, dtype), values)).failed
 
 
 def test_other_frequencies_are_found_out() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from semblend_core.serving import CostGate, Part, contained
 from semblend_vllm.compat.scheduling import ROW_MARK
+from semblend_vllm.compat.stored_types import is_fp8
 from semblend_vllm.compat.versions import installed_version
 
 
@@ -53,4 +54,5 @@ def cost_identity(vllm_config: Any) -> dict[str, str]:
         "device": str(current_platform.get_device_name() or current_platform.device_type),
         "ranks": str(vllm_config.parallel_config.tensor_parallel_size),
         "graphs": str(not model.enforce_eager),
+        **({"kv_cache": str(vllm_config.cache_config.cache_dtype)} if is_fp8(vllm_config) else {}),
     }
