@@ -120,12 +120,12 @@ def test_a_hierarchical_cache_is_supported_with_storage_or_without() -> None:
     assert why_unsupported(context(**tiers, server_args__hicache_storage_backend="dynamic")) is None
 
 
-@pytest.mark.parametrize("backend", ["torch_native", "triton", "fa3"])
+@pytest.mark.parametrize("backend", ["torch_native", "triton", "fa3", "fa4", "trtllm_mha"])
 def test_prefill_attention_that_writes_first_is_supported(backend: str) -> None:
     assert why_unsupported(context(runner__prefill_attention_backend_str=backend)) is None
 
 
-@pytest.mark.parametrize("backend", ["flashinfer", "fa4", "trtllm_mha", "flashmla", "intel_amx", "of tomorrow", None])
+@pytest.mark.parametrize("backend", ["trtllm_mla", "flashmla", "flex_attention", "intel_amx", "of tomorrow", None])
 def test_any_other_prefill_attention_is_declined_with_a_way_out(backend: str | None) -> None:
     why = str(why_unsupported(context(runner__prefill_attention_backend_str=backend)))
     assert f"by {backend} " in why
@@ -191,9 +191,7 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], says: str) -> N
     assert says in str(why_unsupported(context(**changes)))
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"), [(None, "flashinfer"), ("ScheduleBatch has other fields", "ScheduleBatch")]
-)
+@pytest.mark.parametrize(("changed", "says"), [(None, "flashmla"), ("ScheduleBatch has other fields", "ScheduleBatch")])
 def test_an_engine_that_is_declined_gets_sglangs_own_cache_and_one_error_line(
     changed: str | None, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,7 +199,7 @@ def test_an_engine_that_is_declined_gets_sglangs_own_cache_and_one_error_line(
     monkeypatch.setattr(factory, "why_not_hooked", lambda: None)
     monkeypatch.setattr(factory, "why_changed", lambda: changed)
     monkeypatch.setattr(factory, "stock_cache", lambda ctx: stock)
-    assert factory.build_cache(context(runner__prefill_attention_backend_str="flashinfer")) is stock
+    assert factory.build_cache(context(runner__prefill_attention_backend_str="flashmla")) is stock
     (said,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert says in said
 

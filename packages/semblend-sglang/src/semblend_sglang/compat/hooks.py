@@ -15,6 +15,7 @@ from semblend_core import DeclineReason
 from semblend_core.kv import PagedMeanShift
 from semblend_core.serving import Claim, Rows, contain
 from semblend_core.serving.tree import Load
+from semblend_sglang.compat.attention import replays_rows, storing_first
 from semblend_sglang.compat.background import BACKGROUND_HOOKS
 from semblend_sglang.compat.probing import choose_rows
 from semblend_sglang.compat.ranks import RANK_HOOKS
@@ -186,7 +187,8 @@ def make_logits_metadata(original: Original, cls: Any, forward_batch: Any, *args
 
 
 def run_model(original: Original, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    with running(forward_batch), correcting(forward_batch):
+    has_rows = getattr(forward_batch, MARK, None) is not None
+    with running(forward_batch), correcting(forward_batch), storing_first(runner, has_rows):
         return original(runner, forward_batch, *args, **kwargs)
 
 
@@ -215,9 +217,11 @@ def attend(
     return result
 
 
-def can_run_graph(original: Original, runner: Any, forward_batch: Any) -> Any:
-    """Captured prefills know one sequence per request: a batch with rows runs eagerly."""
-    return getattr(forward_batch, MARK, None) is None and original(runner, forward_batch)
+def can_run_graph(original: Original, graphs: Any, forward_batch: Any) -> Any:
+    """A batch with rows replays a captured prefill where attention is no part of what was captured."""
+    if getattr(forward_batch, MARK, None) is not None and not replays_rows(graphs, forward_batch):
+        return False
+    return original(graphs, forward_batch)
 
 
 def abort_request(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:

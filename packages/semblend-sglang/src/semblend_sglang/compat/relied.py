@@ -45,7 +45,15 @@ RELIED = Relied(
         *_of(f"{MANAGERS}.schedule_batch.ScheduleBatch", "prepare_for_extend", "mix_with_running"),
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
         "sglang.srt.model_executor.model_runner.ModelRunner.forward",
-        "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.can_run_graph",
+        # In a captured prefill attention runs between the graphs, with what the batch at hand says.
+        *_of(
+            "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner",
+            *("can_run_graph", "load_batch", "execute", "_prepare_forward_metadata_for_replay"),
+        ),
+        *_of(
+            "sglang.srt.layers.radix_attention",
+            *("RadixAttention.forward", "RadixAttention._eager_attention", "_unified_attention_with_output_impl"),
+        ),
         "sglang.srt.layers.logits_processor.LogitsMetadata.from_forward_batch",
         # Overridden or called.
         *_of(
@@ -78,6 +86,9 @@ RELIED = Relied(
         f"{ATTENTION}.torch_native_backend.TorchNativeAttnBackend.forward_extend",
         f"{ATTENTION}.triton_backend.TritonAttnBackend.forward_extend",
         f"{ATTENTION}.flashattention_backend.FlashAttentionBackend.forward_extend",
+        f"{ATTENTION}.trtllm_mha_backend.TRTLLMHAAttnBackend.forward_extend",
+        *_of(f"{ATTENTION}.flashinfer_backend.FlashInferAttnBackend", "init_forward_metadata", "forward_extend"),
+        *_of(f"{ATTENTION}.flashinfer_mla_backend.FlashInferMLAAttnBackend", "init_forward_metadata", "forward_extend"),
         # What counts by sequences or by slots.
         "sglang.srt.lora.lora_manager.LoRAManager.init_lora_modules",
         "sglang.srt.state_capturer.base.BaseTopkCapturer.get_topk",

@@ -9,10 +9,10 @@ import torch
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """With one scale for the K of a layer and one for its V. SGLang keeps these as bytes."""
-STORES_WITH_SCALES = ("triton", "fa3")
-"""Attention backends that divide by a layer's scales when they store; torch_native stores what was computed.
+STORES_WITH_SCALES = {"triton": True, "fa3": True, "torch_native": False}
+"""Whether an attention backend divides by a layer's scales when it stores; if not, it stores what was computed.
 
-Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23."""
+Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23. Others were not read for it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,9 @@ def is_fp8(engine_pool: Any) -> bool:
 def why_scales_unsupported(ctx: Any, engine_pool: Any) -> str | None:
     if not is_fp8(engine_pool):
         return None
+    backend = _prefill_attention(ctx)
+    if backend not in STORES_WITH_SCALES:
+        return f"fp8 with prefill attention by {backend} is not supported yet: choose one of {', '.join(STORES_WITH_SCALES)}"
     tensors = (getattr(layer, name, None) for layer in _attention_layers(ctx) for name in ("k_scale", "v_scale"))
     several = any(isinstance(scale, torch.Tensor) and scale.numel() > 1 for scale in tensors)
     return "fp8 with a scale for each head is not supported yet" if several else None
@@ -54,9 +57,7 @@ def why_scales_unsupported(ctx: Any, engine_pool: Any) -> str | None:
 
 def scales_of(ctx: Any, engine_pool: Any) -> Scales | None:
     """In the order of the layers; None where they are 1, or KV is not fp8."""
-    runner = ctx.tp_worker.model_runner
-    backend = getattr(runner, "prefill_attention_backend_str", None)
-    if not is_fp8(engine_pool) or backend not in STORES_WITH_SCALES:
+    if not is_fp8(engine_pool) or not STORES_WITH_SCALES.get(_prefill_attention(ctx), False):
         return None
     by_layer = {int(layer.layer_id): layer for layer in _attention_layers(ctx)}
     layers = [by_layer.get(number) for number in range(len(engine_pool.k_buffer))]
@@ -67,6 +68,10 @@ def scales_of(ctx: Any, engine_pool: Any) -> Scales | None:
 def identity_of_scales(ctx: Any, engine_pool: Any) -> tuple[tuple[str, str], ...]:
     """What tells KV of these scales from others'; nothing where KV has none."""
     return (("kv_scales", str(scales_of(ctx, engine_pool) or 1)),) if is_fp8(engine_pool) else ()
+
+
+def _prefill_attention(ctx: Any) -> str:
+    return str(getattr(ctx.tp_worker.model_runner, "prefill_attention_backend_str", None))
 
 
 def _attention_layers(ctx: Any) -> list[Any]:

@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from semblend_core.kv import why_keys_do_not_move
+from semblend_sglang.compat.attention import why_attention_unsupported
 from semblend_sglang.compat.stored_types import why_not_stored_so, why_scales_unsupported
-
-WRITES_BEFORE_IT_ATTENDS = ("torch_native", "triton", "fa3")
-"""Prefill attention that stores the new tokens of all sequences before a kernel reads any prefix: rows need that.
-
-Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23. torch_native and triton call ``set_kv_buffer`` in front of their
-kernels, fa3 in front of ``flash_attn_with_kvcache``, which reads prefix and new tokens from the pool. Where MLA runs as
-plain multi-head attention, the model itself stores the latent before it calls either. FlashInfer attends first and
-stores last, so a row's slots would be read before this layer has filled them. Others were not read."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ def why_unsupported(ctx: Any) -> str | None:
     found = next((why for why, applies in reasons.items() if applies), None)
     return (
         found
-        or _why_attention_unsupported(ctx)
+        or why_attention_unsupported(ctx.tp_worker.model_runner)
         or _why_pool_unsupported(engine_pool)
         or why_scales_unsupported(ctx, engine_pool)
         or why_keys_do_not_move(ctx.model_config.hf_text_config)
@@ -127,17 +120,6 @@ def why_not_for(req: Any, key: Any) -> str | None:
 def _adapts_output_layer(ctx: Any) -> bool:
     adapters = getattr(ctx.tp_worker.model_runner, "lora_manager", None)
     return getattr(adapters, "lm_head_module", None) is not None
-
-
-def _why_attention_unsupported(ctx: Any) -> str | None:
-    backend = getattr(ctx.tp_worker.model_runner, "prefill_attention_backend_str", None)
-    if backend in WRITES_BEFORE_IT_ATTENDS:
-        return None
-    known = ", ".join(WRITES_BEFORE_IT_ATTENDS)
-    return (
-        f"prefill attention by {backend} may read KV before it is written, or was never read for it: choose one of "
-        f"{known}, as with --attention-backend triton"
-    )
 
 
 def _why_pool_unsupported(engine_pool: Any) -> str | None:
