@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from semblend_core.testing.benchmarks import Answer
+from semblend_sglang.compat.support import resolved
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, default=0.6, help="share of the GPU that SGLang takes")
     parser.add_argument("--attention", default="triton", help="SGLang's attention backend")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
+    parser.add_argument(
+        "--graph-tokens",
+        type=int,
+        default=2048,
+        help="largest captured prefill: SGLang's default, --chunk, takes minutes",
+    )
     parser.add_argument("--no-overlap", action="store_true", help="without the overlapped scheduler")
     parser.add_argument("--stock", action="store_true", help="SGLang without SemBlend")
     parser.add_argument("--page-size", type=int, default=1)
@@ -81,6 +88,9 @@ class Engine:
             "page_size": options.page_size,
             "log_level": "warning",
         }
+        if options.graphs:
+            arguments["cuda_graph_max_bs_prefill"] = min(options.graph_tokens, options.chunk)
+            arguments["cuda_graph_max_bs_decode"] = options.requests_in_flight
         if not options.stock:
             arguments["radix_cache_backend"] = "semblend"
         if options.cpu:
@@ -134,6 +144,21 @@ class Engine:
 
     def close(self) -> None:
         self.engine.shutdown()
+
+    def runs_with(self) -> dict[str, Any]:
+        """What SGLang has decided for what was asked, and how many prefills replayed a graph, where that was noted."""
+        arguments = resolved(self.engine.server_args)
+        replays = self._of_kind("prefill")
+        return {
+            "engine": self.name,
+            "attention": arguments.attention_backend,
+            "prefill_graphs": str(getattr(getattr(arguments.cuda_graph_config, "prefill", None), "backend", None)),
+            "replayed": {
+                kind: f"{sum(found)} of {len(found)}"
+                for kind, rows in (("with_rows", True), ("without", False))
+                for found in [[each["replayed"] for each in replays if each["rows"] is rows]]
+            },
+        }
 
     # --- What the shared benchmarks ask; they want it inspected ------------------------------------------------------
 

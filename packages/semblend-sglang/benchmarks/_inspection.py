@@ -20,8 +20,11 @@ import torch
 
 from semblend_core import Outcome, SelfTestResult, SemBlend, Settings, create_provider
 from semblend_core.serving import token_ids_of
+from semblend_core.serving.tree import Loading
+from semblend_sglang.compat import hooks
 from semblend_sglang.scheduler.capturing import Capturing
 from semblend_sglang.scheduler.side import Side
+from semblend_sglang.worker.sequences import MARK
 
 _NOTES = Path(os.environ["SEMBLEND_BENCHMARK_INSPECTION"])
 _COMPARE = Path(f"{_NOTES}.compare")
@@ -33,9 +36,14 @@ def provider() -> SemBlend:
     ours = {"SEMBLEND_SGLANG_PROVIDER", "SEMBLEND_BENCHMARK_INSPECTION"}
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     if _TIMED.exists():
+        # Parts of what is timed behind them.
+        Loading._gather = _timed(Loading._gather)  # type: ignore[method-assign]
+        Loading._move = _timed(Loading._move)  # type: ignore[method-assign]
+        hooks._make_with_rows = _timed(hooks._make_with_rows)
         Side.match = _timed(Side.match)  # type: ignore[method-assign]
         Side.admit = _noting_relocated(_timed(Side.admit))  # type: ignore[method-assign]
         Capturing.cached = _comparing(_timed(Capturing.cached))  # type: ignore[method-assign]
+    _note_replays()
     Side.released = _noting_held(Side.released)  # type: ignore[method-assign]
     made = create_provider(Settings.from_env(environment), engine="sglang")
     made.report_outcome = _noting_outcome(made.report_outcome)  # type: ignore[method-assign]
@@ -62,6 +70,22 @@ def _noting_outcome(method: Callable[[Outcome], None]) -> Callable[[Outcome], No
         method(outcome)
 
     return noting
+
+
+def _note_replays() -> None:
+    """Which prefills replay a captured graph. Where SGLang captures none it is not asked."""
+    from sglang.srt.model_executor.runner.prefill_cuda_graph_runner import PrefillCudaGraphRunner
+
+    method = PrefillCudaGraphRunner.can_run_graph
+
+    @functools.wraps(method)
+    def noting(graphs: Any, forward_batch: Any) -> bool:
+        rows = getattr(forward_batch, MARK, None) is not None
+        replayed = bool(method(graphs, forward_batch))
+        note(what="prefill", rows=rows, replayed=replayed, sequences=forward_batch.batch_size)
+        return replayed
+
+    PrefillCudaGraphRunner.can_run_graph = noting
 
 
 def _noting_self_test(method: Callable[[SelfTestResult], None]) -> Callable[[SelfTestResult], None]:

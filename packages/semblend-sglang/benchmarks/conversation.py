@@ -16,7 +16,7 @@ def main() -> None:
     options = options_of(__doc__, add_engine_options, conversation.add_options)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
-    result = conversation.run(engine, prompts, options)
+    result = conversation.run(engine, prompts, options) | {"runs_with": engine.runs_with()}
     deliver(result, options)
     engine.close()
 

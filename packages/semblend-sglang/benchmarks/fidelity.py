@@ -20,7 +20,7 @@ def main() -> None:
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")  # What is reused is looked at, whether it pays or not.
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
-    result = fidelity.run(engine, prompts, options) | {"probes": engine.probes()}
+    result = fidelity.run(engine, prompts, options) | {"probes": engine.probes(), "runs_with": engine.runs_with()}
     deliver(result, options)
     engine.close()
 

@@ -16,7 +16,7 @@ def main() -> None:
     options = options_of(__doc__, add_engine_options, never_slower.add_options)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
-    result = never_slower.run(engine, prompts, options)
+    result = never_slower.run(engine, prompts, options) | {"runs_with": engine.runs_with()}
     shown = {"engine": result["engine"], "cells": len(result["cells"]), "failing": result["failing"]}
     deliver(result, options, shown)
     engine.close()

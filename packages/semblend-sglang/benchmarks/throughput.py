@@ -37,6 +37,7 @@ def main() -> None:
         rates = [one_round(engine, prompts, options, share) for _ in range(options.rounds)]
         results[f"requests_per_s_at_{share:g}_reusable"] = round(statistics.median(rates), 3)
         results[f"all_at_{share:g}"] = [round(rate, 3) for rate in rates]
+    results |= {"options": {name: str(value) for name, value in vars(options).items()}, "runs_with": engine.runs_with()}
     print(json.dumps(results), flush=True)
     if options.json:
         options.json.write_text(json.dumps(results) + "\n")

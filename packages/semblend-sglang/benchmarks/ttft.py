@@ -116,8 +116,8 @@ def main() -> None:
     checked = [] if options.no_check else check(engine, prompts, options.check_size, limit)
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats, options.cases)]
     result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
-    result |= {"checked": checked, "steps_ms": steps(engine)}
-    print(json.dumps(result["steps_ms"]), flush=True)
+    result |= {"checked": checked, "steps_ms": steps(engine), "runs_with": engine.runs_with()}
+    print(json.dumps({"steps_ms": result["steps_ms"], "runs_with": result["runs_with"]}), flush=True)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     engine.close()
