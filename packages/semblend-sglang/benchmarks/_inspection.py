@@ -22,6 +22,7 @@ from semblend_core import Outcome, SelfTestResult, SemBlend, Settings, create_pr
 from semblend_core.serving import token_ids_of
 from semblend_core.serving.tree import Loading
 from semblend_sglang.compat import hooks
+from semblend_sglang.compat.cache import SemBlendCache
 from semblend_sglang.scheduler.capturing import Capturing
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.sequences import MARK
@@ -40,6 +41,7 @@ def provider() -> SemBlend:
         Loading._gather = _timed(Loading._gather)  # type: ignore[method-assign]
         Loading._move = _timed(Loading._move)  # type: ignore[method-assign]
         hooks._make_with_rows = _timed(hooks._make_with_rows)
+        SemBlendCache._keep_approximate = _timed(SemBlendCache._keep_approximate)
         Side.match = _timed(Side.match)  # type: ignore[method-assign]
         Side.admit = _noting_relocated(_timed(Side.admit))  # type: ignore[method-assign]
         Capturing.cached = _comparing(_timed(Capturing.cached))  # type: ignore[method-assign]

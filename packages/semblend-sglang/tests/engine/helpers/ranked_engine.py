@@ -23,9 +23,9 @@ LONGEST_S = 600
 
 
 class RankedEngine(RunningEngine):
-    def __init__(self, model_folder: Path, audit: Path, ranks: int) -> None:
+    def __init__(self, model_folder: Path, audit: Path, ranks: int, **options: Any) -> None:
         # A small pool, so that something is evicted.
-        super().__init__(model_folder, audit, tp_size=ranks, max_total_tokens=6144, log_level="warning")
+        super().__init__(model_folder, audit, tp_size=ranks, max_total_tokens=6144, log_level="warning", **options)
         self.on_ranks("wait_for_disks")
 
     def on_ranks(self, call: str, **arguments: Any) -> list[Any]:
