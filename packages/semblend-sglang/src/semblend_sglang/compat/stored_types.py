@@ -49,7 +49,8 @@ def why_scales_unsupported(ctx: Any, engine_pool: Any) -> str | None:
         return None
     backend = _prefill_attention(ctx)
     if backend not in STORES_WITH_SCALES:
-        return f"fp8 with prefill attention by {backend} is not supported yet: choose one of {', '.join(STORES_WITH_SCALES)}"
+        known = ", ".join(STORES_WITH_SCALES)
+        return f"fp8 with prefill attention by {backend} is not supported yet: choose one of {known}"
     tensors = (getattr(layer, name, None) for layer in _attention_layers(ctx) for name in ("k_scale", "v_scale"))
     several = any(isinstance(scale, torch.Tensor) and scale.numel() > 1 for scale in tensors)
     return "fp8 with a scale for each head is not supported yet" if several else None
