@@ -35,7 +35,9 @@ from semblend_core.kv.triton_rows import (
 )
 
 TILE_BYTES = 8192
-"""Bytes of keys, and again of values, that one program corrects."""
+"""Bytes of keys, and again of values, that one program corrects. Of fp8 half as many: its sums are as wide."""
+LEAST_COUNTED = 2
+"""Bytes that a number counts for at least."""
 FEWEST_ROWS = 16
 """Rows that one program measures at least: with less, adding up the sums takes as long as making them."""
 SUMS, COLUMNS = 64, 64
@@ -80,7 +82,7 @@ def launches(
     values = pool.values or pool.keys
     value_dim = pool.values[0].shape[3] if pool.values else 0
     width = key_dim + value_dim
-    corrected_rows = rows_per_program(max(key_dim, value_dim) * pool.dtype.itemsize, TILE_BYTES)
+    corrected_rows = rows_per_program(max(key_dim, value_dim) * max(pool.dtype.itemsize, LEAST_COUNTED), TILE_BYTES)
     measured_rows = max(FEWEST_ROWS, corrected_rows) if weights is None else 1
     lengths = places.lengths.astype(np.int64)
 

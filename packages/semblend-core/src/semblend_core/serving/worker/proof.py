@@ -36,8 +36,9 @@ def of_the_way_in(memory: KvMemory, rotations: Sequence[Rotation], unused_block:
             return "KV that was written to the engine's pool is not what is read back"
         if tokens > 1:
             memory.scatter([unused_block], [(noise, Span(1, "noise", 0, tokens - 1))])
-            turned = torch.stack([turn.rotate(layer[:-1], 1) for turn, layer in zip(rotations, keys, strict=True)])
-            moved = DonorKv(turned, None if values is None else values[:, :-1])
+            turned = [turn.rotate(layer[:-1], 1) for turn, layer in zip(rotations, keys, strict=True)]
+            stacked = torch.stack([indexable(layer) for layer in turned]).view(keys.dtype)
+            moved = DonorKv(stacked, None if values is None else values[:, :-1])
             if not _same(memory.gather([unused_block], tokens), moved, skipped=1):
                 return "K that was moved by one position is not K turned by one position"
             compile_correction(
