@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from semblend_sglang.worker.pool import Scales
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """With one scale for the K of a layer and one for its V. SGLang keeps these as bytes."""
@@ -13,14 +14,6 @@ STORES_WITH_SCALES = {"triton": True, "fa3": True, "torch_native": False}
 """Whether an attention backend divides by a layer's scales when it stores; if not, it stores what was computed.
 
 Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23. Others were not read for it."""
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Of each layer: what is stored times its scale is what was computed."""
-
-    keys: tuple[float, ...]
-    values: tuple[float, ...]
 
 
 def why_not_stored_so(engine_pool: Any) -> str | None:

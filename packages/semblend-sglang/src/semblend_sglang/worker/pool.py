@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from semblend_core.kv import PagedKv, Rotation
 from semblend_core.serving.tree import SlotPool
-from semblend_sglang.compat.stored_types import Scales
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Of fp8, for each layer: what is stored times its scale is what was computed."""
+
+    keys: tuple[float, ...]
+    values: tuple[float, ...]
 
 
 def slot_pool_of(
