@@ -15,7 +15,7 @@ STORES_FIRST = {
     "triton": "set_kv_buffer in front of its kernel; latents are stored by the model, in front of either form of MLA",
     "fa3": "set_kv_buffer in front of flash_attn_with_kvcache, which reads prefix and new tokens from the pool",
     "fa4": "the class and the order of fa3, with another kernel",
-    "trtllm_mha": "set_kv_buffer in front of trtllm_batch_context_with_kv_cache, which reads the pool by pages",
+    "trtllm_mha": "set_kv_buffer in front of its kernels, which read the pool by pages, or copies made behind it",
     "flashinfer": "its paged form stores first, and is asked for while rows run; latents are always stored first",
 }
 """Prefill attention that rows can run with, and why. Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23.
@@ -68,7 +68,7 @@ def replays_rows(graphs: Any, forward_batch: Any) -> bool:
     """Whether a batch with rows may replay what ``graphs``, SGLang's PrefillCudaGraphRunner, has captured."""
     if graphs.prefill_backend_name not in ATTENDS_BETWEEN_GRAPHS:
         return False
-    # A model with latents may store them, or attend, inside a graph: no hook would run there. Never run on a GPU.
+    # A model with latents stores them, and reads prefixes back from the pool, in front of attention: inside a graph.
     if getattr(graphs.model_runner, "use_mla_backend", True):
         return False
     # Its buffers have a place per request that SGLang may run. Claims are cut to that, so this is a second lock.
