@@ -317,6 +317,7 @@ MODULE_NAMES = {
         "wait_until",
         "write_latent_model",
         "write_split_model",
+        "write_two_rotations_model",
         "write_vision_model",
     ],
 }

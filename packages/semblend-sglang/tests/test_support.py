@@ -11,7 +11,7 @@ import torch
 from semblend_core.kv import Rotation
 from semblend_sglang import factory
 from semblend_sglang.compat.stored_types import scales_of
-from semblend_sglang.compat.support import resolved, why_not_for, why_unsupported
+from semblend_sglang.compat.support import resolved, why_no_correction, why_not_for, why_unsupported
 from semblend_sglang.worker.pool import Scales, slot_pool_of
 
 LLAMA = {"model_type": "llama", "rope_theta": 1e4, "head_dim": 64, "hidden_size": 128, "num_attention_heads": 2}
@@ -51,9 +51,10 @@ def context(**changes: Any) -> Any:
 class RadixAttention(torch.nn.Module):
     """Known by its name, as SGLang's is."""
 
-    def __init__(self, layer: int, k_scale: Any = None, v_scale: Any = None) -> None:
+    def __init__(self, layer: int, k_scale: Any = None, v_scale: Any = None, window: int = -1) -> None:
         super().__init__()
         self.layer_id, self.k_scale, self.v_scale = layer, k_scale, v_scale
+        self.sliding_window_size = window
 
 
 def attention(**scales: Any) -> torch.nn.Module:
@@ -126,6 +127,42 @@ def test_a_hierarchical_cache_is_supported_with_storage_or_without() -> None:
     assert why_unsupported(context(**tiers, server_args__hicache_storage_backend="dynamic")) is None
 
 
+WINDOWS = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"]}
+PLAIN, FASTER = ({"rope_type": "default", "rope_theta": theta} for theta in (1e6, 1e4))
+
+
+@pytest.mark.parametrize("local", [PLAIN, FASTER])
+def test_sliding_windows_whose_kv_is_kept_are_supported_however_they_turn(local: dict[str, Any]) -> None:
+    parameters = {"sliding_attention": local, "full_attention": PLAIN}
+    config = {**LLAMA, **WINDOWS, "rope_theta": None, "rope_parameters": parameters}
+    assert why_unsupported(context(model_config__hf_text_config=config)) is None
+
+
+def test_models_that_take_images_are_supported_on_text() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 8, 8]}
+    config = {**LLAMA, "model_type": "qwen2_vl_text", "rope_theta": None, "rope_parameters": rope}
+    assert why_unsupported(context(model_config__hf_text_config=config, model_config__model_is_mrope=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("alike", "kinds", "windows", "says"),
+    [
+        (True, None, [-1, -1], None),
+        (True, None, [-1, 127], "attend to a window"),
+        (True, ["sliding_attention", "full_attention"], [], "attend to a window"),
+        (False, None, [-1, -1], "turn keys differently"),
+    ],
+)
+def test_what_was_moved_is_corrected_where_that_makes_answers_better(
+    alike: bool, kinds: list[str] | None, windows: list[int], says: str | None
+) -> None:
+    config = SimpleNamespace(layer_types=kinds)
+    model = torch.nn.ModuleList([RadixAttention(at, window=window) for at, window in enumerate(windows)])
+    made: Any = SimpleNamespace(turns_alike=alike)
+    why = why_no_correction(context(model_config__hf_text_config=config, runner__model=model), made)
+    assert why is None if says is None else says in str(why)
+
+
 @pytest.mark.parametrize("backend", ["torch_native", "triton", "fa3", "fa4", "trtllm_mha"])
 def test_prefill_attention_that_writes_first_is_supported(backend: str) -> None:
     assert why_unsupported(context(runner__prefill_attention_backend_str=backend)) is None
@@ -160,14 +197,14 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
         ({"server_args__enable_layernorm_sp": True}, "scattered"),
         ({"server_args__pp_size": 2}, "pipeline"),
         ({"server_args__enable_dp_attention": True}, "data-parallel"),
-        ({"is_hybrid_swa": True}, "sliding-window"),
+        ({"is_hybrid_swa": True}, "--disable-hybrid-swa-memory"),
+        ({"model_config__attention_chunk_size": 8192}, "chunked attention"),
         ({"is_hybrid_ssm": True}, "state-space"),
         ({"server_args__speculative_algorithm": "EAGLE"}, "--speculative-algorithm EAGLE"),
         ({"server_args__speculative_algorithm": "NGRAM"}, "--speculative-algorithm NGRAM"),
         ({"server_args__disaggregation_mode": "prefill"}, "disaggregated"),
         ({"model_config__is_generation": False}, "embedding"),
         ({"model_config__is_encoder_decoder": True}, "encoder-decoder"),
-        ({"model_config__model_is_mrope": True}, "multimodal"),
         ({"server_args__enable_pdmux": True}, "--enable-pdmux"),
         ({"server_args__enable_two_batch_overlap": True}, "--enable-two-batch-overlap"),
         ({"server_args__enable_mis": True}, "--enable-mis"),

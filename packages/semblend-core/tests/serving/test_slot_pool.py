@@ -1,4 +1,4 @@
-"""The self-test accepts KV that turns as the model says, and nothing else."""
+"""KV moves as the model says; the self-test accepts KV that turns so, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from semblend_core import SelfTestResult
-from semblend_core.kv import PagedKv, Rotation, RotationProof
+from semblend_core import SelfTestResult, Span
+from semblend_core.kv import InvalidKvError, PagedKv, Rotation, RotationProof, SlotTable
+from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving.tree import SlotPool
 
 TOKENS = np.arange(200) % 50
@@ -61,3 +62,51 @@ def test_values_must_be_those_of_their_tokens() -> None:
     result = judged(*pool_of(ROTATION, same_values=False))
     assert result.failed
     assert "V of layer 0" in result.says
+
+
+# --- Layers that turn keys differently ---------------------------------------------------------------------------
+
+SLOWER = Rotation(16, 0, 16, False, 1.0 / 1_000_000 ** (np.arange(0, 16, 2) / 16))
+BY_LAYER = (ROTATION, SLOWER, ROTATION)
+
+
+def layered_pool() -> tuple[SlotPool, list[torch.Tensor], list[torch.Tensor]]:
+    torch.manual_seed(2)
+    keys, values = ([torch.randn(300, 2, 16) for _ in BY_LAYER] for _ in range(2))
+    return SlotPool(PagedKv.from_slots(keys, values), BY_LAYER), keys, values
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["from the pool", "from the donor store"])
+def test_each_layer_is_turned_by_its_own_rotation(kept: bool) -> None:
+    pool, keys, values = layered_pool()
+    assert not pool.turns_alike
+    source, target, span = torch.arange(40), torch.arange(100, 140), Span(7, "donor", 2, 30)
+    if kept:
+        pool.bring([(pool.take_slots(source), span)], SlotTable.of_slots(target.numpy()))
+    else:
+        pool.move_slots([span], {"donor": source}, target, first_position=0)
+    for layer, rotation in enumerate(BY_LAYER):
+        assert torch.equal(keys[layer][107:137], rotation.rotate(keys[layer][2:32], 5))
+        assert torch.equal(values[layer][107:137], values[layer][2:32])
+
+
+def test_a_pool_whose_layers_turn_differently_starts_and_is_not_corrected() -> None:
+    pool, _, _ = layered_pool()
+    pool.warm_up()
+    with pytest.raises(InvalidKvError, match="turn keys differently"):
+        pool.correction(ROW_SHIFT, [Span(0, "donor", 0, 4)], np.arange(1), SlotTable.of_slots(np.arange(4)))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_first_layer_of_each_kind_is_tested(wrong: bool) -> None:
+    pool, keys, values = layered_pool()
+    slots = torch.randperm(300)[:200]
+    for layer, rotation in enumerate(BY_LAYER):
+        turn = ROTATION if wrong else rotation
+        keys[layer][slots] = turn.rotate(torch.randn(50, 2, 16)[TOKENS], np.arange(200))
+        values[layer][slots] = torch.randn(50, 2, 16)[TOKENS]
+    proof = RotationProof(*pool.rotations)
+    for _ in range(3):
+        pool.test_keys(proof, lambda: slots, TOKENS)
+    assert proof.result.failed if wrong else proof.result.passed
+    assert "in layer 1" in proof.result.says

@@ -32,7 +32,7 @@ from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
 from semblend_sglang.compat.ranks import give_orders_of, ranks_of, why_no_ranks
 from semblend_sglang.compat.stored_types import identity_of_scales, scales_of
-from semblend_sglang.compat.support import resolved, why_unsupported
+from semblend_sglang.compat.support import resolved, why_no_correction, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
 from semblend_sglang.compat.versions import installed_version, why_changed
 from semblend_sglang.scheduler.aliases import AliasPath
@@ -134,14 +134,16 @@ def _side(
     kept: KeptDonors | None,
     ranks: Ranks | None,
 ) -> Side:
-    rotation = Rotation.from_config(ctx.model_config.hf_text_config)
     runner = ctx.tp_worker.model_runner
     engine_pool = ctx.params.token_to_kv_pool_allocator.get_kvcache()
-    scales = scales_of(ctx, engine_pool)
-    pool = slot_pool_of(engine_pool, rotation, getattr(runner, "forward_stream", None), scales)
-    share = HeadShare() if ranks is None else HeadShare(ranks.rank, ranks.size)
-    weights = partial(_weights, ctx)
-    pool.learned = find_learned_shift(settings.corrections_dir, weights, pool.shape, pool.device, share)
+    # Prompts with images, whose positions have different parts (mrope), are declined one by one.
+    rotations = Rotation.by_layer(ctx.model_config.hf_text_config, int(engine_pool.layer_num), text_only=True)
+    pool = slot_pool_of(engine_pool, rotations, getattr(runner, "forward_stream", None), scales_of(ctx, engine_pool))
+    no_correction = why_no_correction(ctx, pool)
+    if no_correction is None:
+        share = HeadShare() if ranks is None else HeadShare(ranks.rank, ranks.size)
+        weights = partial(_weights, ctx)
+        pool.learned = find_learned_shift(settings.corrections_dir, weights, pool.shape, pool.device, share)
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
     arguments = resolved(ctx.server_args)
@@ -155,7 +157,10 @@ def _side(
     guard: QualityGuard[Served] = QualityGuard(settings, audit)
     decides = ranks is None or ranks.is_first
     costs = cost_gate_of(ctx, settings, audit, step_tokens, guard.spending) if decides else None
-    side = Side(provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard, ranks)
+    correcting = no_correction is None
+    side = Side(
+        provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard, ranks, correcting=correcting
+    )
     why_not_compared = why_never_idle(ctx.server_args)
     if why_not_compared is not None:
         guard.cannot(why_not_compared)
@@ -169,6 +174,8 @@ def _side(
     side.on_change = EngineMetrics(provider.stats, guard.news).update
     engine = f"SGLang {installed_version()}"
     logger.info("%s", what_is_on(settings, engine, donors_in_engine=True, stored=kept is not None))
+    if no_correction is not None:
+        logger.warning("several places at once are reused by the fast tier only: %s", no_correction)
     return side
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import prometheus_client
 import pytest
+import torch
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext
 from sglang.srt.server_args import ServerArgs
@@ -33,7 +34,12 @@ def start(rig: Any, folder: Path) -> None:
     arguments = ServerArgs(
         model_path=str(folder), device="cpu", attention_backend="torch_native", dtype="float32", max_prefill_tokens=4096
     )
-    runner = SimpleNamespace(prefill_attention_backend_str="torch_native", max_running_requests=32, lora_manager=None)
+    runner = SimpleNamespace(
+        prefill_attention_backend_str="torch_native",
+        max_running_requests=32,
+        lora_manager=None,
+        model=torch.nn.Module(),
+    )
     rig.tree = factory.build_cache(
         TreeCacheBuildContext(
             server_args=arguments,

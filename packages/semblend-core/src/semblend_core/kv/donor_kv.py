@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -50,3 +51,12 @@ class DonorKv:
     @property
     def nbytes(self) -> int:
         return int(self.keys.nbytes + (0 if self.values is None else self.values.nbytes))
+
+    def of_layers(self, layers: Sequence[int]) -> DonorKv:
+        """A copy of some layers, in this order."""
+        from semblend_core.kv.layout import indexable  # Which makes donors.
+
+        def of(part: Tensor) -> Tensor:
+            return indexable(part)[list(layers)].view(part.dtype)
+
+        return replace(self, keys=of(self.keys), values=None if self.values is None else of(self.values))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,6 +142,15 @@ class PagedKv:
     ) -> PagedKv:
         """The same memory, read and written as fp8 with these scales."""
         return replace(self, key_scales=key_scales, value_scales=value_scales)
+
+    def of_layers(self, layers: Sequence[int]) -> PagedKv:
+        """The same memory: some layers of it, in this order."""
+
+        def taken(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(parts[layer] for layer in layers)
+
+        scales = [None if each is None else taken(each) for each in (self.key_scales, self.value_scales)]
+        return PagedKv(taken(self.keys), taken(self.values) if self.values else (), *scales)
 
     def empty_donor(self, tokens: int) -> DonorKv:
         """A dense donor of this pool's shape, not filled yet."""

@@ -29,7 +29,7 @@ class KvPool:
 
     def __init__(self, views: PagedKv, rotation: Rotation) -> None:
         self.views, self.rotation = views, rotation
-        self._stored = views.stored
+        self.stored = views.stored
         """KV stays in this pool, or goes out and comes back under the same scales: bytes move, scales cancel out."""
         self.learned: LearnedShift | None = None
         """The correction that was fitted for the weights whose KV this is."""
@@ -47,7 +47,7 @@ class KvPool:
             return donor
         whole = [Span(0, "engine", 0, tokens)]
         moves = Moves.build(whole, sources={"engine": table}, target=SlotTable.of_donor(donor))
-        relocate(self._stored, PagedKv.from_donor(donor), moves, self.rotation)
+        relocate(self.stored, PagedKv.from_donor(donor), moves, self.rotation)
         return donor
 
     def bring(self, moves: Sequence[tuple[DonorKv, Span]], table: SlotTable) -> None:
@@ -55,11 +55,11 @@ class KvPool:
         # A donor may come in several parts, each a source of its own.
         sources = {f"{span.donor_id}#{id(donor)}": donor for donor, span in moves}
         spans = [replace(span, donor_id=f"{span.donor_id}#{id(donor)}") for donor, span in moves]
-        relocate_spans(sources, spans, self._stored, table, self.rotation)
+        relocate_spans(sources, spans, self.stored, table, self.rotation)
 
     def move(self, moves: Moves) -> None:
         """The same for donors that lie in the pool."""
-        relocate(self._stored, self._stored, moves, self.rotation)
+        relocate(self.stored, self.stored, moves, self.rotation)
 
     def correction(
         self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable | DeviceSlots
@@ -71,7 +71,7 @@ class KvPool:
     def _copy_out(self) -> CopyOut:
         from semblend_core.kv.triton_relocation import CopyOut
 
-        return CopyOut(self._stored, self.rotation)
+        return CopyOut(self.stored, self.rotation)
 
     @property
     def shape(self) -> KvShape:

@@ -107,6 +107,14 @@ class Rotation:
         return moved
 
 
+def layers_alike(rotations: Sequence[Rotation]) -> list[list[int]]:
+    """The layers that turn keys alike, by kind. ``rotations``: by layer, as :meth:`Rotation.by_layer` gives them."""
+    kinds: dict[int, list[int]] = {}
+    for layer, rotation in enumerate(rotations):
+        kinds.setdefault(id(rotation), []).append(layer)
+    return list(kinds.values())
+
+
 def why_keys_do_not_move(config: object, *, by_layer: bool = False, text_only: bool = False) -> str | None:
     """Why the keys of the model with this ``config`` cannot be moved; None where they can.
 

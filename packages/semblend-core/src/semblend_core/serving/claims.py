@@ -226,7 +226,11 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int, most_rows: int
 
     def made_of(decided: Recompute, probing: Probing) -> Claim | None:
         correction = None if claim.correction is None else decided.correction
-        return claim_of(decided.plan, page_size, correction, probing.join_within)
+        return _joined(
+            probing.join_within,
+            claim.most_row_tokens,
+            lambda within: claim_of(decided.plan, page_size, correction, within),
+        )
 
     chosen = _in_runs_that_fit(claim, scores, most_rows, made_of) or claim.unprobed()
     return replace(chosen.with_rows(most_rows), spending=claim.spending)
@@ -235,17 +239,33 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int, most_rows: int
 def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
     """The same for a claim whose end stands. None: that would compute more than it may."""
 
-    def made_of(decided: Recompute, probing: Probing) -> Claim:
-        runs = ((row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end)
-        rows = tuple(joined_runs(runs, probing.join_within))
+    def made_of(decided: Recompute, probing: Probing) -> Claim | None:
+        runs = [(row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end]
         correction = None if claim.correction is None else decided.correction
-        return replace(claim, rows=rows, correction=correction, probing=None)
+        chosen = replace(claim, correction=correction, probing=None)
+        return _joined(
+            probing.join_within,
+            claim.most_row_tokens,
+            lambda within: replace(chosen, rows=tuple(joined_runs(runs, within))),
+        )
 
     made = _in_runs_that_fit(claim, scores, most_rows, made_of)
     chosen = None if made is None else made.with_rows(most_rows)
     if chosen is None or len(chosen.rows) > most_rows or chosen.row_tokens > claim.most_row_tokens:
         return None
     return chosen
+
+
+def _joined(within: int, most_tokens: int, made: Callable[[int], Claim | None]) -> Claim | None:
+    """What is made with rows joined over at most ``within`` tokens, or over fewer: what lies between is computed too.
+
+    Rows that a probe chooses lie all over the prompt. Joined without a limit they would be most of it.
+    """
+    while True:
+        claim = made(within)
+        if claim is None or within == 0 or claim.row_tokens <= most_tokens:
+            return claim
+        within //= 2
 
 
 def _in_runs_that_fit(

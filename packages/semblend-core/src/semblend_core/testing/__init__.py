@@ -16,6 +16,7 @@ from semblend_core.testing.store_faults import STORE_FAULTS, open_files
 from semblend_core.testing.subject import Fault, Served, Subject
 from semblend_core.testing.token_engine import TokenEngine
 from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
+from semblend_core.testing.two_rotations_model import write_two_rotations_model
 from semblend_core.testing.vision_model import write_vision_model
 from semblend_core.testing.waiting import wait_until
 
@@ -42,5 +43,6 @@ __all__ = [
     "wait_until",
     "write_latent_model",
     "write_split_model",
+    "write_two_rotations_model",
     "write_vision_model",
 ]

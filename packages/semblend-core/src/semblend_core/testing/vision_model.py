@@ -37,7 +37,9 @@ def write_vision_model(folder: Path) -> Path:
             "eos_token_id": text["eos_token_id"],
             "rope_parameters": {"rope_type": "default", "rope_theta": _theta(text), "mrope_section": [8, 12, 12]},
         },
-        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "mlp_ratio": 2, "hidden_size": text["hidden_size"]},
+        # ``in_chans``: as in Qwen2-VL's own checkpoints, where SGLang looks for it.
+        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "mlp_ratio": 2, "in_chans": 3}
+        | {"hidden_size": text["hidden_size"]},
         tie_word_embeddings=True,
         **marks,
     )

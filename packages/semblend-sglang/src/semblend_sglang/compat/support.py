@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from semblend_core.kv import why_keys_do_not_move
+from semblend_core.serving.tree import SlotPool
 from semblend_sglang.compat.attention import why_attention_unsupported
 from semblend_sglang.compat.stored_types import why_not_stored_so, why_scales_unsupported
 
@@ -52,7 +53,12 @@ def why_unsupported(ctx: Any) -> str | None:
         "tokens scattered over tensor-parallel ranks are not supported yet": wants(
             "enable_attn_tp_input_scattered", "enable_layernorm_sp"
         ),
-        "sliding-window models are not supported yet": ctx.is_hybrid_swa,
+        "SGLang keeps the KV of sliding windows in a pool of its own and drops what is behind them: add "
+        "--disable-hybrid-swa-memory, and one pool keeps it all": ctx.is_hybrid_swa,
+        # Such as Llama 4.
+        "chunked attention is not supported: what a token sees depends on where its chunk begins": bool(
+            getattr(ctx.model_config, "attention_chunk_size", None)
+        ),
         "state-space models are not supported yet": ctx.is_hybrid_ssm,
         f"speculative decoding (--speculative-algorithm {arguments.speculative_algorithm}) is not supported yet": (
             arguments.speculative_algorithm is not None
@@ -61,7 +67,6 @@ def why_unsupported(ctx: Any) -> str | None:
         "diffusion language models are not supported": wants("dllm_algorithm"),
         "embedding models have no reusable prefill": not ctx.model_config.is_generation,
         "encoder-decoder models are not supported yet": bool(ctx.model_config.is_encoder_decoder),
-        "multimodal rotary positions do not move": bool(getattr(ctx.model_config, "model_is_mrope", False)),
         # SGLang counts what such an adapter gets by sequences, and rows are none behind attention. Which layers have
         # adapters is decided when they are loaded, from what is asked for or from what the first adapters bring.
         "adapters of the output layer (lm_head) are not supported yet": _adapts_output_layer(ctx),
@@ -91,8 +96,26 @@ def why_unsupported(ctx: Any) -> str | None:
         or why_attention_unsupported(ctx.tp_worker.model_runner)
         or _why_pool_unsupported(engine_pool)
         or why_scales_unsupported(ctx, engine_pool)
-        or why_keys_do_not_move(ctx.model_config.hf_text_config)
+        # Prompts with images or sound are declined one by one.
+        or why_keys_do_not_move(ctx.model_config.hf_text_config, by_layer=True, text_only=True)
     )
+
+
+def why_no_correction(ctx: Any, pool: SlotPool) -> str | None:
+    """Why KV that was moved should not be corrected inside the forward; None where it should."""
+    if not pool.turns_alike:
+        return "corrections of layers that turn keys differently make answers worse"
+    if _has_windows(ctx):
+        return "in layers that attend to a window corrections make answers worse"
+    return None
+
+
+def _has_windows(ctx: Any) -> bool:
+    """The config knows, or SGLang's layers do. With ``--model-impl transformers`` SGLang hides its layers."""
+    if "sliding_attention" in (getattr(ctx.model_config.hf_text_config, "layer_types", None) or ()):
+        return True
+    layers = (each for each in ctx.tp_worker.model_runner.model.modules() if type(each).__name__ == "RadixAttention")
+    return any(layer.sliding_window_size > -1 for layer in layers)
 
 
 def why_not_for(req: Any, key: Any) -> str | None:

@@ -27,7 +27,7 @@ class Capturing:
         """``hear``: is told what the prompts of this rank have shown."""
         self._page_size, self._settings, self._requests, self._donors = page_size, settings, requests, donors
         self._pool, self._self_test, self._hear = pool, self_test, hear
-        self._proof = RotationProof(pool.rotation)
+        self._proof = RotationProof(*pool.rotations)
         self.old_weights_in_tree = False
         """Until the tree is emptied, what is cached may be of weights that are no more."""
 

@@ -33,12 +33,14 @@ class Fitting:
         costs: CostGate,
         probe_layers: int | None,
         spending: Callable[[Plan], float | None] = lambda plan: 1.0,
+        correcting: bool = True,
     ) -> None:
         """``probe_layers``: the model's layers, where it can be seen in them what a question attends to.
 
-        ``spending``: what may be computed of a plan, by its tier's budget; None: it is declined.
+        ``spending``: what may be computed of a plan, by its tier's budget; None: it is declined. ``correcting``:
+        whether the forward corrects what was moved; without that, what a tier would have corrected is declined.
         """
-        self._spending = spending
+        self._spending, self._correcting = spending, correcting
         self._settings, self._donors, self._limits = settings, donors, limits
         self._page_size, self._costs = page_size, costs
         self._probe_layers, self.probes = probe_layers, ProbeTrust(settings)
@@ -55,7 +57,7 @@ class Fitting:
             self._settings.quality_tier,
             self._page_size,
             limit=self._settings.recompute_limit,
-            correcting=True,
+            correcting=self._correcting,
             join_within=join_within,
             probe_layers=self._probe_layers if self.probes.is_on else None,
             block=PROBED_RUN,

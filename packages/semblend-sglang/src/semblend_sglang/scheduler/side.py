@@ -67,10 +67,13 @@ class Side:
         audit: AuditSink | None = None,
         guard: QualityGuard[Served] | None = None,
         ranks: Ranks | None = None,
+        *,
+        correcting: bool = True,
     ) -> None:
         """``costs``: judges plans by the batches it is told of; without it every plan is taken.
 
-        ``ranks``: where there are several. Only the first of them asks its provider.
+        ``ranks``: where there are several. Only the first of them asks its provider. ``correcting``: whether KV that
+        was moved is corrected inside the forward.
         """
         self.ranks = ranks
         self.costs = costs or CostGate(Settings(cost_gate=False), step_tokens=0)
@@ -103,8 +106,9 @@ class Side:
         )
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
         self.comparing = Comparing(self.guard, tree, self.lineages, self.requests, count_background)
+        probe_layers = pool.probe_layers if correcting else None
         self._fitting = Fitting(
-            settings, self.donors, limits, tree.page_size, self.costs, pool.probe_layers, self.guard.ask
+            settings, self.donors, limits, tree.page_size, self.costs, probe_layers, self.guard.ask, correcting
         )
         self._seeker = Seeker(
             provider,

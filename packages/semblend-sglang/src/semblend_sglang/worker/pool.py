@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,11 @@ class Scales:
 
 
 def slot_pool_of(
-    engine_pool: Any, rotation: Rotation, forward_stream: Any = None, scales: Scales | None = None
+    engine_pool: Any, rotation: Rotation | Sequence[Rotation], forward_stream: Any = None, scales: Scales | None = None
 ) -> SlotPool:
     """Views of the engine's buffers, in the order of the layers; MLA has one buffer per layer and no values.
 
-    ``scales``: of fp8, which SGLang keeps as bytes; None where they are 1.
+    ``rotation``: of all layers, or of each. ``scales``: of fp8, which SGLang keeps as bytes; None where they are 1.
     """
     latent = getattr(engine_pool, "kv_buffer", None)
     if latent is not None and not hasattr(engine_pool, "k_buffer"):

@@ -10,11 +10,13 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import on_a_rank
+import psutil
 from running_engine import RunningEngine
 
 FORK = multiprocessing.get_context("fork")
@@ -59,7 +61,13 @@ def in_a_fork(session: Callable[..., dict[str, Any]], *arguments: Any, **environ
 
     def run() -> None:
         os.environ.update(environment)
-        sends.send(session(*arguments))
+        try:
+            sends.send(session(*arguments))
+        except BaseException:  # To end, it would wait for the engine's processes.
+            traceback.print_exc()
+            for process in psutil.Process().children(recursive=True):
+                process.kill()
+            os._exit(1)
 
     process = FORK.Process(target=run)
     process.start()

@@ -12,18 +12,42 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, Span
-from semblend_core.kv import DeviceSlots, DonorKv, PagedKv, Rotation, RotationProof, SlotTable
+from semblend_core.kv import (
+    DeviceSlots,
+    DonorKv,
+    InvalidKvError,
+    PagedKv,
+    PagedMeanShift,
+    Rotation,
+    RotationProof,
+    SlotTable,
+)
 from semblend_core.kv.layout import indexable
+from semblend_core.kv.moves import Indices
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots
+from semblend_core.kv.rotation import layers_alike
+from semblend_core.recompute import MeanShift
 from semblend_core.serving.warming import compile_correction
 
 
 class SlotPool(KvPool):
-    def __init__(self, views: PagedKv, rotation: Rotation, forward_stream: Any = None) -> None:
-        """``forward_stream``: where forwards run, if not on the stream of those who call this."""
-        super().__init__(views, rotation)
+    def __init__(self, views: PagedKv, rotation: Rotation | Sequence[Rotation], forward_stream: Any = None) -> None:
+        """``rotation``: of all layers, or of each. ``forward_stream``: where forwards run, if not on the stream of
+        those who call this."""
+        self.rotations = (rotation,) * views.layers if isinstance(rotation, Rotation) else tuple(rotation)
+        super().__init__(views, self.rotations[0])
+        alike = layers_alike(self.rotations)
+        self._kinds = [
+            (own, KvPool(views if len(alike) == 1 else views.of_layers(own), self.rotations[own[0]])) for own in alike
+        ]
+        """Layers that turn keys alike, and the part of the pool that is theirs."""
         self._forward_stream = forward_stream
+
+    @property
+    def turns_alike(self) -> bool:
+        """Whether all layers turn keys in the same way."""
+        return len(self._kinds) == 1
 
     @property
     def probe_layers(self) -> int | None:
@@ -34,7 +58,22 @@ class SlotPool(KvPool):
         self, spans: Sequence[Span], sources: Mapping[str, Tensor], target: Tensor, first_position: int
     ) -> None:
         """Spans of donors that lie in the pool, by slots whose numbers stay on the device. Nobody waits for them."""
-        relocate_slots(self._stored, spans, sources, target, first_position, self.rotation)
+        for _, kind in self._kinds:
+            relocate_slots(kind.stored, spans, sources, target, first_position, kind.rotation)
+
+    def bring(self, moves: Sequence[tuple[DonorKv, Span]], table: SlotTable) -> None:
+        if self.turns_alike:
+            super().bring(moves, table)
+            return
+        for own, kind in self._kinds:
+            kind.bring([(donor.of_layers(own), span) for donor, span in moves], table)
+
+    def correction(
+        self, shift: MeanShift, spans: Sequence[Span], rows: Indices, table: SlotTable | DeviceSlots
+    ) -> PagedMeanShift:
+        if not self.turns_alike:
+            raise InvalidKvError("KV of layers that turn keys differently is not corrected")
+        return super().correction(shift, spans, rows, table)
 
     def take_slots(self, slots: Tensor) -> DonorKv:
         """A copy of the KV in ``slots``, whose numbers stay on the device."""
@@ -58,11 +97,15 @@ class SlotPool(KvPool):
             return None
         slots = read_slots()
         both = torch.from_numpy(np.concatenate((pairs.first, pairs.later))).to(slots.device)
-        keys, values = (None if part is None else part.cpu() for part in self.first_layer(slots[both]))
-        assert keys is not None
         count = pairs.first.size
-        both_values = None if values is None else (values[:count], values[count:])
-        return proof.judge(pairs, (keys[:count], keys[count:]), both_values)
+
+        def at_both(part: Tensor) -> tuple[Tensor, Tensor]:
+            there = part.cpu()
+            return there[:count], there[count:]
+
+        keys, values = self.first_layer(slots[both])
+        deeper = {layer: at_both(self.keys_at(layer, slots[both])) for layer in proof.deeper}
+        return proof.judge(pairs, at_both(keys), None if values is None else at_both(values), deeper)
 
     def come_behind_the_forward(self) -> None:
         """With overlapped scheduling a forward may still write to slots that are free by now.
@@ -87,5 +130,6 @@ class SlotPool(KvPool):
             self.move_slots([span], {"warm-up": slots[:tokens]}, slots[tokens:], first_position=1)
             target = SlotTable.of_slots(np.arange(tokens, 2 * tokens), first_position=1)
             self.bring([(self.take_slots(torch.arange(tokens, device=self.device)), span)], target)
-            there = DeviceSlots(slots[tokens:], first_position=1)
-            compile_correction(partial(self.correction, table=there), span, self.layers)
+            if self.turns_alike:
+                there = DeviceSlots(slots[tokens:], first_position=1)
+                compile_correction(partial(self.correction, table=there), span, self.layers)

@@ -11,7 +11,7 @@ import torch
 
 from semblend_core.contract import Span
 from semblend_core.kv import DonorKv, LearnedShift, Rotation
-from semblend_core.kv.layout import indexable
+from semblend_core.kv.rotation import layers_alike
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move
 
@@ -22,10 +22,7 @@ def memory_by_rotation(
     make: Callable[[list[torch.Tensor], Rotation], KvMemory],
 ) -> KvMemory:
     """``make`` gives the memory of layers that rotate alike; ``rotations`` are those of the ``layers``."""
-    alike: dict[int, list[int]] = {}
-    for layer, rotation in enumerate(rotations):
-        alike.setdefault(id(rotation), []).append(layer)
-    made = [([*own], make([layers[layer] for layer in own], rotations[own[0]])) for own in alike.values()]
+    made = [(own, make([layers[layer] for layer in own], rotations[own[0]])) for own in layers_alike(rotations)]
     return made[0][1] if len(made) == 1 else LayeredMemory(made)
 
 
@@ -64,7 +61,7 @@ class LayeredMemory:
 
     def scatter(self, block_ids: Sequence[int], moves: Sequence[Move]) -> None:
         for own, memory in self._parts:
-            memory.scatter(block_ids, [(_of_layers(donor, own), span) for donor, span in moves])
+            memory.scatter(block_ids, [(donor.of_layers(own), span) for donor, span in moves])
 
     def correction(
         self, block_ids: Sequence[int], spans: Sequence[Span], rows: npt.NDArray[np.int64], shift: MeanShift
@@ -85,10 +82,3 @@ class _Corrections:
     def apply(self, layer: int) -> None:
         part, at = self._place[layer]
         self._parts[part].apply(at)
-
-
-def _of_layers(donor: DonorKv, layers: list[int]) -> DonorKv:
-    def of(part: torch.Tensor) -> torch.Tensor:
-        return indexable(part)[layers].view(part.dtype)
-
-    return replace(donor, keys=of(donor.keys), values=None if donor.values is None else of(donor.values))

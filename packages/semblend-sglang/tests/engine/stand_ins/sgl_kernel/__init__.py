@@ -35,7 +35,16 @@ _CALLED = {
     "shm_allreduce(Tensor(a!) data, int op) -> ()": _all_reduce,
     "shm_allgather(Tensor data, int dim) -> Tensor": _all_gather,
 }
+_LOOKED_UP = (
+    "fused_sigmoid_mul_cpu",
+    "fused_qk_gemma_rmsnorm_cpu",
+    "fused_qk_gemma_rmsnorm_with_gate_cpu",
+    "fused_qkvzba_split_reshape_cat_contiguous_cpu",
+)
+"""Of models that are imported together with Qwen2-VL, whose images the same module prepares. None is called."""
 
 _operators = torch.library.Library("sgl_kernel", "FRAGMENT")
 for _schema, _function in _CALLED.items():
     _operators.impl(_operators.define(_schema), _function, "CompositeExplicitAutograd")
+for _name in _LOOKED_UP:
+    _operators.define(f"{_name}(Tensor x) -> Tensor")

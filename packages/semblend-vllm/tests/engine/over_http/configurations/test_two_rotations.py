@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import write_two_rotations_model
+
 DOCUMENTS = ("one document", "four documents")
 
 
 @pytest.fixture(scope="module")
 def two_rotations(
-    run_program: Callable[..., dict[str, Any]], helpers: None, tmp_path_factory: pytest.TempPathFactory
+    run_program: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    from two_rotations_model import write_two_rotations_model
-
     model: Path = write_two_rotations_model(tmp_path_factory.mktemp("two_rotations") / "model")
     return run_program("two_rotations", str(model))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
-from semblend_core.testing import shallow_model_folder
+from semblend_core.testing.shallow_model import shallow_model_folder
 
 WINDOW = 128
 KINDS = ["sliding_attention", "sliding_attention", "full_attention"] * 2
@@ -40,7 +41,8 @@ def write_two_rotations_model(folder: Path) -> Path:
         initializer_range=0.08,
     )
     torch.manual_seed(11)
-    model = Gemma3ForCausalLM(config).to(torch.float32)
+    model: Any = Gemma3ForCausalLM(config)
+    model.to(torch.float32)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.post_attention_layernorm.weight.fill_(QUIETER - 1)
