@@ -1,11 +1,14 @@
-"""What the adapters' own tests share: prompts, and a measure for how far two answers lie apart."""
+"""What the adapters' own tests share: prompts, and measures for how far two answers, or their KV, lie apart."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def passage(seed: int, tokens: int) -> list[int]:
@@ -30,3 +33,9 @@ def divergence(cold: Sequence[Mapping[Token, float]], other: Sequence[Mapping[To
         if max(ours, key=ours.__getitem__) != max(theirs, key=theirs.__getitem__):
             break
     return total / steps
+
+
+def apart(one: Tensor, other: Tensor) -> list[float]:
+    """By layer: the mean distance of KV [layers, tokens, heads, components], as a share of the size of ``other``."""
+    distance = (one - other).float().square().mean((1, 2, 3)).sqrt()
+    return [float(each) for each in distance / other.float().square().mean((1, 2, 3)).sqrt()]

@@ -90,3 +90,23 @@ def _write_marks(folder: Path) -> None:
             }
         )
     )
+
+
+def read_images_without_torchvision() -> None:
+    """Its builds want a GPU: there is a stand-in for it, and what cuts images does without. No video is shown."""
+    from transformers import AutoTokenizer, Qwen2VLProcessor, Qwen2VLVideoProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    def processor(path: str, **_: Any) -> Any:
+        images, tokenizer = Qwen2VLImageProcessorPil.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
+
+    Qwen2VLProcessor.from_pretrained = processor
+
+
+def some_image() -> Any:
+    """Always the same, of noise."""
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(5).integers(0, 255, (56, 84, 3), dtype=np.uint8))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from semblend_core.kv import Rotation, RotationProof
 from semblend_sglang.compat import hooks
 
 _undo: list[tuple[Any, str, Any]] = []
@@ -71,11 +73,42 @@ def record_kv(scheduler: Any, file: str) -> None:
         prompt = len(req.origin_input_ids)
         if up_to >= prompt:
             del cache.checkpoint
-            kv = cache.semblend.pool.take_slots(cache.semblend_row(req)[:prompt].long())
-            torch.save({"keys": kv.keys, "start": cache.semblend.pool.rotation.start}, file)
+            pool = cache.semblend.pool
+            kv = pool.take_slots(cache.semblend_row(req)[:prompt].long())
+            start = pool.rotation.start
+            parts = {"keys": kv.keys[..., start:], "latents": kv.keys[..., :start], "values": kv.values}
+            torch.save({name: part for name, part in parts.items() if part is not None}, file)
         checkpoint(req, up_to=up_to, **kwargs)
 
     cache.checkpoint = noting
+
+
+def pool(scheduler: Any) -> dict[str, Any]:
+    """What SGLang keeps KV in, and for which layers."""
+    runner = scheduler.tp_worker.model_runner
+    windows = [each.sliding_window_size for each in runner.model.modules() if type(each).__name__ == "RadixAttention"]
+    kind = type(runner.token_to_kv_pool).__name__
+    return {"kind": kind, "windows": windows, "positions_of_three": scheduler.model_config.model_is_mrope}
+
+
+def self_test(scheduler: Any) -> dict[str, Any]:
+    """What the last prompts have shown."""
+    result = scheduler.tree_cache.semblend.capturing._proof.result
+    return {"failed": result.failed, "says": result.says}
+
+
+def choose_tier(scheduler: Any, tier: str) -> None:
+    fitting = scheduler.tree_cache.semblend._fitting
+    fitting._settings = replace(fitting._settings, quality_tier=tier)
+
+
+def mistake(scheduler: Any, kind: str) -> None:
+    """From now on the self-test takes layers of this kind for ones that turn a little otherwise."""
+    config = scheduler.model_config.hf_text_config.to_dict()
+    parameters = dict(config["rope_parameters"])
+    parameters[kind] = parameters[kind] | {"rope_theta": parameters[kind]["rope_theta"] / 2}
+    rotations = Rotation.by_layer(config | {"rope_parameters": parameters}, len(config["layer_types"]))
+    scheduler.tree_cache.semblend.capturing._proof = RotationProof(*rotations)
 
 
 def mend(scheduler: Any) -> None:

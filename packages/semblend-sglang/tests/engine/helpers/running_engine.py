@@ -73,9 +73,16 @@ class RunningEngine:
         self._takes_salt = "cache_salt" in inspect.signature(self.engine.generate).parameters
 
     def ask(
-        self, prompts: str | list[str], *, salt: str, wish: Any = "on", tokens: int = 8, logprobs_from: int = -1
+        self,
+        prompts: str | list[str],
+        *,
+        salt: str,
+        wish: Any = "on",
+        tokens: int = 8,
+        logprobs_from: int = -1,
+        **more: Any,
     ) -> Any:
-        """One answer per prompt, with the top 20 of each step."""
+        """One answer per prompt, with the top 20 of each step. ``more``: as SGLang takes it, such as images."""
         sampling = {
             "max_new_tokens": tokens,
             "temperature": 0,
@@ -91,6 +98,7 @@ class RunningEngine:
             logprob_start_len=[logprobs_from] * len(prompts) if several else logprobs_from,
             top_logprobs_num=[20] * len(prompts) if several else 20,
             prompt=prompts,
+            **more,
         )
 
     def confirmed(self) -> int:
