@@ -8,7 +8,8 @@ Subclass ``ConfigurationTests`` and give the fixture ``found``: what the engine'
 - ``faults``: what is answered while something is ``broken``, and what was counted ``before`` it, ``between`` and
   ``after`` it was mended; ``reason``: why that is declined;
 - ``batch``: several prompts ``together`` and each ``alone``;
-- ``free``: what of the pool is free, or can be freed, before and after many have come and gone.
+- ``churn``: many have come and gone, some of whom reused something (``confirmed``); what of the pool is ``free``, or
+  can be freed, before and after.
 
 An answer has its ``tokens``, the ``logprobs`` of each step's top tokens, ``prompt_tokens`` and ``cached_tokens``.
 """
@@ -87,7 +88,9 @@ class ConfigurationTests:
             assert divergence(alone["logprobs"], together["logprobs"]) < self.most_divergence[FOUR]
 
     def test_nothing_of_the_pool_is_lost(self, found: dict[str, Any]) -> None:
-        before, after = found["free"]
+        churn = found["churn"]
+        before, after = churn["free"]
+        assert churn["confirmed"] > 0
         assert before == after
 
 

@@ -39,7 +39,8 @@ def left_in(engine: RankedEngine) -> dict[str, Any]:
     assert emptied["evictable"] == [0, 0]
     for state in (full, emptied):
         assert (state["requests"], state["loads"]) == (0, 0)
-    return {"free": [full["free"] + sum(full["evictable"]), emptied["free"]]}
+    free = [full["free"] + sum(full["evictable"]), emptied["free"]]
+    return {"churn": {"confirmed": engine.confirmed(), "free": free}}
 
 
 def told(answer: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,10 +46,13 @@ def split_model(helpers: None, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="session")
 def run_program(helpers: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
     """``run_program(name, *arguments)``: what a program in ``helpers`` found."""
-    from engine_process import run_program as run
+    from semblend_core.testing import run_program as found_by
 
     def found(name: str, *arguments: str) -> dict[str, Any]:
-        return run(HELPERS / f"{name}.py", tmp_path_factory.mktemp(name), *arguments, **ONE_THREAD_EACH)
+        # Workers in other processes import the helpers too.
+        path = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        variables = {"PYTHONPATH": path, **ONE_THREAD_EACH}
+        return found_by(HELPERS / f"{name}.py", tmp_path_factory.mktemp(name), *arguments, **variables)
 
     return found
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-DOCUMENTS = ("one document", "four documents")
+from semblend_core.testing.configurations import FOUR, ONE, ConfigurationTests, WithoutCorrection
 
 
 @pytest.fixture(scope="module")
@@ -17,32 +16,15 @@ def windows(
 ) -> dict[str, Any]:
     from window_model import write_window_model
 
-    model: Path = write_window_model(tmp_path_factory.mktemp("windows") / "model")
-    return run_program("windows", str(model))
+    return run_program("windows", str(write_window_model(tmp_path_factory.mktemp("windows") / "model")))
 
 
-def test_vllm_knows_of_the_window(windows: dict[str, Any]) -> None:
-    assert windows["window"] == 128
+class TestWindows(ConfigurationTests, WithoutCorrection):
+    most_divergence = {ONE: 0.002, FOUR: 0.005}  # noqa: RUF012
 
+    @pytest.fixture
+    def found(self, windows: dict[str, Any]) -> dict[str, Any]:
+        return windows
 
-@pytest.mark.parametrize(("documents", "most"), [("one document", 0.03), ("four documents", 0.15)])
-def test_prompts_are_reused(windows: dict[str, Any], documents: str, most: float, divergence: Any, answer: Any) -> None:
-    found = windows["answers"][documents]
-    assert found["confirmed"] > 0.5 * found["cold"]["prompt_tokens"]
-    assert found["reused"]["tokens"][0] == found["cold"]["tokens"][0]
-    assert divergence(answer(found["cold"]), answer(found["reused"])) < most
-
-
-@pytest.mark.parametrize("documents", DOCUMENTS)
-def test_without_reuse_nothing_approximate_is_found(windows: dict[str, Any], documents: str) -> None:
-    found = windows["answers"][documents]
-    assert found["off"]["cached_tokens"] == 0
-    assert found["off"]["tokens"] == found["cold"]["tokens"]
-    assert found["off"]["logprobs"] == found["cold"]["logprobs"]
-
-
-def test_a_load_that_fails_is_computed(windows: dict[str, Any]) -> None:
-    fault, cold = windows["load"], windows["answers"]["four documents"]["cold"]
-    assert fault["broken"]["tokens"] == cold["tokens"]
-    assert fault["between"]["declines"]["load_failed"] == 1
-    assert fault["after"]["confirmed"] > fault["between"]["confirmed"]
+    def test_vllm_knows_of_the_window(self, found: dict[str, Any]) -> None:
+        assert found["window"] == 128

@@ -1,4 +1,4 @@
-"""vLLM in a process of its own for one program, whose findings are written as JSON: see ``run_program``.
+"""vLLM in a process of its own for one program: see ``semblend_core.testing.run_program``.
 
 An engine of another shape would take the parallel groups of the process that all other tests share.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,34 +18,6 @@ import on_a_rank
 from texts import donor, four_logs, logs
 
 HERE = Path(__file__).parent
-LONGEST_S = 900
-"""No limit of speed: what has not ended by then hangs."""
-
-
-def run_program(program: Path, folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
-    """What ``program`` found, which is given a file to write it to and ``arguments``."""
-    found, log = folder / f"{program.stem}.json", folder / f"{program.stem}.log"
-    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), **variables}
-    with log.open("wb") as output:
-        ended = subprocess.run(
-            [sys.executable, str(program), str(found), *arguments],
-            env=environment,
-            stdout=output,
-            stderr=output,
-            timeout=LONGEST_S,
-        )
-    assert ended.returncode == 0, log.read_text()[-6000:]
-    return dict(json.loads(found.read_text()))
-
-
-def run(main: Callable[..., dict[str, Any]]) -> None:
-    """In the program: write what ``main`` finds with the arguments, and end at once."""
-    found = main(*sys.argv[2:])
-    Path(sys.argv[1]).write_text(json.dumps(found))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # vLLM's own ending is not what is tested.
 
 
 def new_engine(**options: Any) -> Any:

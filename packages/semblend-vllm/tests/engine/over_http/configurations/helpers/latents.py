@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_process import asked, counted, fault, keep_documents, new_engine, run, told
-from seen_kv import apart, kv_of
-from several import batch, churn
-from texts import recipient, recipients
+from configuration import found_in
+from engine_process import new_engine
+
+from semblend_core.testing import write_findings
 
 SOUND_OPERATORS = ["all", "-rotary_embedding"]
 """vLLM's own operator for CPUs turns keys wrongly that lie beside their latents, and then the self-test refuses."""
@@ -19,17 +19,7 @@ def main(model: str) -> dict[str, Any]:
         model=model, settings={"store_host_bytes": "512MiB"}, compilation_config={"custom_ops": SOUND_OPERATORS}
     )
     (group,) = engine.scheduler.kv_cache_config.kv_cache_groups
-    found: dict[str, Any] = {"kind": type(group.kv_cache_spec).__name__}
-    keep_documents(engine)
-    found["proved"] = engine.side.self_test.passed
-    found["answers"] = {name: asked(engine, prompt) for name, prompt in recipients().items()}
-    found["other"] = told(engine.ask(recipient("Barrel"), salt="other"))
-    found["moved"] = moved(engine)
-    found["load"] = fault(engine, "scatter", 0)
-    found["correction"] = fault(engine, "correction", 0)
-    found["batch"] = batch(engine)
-    found["churn"] = churn(engine)
-    found["counted"] = counted(engine)
+    found = {"kind": type(group.kv_cache_spec).__name__} | found_in(engine, faults=("scatter", "correction"))
     engine.check_integrity()
     return found
 
@@ -47,21 +37,5 @@ def keep_prefix_cache() -> None:
     CpuPlatform.check_and_update_config = classmethod(with_prefix_cache)
 
 
-def moved(engine: Any) -> dict[str, Any]:
-    """How far latents and their rotated parts are from cold ones, by layer."""
-    prompt = recipient("Barrel").replace("few", "very few")
-    before = counted(engine)["confirmed"]
-    reused = kv_of(engine, prompt, salt="tenant").keys
-    confirmed = counted(engine)["confirmed"] - before
-    cold = kv_of(engine, prompt, salt="cold", reuse="off").keys
-    start = engine.worker._memory._pool.rotation.start
-    return {
-        "confirmed": confirmed,
-        "tokens": cold.shape[1],
-        "latent": apart(reused[..., :start], cold[..., :start]),
-        "rotated": apart(reused[..., start:], cold[..., start:]),
-    }
-
-
 if __name__ == "__main__":
-    run(main)
+    write_findings(main)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from semblend_core.kv import DonorKv
 
 
@@ -27,9 +25,3 @@ def kv_of(engine: Any, prompt: str, **how: Any) -> DonorKv:
     finally:
         del worker.capture
     return seen[0]
-
-
-def apart(one: torch.Tensor, other: torch.Tensor) -> list[float]:
-    """By layer: the mean distance of [layers, tokens, heads, components], as a share of their size."""
-    distance = (one - other).float().square().mean((1, 2, 3)).sqrt()
-    return [float(each) for each in distance / other.float().square().mean((1, 2, 3)).sqrt()]

@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from engine_process import asked, counted, fault, keep_documents, new_engine, run, told
+from engine_process import asked, counted, fault, keep_documents, new_engine, told
 from texts import four_logs, recipient, recipients
+
+from semblend_core.testing import write_findings
 
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
 ANSWER = 32
@@ -65,4 +67,4 @@ def batch(engine: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(main)
+    write_findings(main)

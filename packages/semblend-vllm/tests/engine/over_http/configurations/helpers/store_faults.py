@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine_process import check, counted, new_engine, run, told
+from engine_process import check, counted, new_engine, told
 from texts import donor, recipient
 
-from semblend_core.testing import STORE_FAULTS, open_files
+from semblend_core.testing import STORE_FAULTS, open_files, write_findings
 
 
 def main(folder: str) -> dict[str, Any]:
@@ -73,4 +73,4 @@ def waits_of(engine: Any) -> Any:
 
 
 if __name__ == "__main__":
-    run(main)
+    write_findings(main)

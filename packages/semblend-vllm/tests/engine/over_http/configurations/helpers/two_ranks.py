@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import on_a_rank
-from engine_process import asked, check, counted, fault, new_engine, run, told
+from engine_process import asked, check, counted, fault, new_engine, told
 from texts import donor, logs, recipient, recipients
 
 from semblend_core import as_token_ids, donor_id_of, tenant_of_salt
+from semblend_core.testing import write_findings
 
 
 def main(model: str, folder: str) -> dict[str, Any]:
@@ -101,4 +102,4 @@ def failed_self_test(engine: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(main)
+    write_findings(main)

@@ -4,54 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_process import asked, counted, fault, keep_documents, new_engine, run, told
-from seen_kv import apart, kv_of
-from several import batch, churn
-from texts import document, recipient, recipients
+from configuration import found_in
+from engine_process import counted, new_engine, told
+from texts import document, recipient
+
+from semblend_core.testing import read_images_without_torchvision, some_image, write_findings
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
 def main(model: str) -> dict[str, Any]:
-    do_without_torchvision()
+    read_images_without_torchvision()
     engine = new_engine(
         model=model, settings={"store_host_bytes": "512MiB"}, limit_mm_per_prompt={"image": 1, "video": 0}
     )
-    found: dict[str, Any] = {"positions": engine.llm.model_config.uses_mrope}
-    keep_documents(engine)
-    found["proved"] = engine.side.self_test.passed
-    found["answers"] = {name: asked(engine, prompt) for name, prompt in recipients().items()}
-    found["other"] = told(engine.ask(recipient("Barrel"), salt="other"))
-    found["moved"] = moved(engine)
+    found = {"positions_of_three": engine.llm.model_config.uses_mrope} | found_in(engine)
     found["images"] = images(engine)
-    found["load"] = fault(engine, "scatter", 0)
-    found["batch"] = batch(engine)
-    found["churn"] = churn(engine)
-    found["counted"] = counted(engine)
     engine.check_integrity()
     return found
-
-
-def do_without_torchvision() -> None:
-    """Its builds want a GPU: there is a stand-in for it, and what cuts images does without. No video is shown."""
-    from transformers import AutoTokenizer, Qwen2VLProcessor, Qwen2VLVideoProcessor
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    def processor(path: str, **_: Any) -> Any:
-        images, tokenizer = Qwen2VLImageProcessorPil.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-        return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
-
-    Qwen2VLProcessor.from_pretrained = processor
-
-
-def moved(engine: Any) -> dict[str, Any]:
-    """How far keys are from cold ones, by layer."""
-    prompt = recipient("Barrel").replace("few", "very few")
-    before = counted(engine)["confirmed"]
-    reused = kv_of(engine, prompt, salt="tenant").keys
-    confirmed = counted(engine)["confirmed"] - before
-    cold = kv_of(engine, prompt, salt="cold", reuse="off").keys
-    return {"confirmed": confirmed, "tokens": cold.shape[1], "keys": apart(reused, cold)}
 
 
 def images(engine: Any) -> dict[str, Any]:
@@ -76,15 +46,12 @@ def images(engine: Any) -> dict[str, Any]:
 
 
 def ask_showing(engine: Any, prompt: str, *, salt: str, reuse: Any = "on") -> dict[str, Any]:
-    import numpy as np
-    from PIL import Image
     from vllm import SamplingParams
 
-    pixels = np.random.default_rng(5).integers(0, 255, (56, 84, 3), dtype=np.uint8)
     sampling = SamplingParams(
         temperature=0, max_tokens=4, ignore_eos=True, extra_args={"kv_transfer_params": {"semblend": reuse}}
     )
-    request = {"prompt": prompt, "cache_salt": salt, "multi_modal_data": {"image": Image.fromarray(pixels)}}
+    request = {"prompt": prompt, "cache_salt": salt, "multi_modal_data": {"image": some_image()}}
     (output,) = engine.llm.generate([request], sampling, use_tqdm=False)
     return {
         "tokens": list(output.outputs[0].token_ids),
@@ -94,4 +61,4 @@ def ask_showing(engine: Any, prompt: str, *, salt: str, reuse: Any = "on") -> di
 
 
 if __name__ == "__main__":
-    run(main)
+    write_findings(main)
