@@ -12,7 +12,7 @@ import pytest
 from semblend_core.testing import write_vision_model
 from semblend_core.testing.configurations import FOUR, ONE, ConfigurationTests, WithoutImages
 
-STAND_INS = Path(__file__).with_name("stand_ins")
+STAND_INS = Path(__file__).parents[6] / "tools" / "stand_ins"
 
 
 @pytest.fixture(scope="module")

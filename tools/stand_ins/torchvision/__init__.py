@@ -1,4 +1,4 @@
-"""torchvision would bring a CUDA build of torch with it; SGLang and transformers only look whether it is there."""
+"""torchvision would bring a CUDA build of torch with it; engines and transformers only look whether it is there."""
 
 from never_called import any_name_of
 
