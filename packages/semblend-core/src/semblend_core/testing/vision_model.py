@@ -97,11 +97,13 @@ def read_images_without_torchvision() -> None:
     from transformers import AutoTokenizer, Qwen2VLProcessor, Qwen2VLVideoProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+    kind: Any = Qwen2VLProcessor
+
     def processor(path: str, **_: Any) -> Any:
         images, tokenizer = Qwen2VLImageProcessorPil.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-        return Qwen2VLProcessor(images, tokenizer, Qwen2VLVideoProcessor())
+        return kind(images, tokenizer, Qwen2VLVideoProcessor())
 
-    Qwen2VLProcessor.from_pretrained = processor
+    kind.from_pretrained = processor
 
 
 def some_image() -> Any:
