@@ -42,11 +42,13 @@ def run_batch(original: Original, scheduler: Any, batch: Any, *args: Any, **kwar
 
 
 def process_result(original: Original, scheduler: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
-    """SGLang waits in here for the forward."""
+    """SGLang waits in here for the forward, and sends what it has computed."""
     done = original(scheduler, batch, result, *args, **kwargs)
-    side = _timing_side(scheduler)
+    side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
     if side is not None:
-        side.costs.step_finished(result)
+        if side.costs.is_on:
+            side.costs.step_finished(result)
+        side.capturing.catch_up()
     return done
 
 

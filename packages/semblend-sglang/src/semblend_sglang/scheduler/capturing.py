@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from semblend_core import SelfTestResult, Settings, TokenIds
 from semblend_core.kv import RotationProof
 from semblend_core.serving import SelfTest, contain, tokens_to_keep
 from semblend_core.serving.tree import SlotPool, TreeDonors
-from semblend_sglang.scheduler.requests import Asked, SglangRequests
+from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
 
 
 class Capturing:
@@ -28,12 +29,25 @@ class Capturing:
         self._page_size, self._settings, self._requests, self._donors = page_size, settings, requests, donors
         self._pool, self._self_test, self._hear = pool, self_test, hear
         self._proof = RotationProof(*pool.rotations)
+        self._cached_lately: deque[tuple[SglangLife, TokenIds, Callable[[], Tensor]]] = deque()
+        """Prompts that become donors when their first tokens are out."""
         self.old_weights_in_tree = False
         """Until the tree is emptied, what is cached may be of weights that are no more."""
 
     def cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         """The exact tree holds the whole prompt now: it may become a donor."""
         contain("taking a prompt for a donor", self._cached, asked, read_slots)
+
+    def catch_up(self) -> None:
+        """First tokens are out, or somebody wants to know of donors: what was cached lately becomes some."""
+        while self._cached_lately:
+            life, tokens, read_slots = self._cached_lately.popleft()
+            if not life.purged and not self.old_weights_in_tree:
+                contain("making a donor", self._donors.add, life, tokens, read_slots)
+
+    def forget(self) -> None:
+        """What was cached lately is not in the tree any more, or is not to be used."""
+        self._cached_lately.clear()
 
     def _cached(self, asked: Asked, read_slots: Callable[[], Tensor]) -> None:
         life = self._requests.of_request(asked.request)
@@ -48,7 +62,10 @@ class Capturing:
         wanted = life.wish.makes_donor(self._settings)
         if wanted or self._self_test.wants_prompts:
             contain("the self-test", self._prove, tokens, read_slots)
-        self._donors.add(life, tokens, read_slots, wanted=wanted)
+        if self._donors.kept is not None:  # A copy is made now: the tree may lose it. All ranks are asked.
+            self._donors.add(life, tokens, read_slots, wanted=wanted)
+        elif wanted:
+            self._cached_lately.append((life, tokens, read_slots))
 
     def _prove(self, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
         found = self._pool.test_keys(self._proof, lambda: read_slots()[: tokens.size], tokens)

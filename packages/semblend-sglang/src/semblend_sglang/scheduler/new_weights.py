@@ -54,6 +54,7 @@ class NewWeights:
     def _forget_donors(self) -> None:
         self._changes += 1
         self._requests.namespaces.new_weights(None if self._ranks is None else self._ranks.name_of(self._changes))
+        self._capturing.forget()
         self._donors.clear()
         self._continuing.hot.clear()
         self._guard.new_weights()

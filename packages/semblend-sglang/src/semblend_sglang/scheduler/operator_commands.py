@@ -34,11 +34,16 @@ class OperatorCommands:
         requests: SglangRequests,
         kept: KeptDonors | None,
         changed: Callable[[], None],
+        catch_up: Callable[[], None],
         *,
         at_all_ranks: bool = False,
     ) -> None:
-        """``changed``: is told of every purge. ``at_all_ranks``: there are several, and a purge begins at all."""
+        """``changed``: is told of every purge. ``catch_up``: makes known what is to become a donor, so that it goes too.
+
+        ``at_all_ranks``: there are several, and a purge begins at all.
+        """
         self._tenants, self._requests, self._kept, self._changed = tenants, requests, kept, changed
+        self._catch_up = catch_up
         self.turns = Turns()
         """What commands of other threads wait for."""
         self._at_all_ranks = at_all_ranks
@@ -57,6 +62,7 @@ class OperatorCommands:
 
     def begin_purge(self, tenant: str) -> TenantReport:
         """From now on nothing that came before can be found. Quick, and on the scheduler's thread."""
+        self._catch_up()
         found = self._tenants.begin_purge(tenant)
         for life in self._requests:
             if life.purged and life.is_queued:

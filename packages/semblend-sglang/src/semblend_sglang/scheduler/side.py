@@ -122,7 +122,7 @@ class Side:
         holders = (self.donors, self.lineages, self.continuing.hot, self.guard)
         self._tenants = Tenants(provider, lambda: self.requests, holders, audit, now=time.perf_counter)
         self.operator = OperatorCommands(
-            self._tenants, self.requests, kept, self.changed, at_all_ranks=ranks is not None
+            self._tenants, self.requests, kept, self.changed, self.capturing.catch_up, at_all_ranks=ranks is not None
         )
         self._decisions: Decisions | None = None
         if ranks is not None:
@@ -301,6 +301,7 @@ class Side:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _match(self, asked: Asked) -> SglangLife | None:
+        self.capturing.catch_up()
         life = self.requests.follow(asked, lambda life: contain("meeting a request", self._meet, life))
         if life is None:
             return None

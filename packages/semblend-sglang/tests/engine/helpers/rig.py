@@ -164,6 +164,8 @@ class Rig(ToyModel):
             self._forward(adder.can_run_list)
         for request in adder.can_run_list:
             self._computed(request)
+        if self.side is not None:  # As behind SGLang's `process_batch_result`.
+            self.side.capturing.catch_up()
         return list(adder.can_run_list)
 
     def finish(self, request: Req) -> None:
