@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core import Plan, Span
-from semblend_core.serving import Claim, claim_by_tier, rows_by_scores
+from semblend_core.serving import Claim, claim_by_scores, claim_by_tier, rows_by_scores
 
 LAYERS = 20
 
@@ -20,8 +23,9 @@ def plan_of(lengths: list[int], between: int, question: int) -> Plan:
     return Plan.over("r", position + question, 5, spans, [])
 
 
-def claim_for(plan: Plan, page_size: int) -> Claim | None:
-    claim = claim_by_tier(plan, "balanced", page_size, limit=None, correcting=True, probe_layers=LAYERS, block=8)
+def claim_for(plan: Plan, page_size: int, join_within: int = 0) -> Claim | None:
+    how: Any = {"limit": None, "correcting": True, "probe_layers": LAYERS, "block": 8, "join_within": join_within}
+    claim = claim_by_tier(plan, "balanced", page_size, **how)
     return claim if isinstance(claim, Claim) and claim.probing is not None else None
 
 
@@ -43,6 +47,22 @@ def test_a_last_passage_that_is_all_seam_can_be_looked_at_too() -> None:
     assert chosen is not None
     assert computed_in(chosen) >= set(range(704, 800))
     assert not computed_in(chosen) >= set(range(plan.spans[-1].target_start, whole.end)), "it need not be computed"
+
+
+@pytest.mark.parametrize("join_within", [0, 16, 64, 128])
+def test_rows_are_joined_only_as_far_as_the_tier_may_compute(join_within: int) -> None:
+    plan = plan_of([4000, 4000, 4000, 4000], between=30, question=80)
+    claim = claim_for(plan, 1, join_within)
+    assert claim is not None
+    scores = np.random.default_rng(1).exponential(size=plan.prompt_tokens)  # Here and there, all over the prompt.
+    plain = claim_for(plan, 1)
+    assert plain is not None
+    unjoined = rows_by_scores(plain, scores, most_rows=1000)
+    for chosen in (rows_by_scores(claim, scores, most_rows=1000), claim_by_scores(claim, scores, 1, most_rows=1000)):
+        assert chosen is not None, "a probe that has shown something is not in vain"
+        assert chosen.row_tokens <= claim.most_row_tokens
+        assert unjoined is not None
+        assert len(chosen.rows) <= len(unjoined.rows)
 
 
 @given(
