@@ -28,6 +28,12 @@ class SglangSettings(DeclaredSettings):
         Text("`package.module:callable`"),
         "What makes the [provider](providers.md); empty: SemBlend's own.",
     )
+    replay_rows: bool = setting(
+        "sglang",
+        False,
+        Flag(),
+        "Prefills with reuse replay SGLang's [captured graphs](sglang.md#attention-and-graphs): faster, unproved.",
+    )
     force_version: bool = setting(
         "sglang", False, Flag(), "Run with an SGLang that the adapter does not know, at your own risk."
     )

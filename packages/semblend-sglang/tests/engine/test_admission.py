@@ -60,6 +60,20 @@ def test_a_span_behind_an_exact_prefix(rig: Any) -> None:
     rig.check_accounts()
 
 
+def test_a_prompt_becomes_a_donor_when_its_first_token_is_out(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: list[int] = []
+    computed = rig._computed
+
+    def then_sent(request: Any) -> None:
+        computed(request)
+        known.append(len(rig.side.donors))
+
+    monkeypatch.setattr(rig, "_computed", then_sent)
+    rig.serve(passage(41, 300), "donor")
+    assert set(known) == {0}
+    assert len(rig.side.donors) == 1
+
+
 def test_several_gaps_and_spans_from_several_donors(rig: Any) -> None:
     parts = [passage(seed, 150) for seed in range(10, 14)]
     for number, part in enumerate(parts):

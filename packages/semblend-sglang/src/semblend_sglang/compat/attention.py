@@ -6,9 +6,13 @@ before any kernel reads a prefix, and what SemBlend does between the two must ru
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
+
+from semblend_sglang.settings import SglangSettings
 
 STORES_FIRST = {
     "torch_native": "set_kv_buffer in front of its loop over the sequences",
@@ -66,6 +70,8 @@ def storing_first(runner: Any, has_rows: bool) -> Iterator[None]:
 
 def replays_rows(graphs: Any, forward_batch: Any) -> bool:
     """Whether a batch with rows may replay what ``graphs``, SGLang's PrefillCudaGraphRunner, has captured."""
+    if not _replays_are_wanted():
+        return False
     if graphs.prefill_backend_name not in ATTENDS_BETWEEN_GRAPHS:
         return False
     # A model with latents stores them, and reads prefixes back from the pool, in front of attention: inside a graph.
@@ -73,6 +79,12 @@ def replays_rows(graphs: Any, forward_batch: Any) -> bool:
         return False
     # Its buffers have a place per request that SGLang may run. Claims are cut to that, so this is a second lock.
     return bool(forward_batch.batch_size <= graphs.max_bs)
+
+
+@cache
+def _replays_are_wanted() -> bool:
+    """Not by default: answers of such prefills were never compared with cold ones on a GPU."""
+    return SglangSettings.from_env(os.environ).replay_rows
 
 
 def _two_forms(runner: Any) -> Any | None:

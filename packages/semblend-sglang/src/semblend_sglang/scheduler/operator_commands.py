@@ -38,7 +38,7 @@ class OperatorCommands:
         *,
         at_all_ranks: bool = False,
     ) -> None:
-        """``changed``: is told of every purge. ``catch_up``: makes known what is to become a donor, so that it goes too.
+        """``changed``: is told of every purge. ``catch_up``: makes donors of what is about to become some.
 
         ``at_all_ranks``: there are several, and a purge begins at all.
         """
