@@ -30,8 +30,9 @@ from semblend_core.kv import (
     row_shift,
 )
 from semblend_core.kv import paged_mean_shift as module
+from semblend_core.kv.donor_kv import indexable
 from semblend_core.kv.equal_tokens import FINEST
-from semblend_core.kv.layout import indexable, narrow
+from semblend_core.kv.layout import narrow
 from semblend_core.recompute import MeanShift
 
 CPU = torch.device("cpu")

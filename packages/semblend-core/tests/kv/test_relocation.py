@@ -14,8 +14,8 @@ from torch import Tensor
 
 from semblend_core import Span
 from semblend_core.kv import relocation
-from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.layout import PagedKv, indexable, narrow
+from semblend_core.kv.donor_kv import DonorKv, indexable
+from semblend_core.kv.layout import PagedKv, narrow
 from semblend_core.kv.moves import Moves, SlotTable
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate

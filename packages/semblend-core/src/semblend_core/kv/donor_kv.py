@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
+
+
+def indexable(part: Tensor) -> Tensor:
+    """The same memory for operations that only move numbers: many of them know no fp8, whose bytes they get."""
+    return part.view(torch.uint8) if part.dtype.itemsize == 1 else part
 
 
 class InvalidKvError(ValueError):
@@ -54,7 +60,6 @@ class DonorKv:
 
     def of_layers(self, layers: Sequence[int]) -> DonorKv:
         """A copy of some layers, in this order."""
-        from semblend_core.kv.layout import indexable  # Which makes donors.
 
         def of(part: Tensor) -> Tensor:
             return indexable(part)[list(layers)].view(part.dtype)

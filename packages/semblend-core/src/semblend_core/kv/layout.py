@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
+from semblend_core.kv.donor_kv import DonorKv, InvalidKvError, indexable
 
 FP8_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 """Where each fp8 type saturates."""
@@ -29,11 +29,6 @@ def narrow(wide: Tensor, dtype: torch.dtype) -> Tensor:
     """Rounded to nearest even; fp8 saturates, where a plain conversion would make infinities or NaN. NaN stays NaN."""
     largest = FP8_LARGEST.get(dtype)
     return (wide if largest is None else wide.clamp(-largest, largest)).to(dtype)
-
-
-def indexable(view: Tensor) -> Tensor:
-    """The same memory for operations that only move numbers: many of them know no fp8, whose bytes they get."""
-    return view.view(torch.uint8) if view.dtype in FP8_LARGEST else view
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import Span
-from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
-from semblend_core.kv.layout import PagedKv, indexable
+from semblend_core.kv.donor_kv import DonorKv, InvalidKvError, indexable
+from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
 from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
 from semblend_core.kv.places import DeviceSlots, Places

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from semblend_core.contract import Span
-from semblend_core.kv.donor_kv import DonorKv
-from semblend_core.kv.layout import FP8_LARGEST, PagedKv, indexable
+from semblend_core.kv.donor_kv import DonorKv, indexable
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.learned_shift import KvShape, LearnedShift
 from semblend_core.kv.moves import Indices, Moves, SlotTable
 from semblend_core.kv.paged_mean_shift import PagedMeanShift

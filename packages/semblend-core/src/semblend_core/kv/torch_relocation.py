@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semblend_core.kv.layout import FP8_LARGEST, PagedKv, indexable, narrow
+from semblend_core.kv.donor_kv import indexable
+from semblend_core.kv.layout import FP8_LARGEST, PagedKv, narrow
 from semblend_core.kv.moves import Moves, upload
 from semblend_core.kv.rotation import Rotation, turn_pairs
 

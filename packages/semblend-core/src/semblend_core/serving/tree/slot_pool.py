@@ -22,7 +22,7 @@ from semblend_core.kv import (
     RotationProof,
     SlotTable,
 )
-from semblend_core.kv.layout import indexable
+from semblend_core.kv.donor_kv import indexable
 from semblend_core.kv.moves import Indices
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots

@@ -11,7 +11,7 @@ import torch
 
 from semblend_core.contract import Span
 from semblend_core.kv import DonorKv, LearnedShift, Rotation
-from semblend_core.kv.layout import indexable
+from semblend_core.kv.donor_kv import indexable
 from semblend_core.kv.rotation import layers_alike
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.kv import QuestionAttention, SlotTable
-from semblend_core.kv.layout import indexable
+from semblend_core.kv.donor_kv import indexable
 from semblend_core.recompute import Scores
 from semblend_core.serving.messages import ProbeOrder
 from semblend_core.serving.worker.memory import KvMemory

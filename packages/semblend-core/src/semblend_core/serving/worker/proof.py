@@ -15,7 +15,7 @@ import torch
 
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DonorKv, Rotation, RotationProof
-from semblend_core.kv.layout import indexable
+from semblend_core.kv.donor_kv import indexable
 from semblend_core.serving.warming import compile_correction
 from semblend_core.serving.worker.memory import KvMemory
 
