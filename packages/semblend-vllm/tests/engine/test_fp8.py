@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,37 +136,3 @@ def test_what_another_backend_stores_as_e5m2_is_refused() -> None:
 def test_fp8_is_known_by_where_its_scales_come_from() -> None:
     assert identity_of_scales(config("auto")) == ()
     assert "of the weights" in str(identity_of_scales(config("fp8")))
-
-
-# --- A real engine ---------------------------------------------------------------------------------------------------
-
-HEAD = "You keep the records of a small town."
-PASSAGES = [
-    " ".join(f"The {place} sold {n * 13 % 70 + 4} {goods} in {1870 + n}, and {n % 11 + 1} were lost." for n in range(9))
-    for place, goods in (("mill", "sacks"), ("forge", "nails"), ("dairy", "wheels"), ("inn", "beds"))
-]
-DOCUMENT = "\n\n".join(PASSAGES)
-PROMPT = f"{HEAD} Reply in one word.\n\n{DOCUMENT}\n\nQuestion: who lost most?\nAnswer:"
-DONORS = {
-    "one document": [f"{HEAD}\n\nA report.\n\n{DOCUMENT}\n\nQuestion: when?\nAnswer:"],
-    "four notes": [f"{HEAD}\n\nNote {n}.\n\n{passage}\n\nTitle:" for n, passage in enumerate(PASSAGES)],
-}
-
-
-@pytest.mark.parametrize("asked", ["fp8_e4m3", "fp8_e5m2"])
-def test_answers_with_reuse_are_close_to_those_of_the_same_engine(
-    new_engine: Callable[..., Any], divergence: Callable[[Any, Any], float], asked: str
-) -> None:
-    engine = new_engine(settings={"store_host_bytes": "256MiB"}, kv_cache_dtype=asked)
-    for name, donors in DONORS.items():
-        before = engine.stats().confirmed_tokens
-        for donor in donors:
-            engine.ask(donor, salt=name, tokens=1)
-        engine.settle()
-        engine.empty_own_cache()
-        reused = engine.ask(PROMPT, salt=name)
-        cold = engine.ask(PROMPT, salt=f"{name}, cold", reuse="off")
-        assert engine.side.self_test.passed
-        assert engine.stats().confirmed_tokens - before > 0.6 * cold.prompt_tokens
-        assert divergence(cold, reused) < 0.05
-    engine.check_integrity()
