@@ -27,7 +27,6 @@ from semblend_core import SelfTestResult, SelfTestState, Settings, create_provid
 from semblend_core.kv import Rotation
 from semblend_core.serving import Namespaces
 from semblend_sglang.compat import hooks, weights
-from semblend_sglang.compat.timing import process_result
 from semblend_sglang.compat.unified import SemBlendUnifiedCache
 from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
@@ -163,7 +162,10 @@ class Rig(ToyModel):
             self.chunked = adder.new_chunked_req
         if adder.can_run_list:
             self._forward(adder.can_run_list)
-        process_result(self._hand_on, SimpleNamespace(tree_cache=self.tree), adder.can_run_list, None)
+        for request in adder.can_run_list:
+            self._computed(request)
+        if self.side is not None:  # As behind SGLang's `process_batch_result`.
+            self.side.capturing.catch_up()
         return list(adder.can_run_list)
 
     def finish(self, request: Req) -> None:
@@ -299,10 +301,6 @@ class Rig(ToyModel):
     def _run(self, forward_batch: Any) -> None:
         self.forwards.append(int(forward_batch.extend_num_tokens))
         hooks.run_model(lambda _, shown: self._compute(shown), None, forward_batch)
-
-    def _hand_on(self, _: Any, requests: list[Req], __: None) -> None:
-        for request in requests:
-            self._computed(request)
 
     def _computed(self, request: Req) -> None:
         if request is self.chunked:
