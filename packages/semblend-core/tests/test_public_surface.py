@@ -250,6 +250,7 @@ MODULE_NAMES = {
         "QuestionAttention",
         "Rotation",
         "RotationProof",
+        "Scales",
         "SlotTable",
         "StoreDirectoryError",
         "StoreOptions",

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from semblend_core.kv import Rotation
+from semblend_core.kv import Rotation, Scales
 from semblend_sglang import factory
 from semblend_sglang.compat.stored_types import scales_of
 from semblend_sglang.compat.support import resolved, why_no_correction, why_not_for, why_unsupported
-from semblend_sglang.worker.pool import Scales, slot_pool_of
+from semblend_sglang.worker.pool import slot_pool_of
 
 LLAMA = {"model_type": "llama", "rope_theta": 1e4, "head_dim": 64, "hidden_size": 128, "num_attention_heads": 2}
 

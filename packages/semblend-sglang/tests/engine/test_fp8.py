@@ -14,11 +14,11 @@ import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
 from semblend_core import Span
-from semblend_core.kv import DeviceSlots, Rotation, RotationProof, indexable, narrow
+from semblend_core.kv import DeviceSlots, Rotation, RotationProof, Scales, indexable, narrow
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.tree import SlotPool
 from semblend_sglang.compat.stored_types import why_not_stored_so
-from semblend_sglang.worker.pool import Scales, slot_pool_of
+from semblend_sglang.worker.pool import slot_pool_of
 
 SLOTS, HEADS, DIM, LAYERS = 400, 2, 32, 2
 ROTATION = Rotation.from_config({"model_type": "llama", "head_dim": DIM})

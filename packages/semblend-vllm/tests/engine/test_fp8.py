@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from semblend_core import Span
-from semblend_core.kv import DonorKv, Rotation, indexable, narrow
+from semblend_core.kv import DonorKv, Rotation, Scales, indexable, narrow
 from semblend_core.recompute import MeanShift
 from semblend_vllm.compat.cpu_memory import PackedCpuMemory
 from semblend_vllm.compat.kv_memory import _cpu_writer, kv_memory
-from semblend_vllm.compat.stored_types import FP8, Scales, as_stored, identity_of_scales, scales_of
+from semblend_vllm.compat.stored_types import FP8, as_stored, identity_of_scales, scales_of
 from semblend_vllm.compat.versions import UnsupportedVllmError
 
 LAYERS, BLOCKS, HEADS, BLOCK, DIM = 2, 6, 2, 32, 64

@@ -1,7 +1,7 @@
 """Moving KV (extra ``gpu``: torch): rotation, relocation, the donor store, and the self-test by equal tokens."""
 
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError, indexable
-from semblend_core.kv.layout import PagedKv, narrow
+from semblend_core.kv.layout import PagedKv, Scales, narrow
 from semblend_core.kv.learned_shift import HeadShare, KvShape, LearnedShift, find_learned_shift
 from semblend_core.kv.mean_shift import MeanShiftCorrection
 from semblend_core.kv.moves import Moves, SlotTable
@@ -36,6 +36,7 @@ __all__ = [
     "QuestionAttention",
     "Rotation",
     "RotationProof",
+    "Scales",
     "SlotTable",
     "StoreDirectoryError",
     "StoreOptions",

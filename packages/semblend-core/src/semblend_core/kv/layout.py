@@ -31,6 +31,21 @@ def narrow(wide: Tensor, dtype: torch.dtype) -> Tensor:
     return (wide if largest is None else wide.clamp(-largest, largest)).to(dtype)
 
 
+@dataclass(frozen=True)
+class Scales:
+    """Of fp8, for each layer: what is stored times its scale is what was computed."""
+
+    keys: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @property
+    def are_one(self) -> bool:
+        return {*self.keys, *self.values} <= {1.0}
+
+    def of(self, layers: Sequence[int]) -> Scales:
+        return Scales(tuple(self.keys[n] for n in layers), tuple(self.values[n] for n in layers))
+
+
 @dataclass(frozen=True, eq=False)
 class PagedKv:
     """Views of one KV pool, layer by layer. The memory belongs to the engine or donor that made it.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from semblend_sglang.worker.pool import Scales
+from semblend_core.kv import Scales
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 """With one scale for the K of a layer and one for its V. SGLang keeps these as bytes."""
@@ -44,7 +44,7 @@ def why_scales_unsupported(ctx: Any, engine_pool: Any) -> str | None:
     if backend not in STORES_WITH_SCALES:
         known = ", ".join(STORES_WITH_SCALES)
         return f"fp8 with prefill attention by {backend} is not supported yet: choose one of {known}"
-    tensors = (getattr(layer, name, None) for layer in _attention_layers(ctx) for name in ("k_scale", "v_scale"))
+    tensors = (getattr(layer, name, None) for layer in attention_layers(ctx) for name in ("k_scale", "v_scale"))
     several = any(isinstance(scale, torch.Tensor) and scale.numel() > 1 for scale in tensors)
     return "fp8 with a scale for each head is not supported yet" if several else None
 
@@ -53,10 +53,10 @@ def scales_of(ctx: Any, engine_pool: Any) -> Scales | None:
     """In the order of the layers; None where they are 1, or KV is not fp8."""
     if not is_fp8(engine_pool) or not STORES_WITH_SCALES.get(_prefill_attention(ctx), False):
         return None
-    by_layer = {int(layer.layer_id): layer for layer in _attention_layers(ctx)}
+    by_layer = {int(layer.layer_id): layer for layer in attention_layers(ctx)}
     layers = [by_layer.get(number) for number in range(len(engine_pool.k_buffer))]
     found = Scales(*(tuple(_scale(layer, part) for layer in layers) for part in "kv"))
-    return None if {*found.keys, *found.values} <= {1.0} else found
+    return None if found.are_one else found
 
 
 def identity_of_scales(ctx: Any, engine_pool: Any) -> tuple[tuple[str, str], ...]:
@@ -68,7 +68,8 @@ def _prefill_attention(ctx: Any) -> str:
     return str(getattr(ctx.tp_worker.model_runner, "prefill_attention_backend_str", None))
 
 
-def _attention_layers(ctx: Any) -> list[Any]:
+def attention_layers(ctx: Any) -> list[Any]:
+    """With ``--model-impl transformers`` SGLang hides them."""
     model = getattr(ctx.tp_worker.model_runner, "model", None)
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     return [module for module in modules if type(module).__name__ == "RadixAttention"]

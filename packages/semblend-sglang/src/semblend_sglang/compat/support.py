@@ -8,7 +8,7 @@ from typing import Any
 from semblend_core.kv import why_keys_do_not_move
 from semblend_core.serving.tree import SlotPool
 from semblend_sglang.compat.attention import why_attention_unsupported
-from semblend_sglang.compat.stored_types import why_not_stored_so, why_scales_unsupported
+from semblend_sglang.compat.stored_types import attention_layers, why_not_stored_so, why_scales_unsupported
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,10 @@ def why_no_correction(ctx: Any, pool: SlotPool) -> str | None:
 
 
 def _has_windows(ctx: Any) -> bool:
-    """The config knows, or SGLang's layers do. With ``--model-impl transformers`` SGLang hides its layers."""
+    """The config knows, or SGLang's layers do."""
     if "sliding_attention" in (getattr(ctx.model_config.hf_text_config, "layer_types", None) or ()):
         return True
-    layers = (each for each in ctx.tp_worker.model_runner.model.modules() if type(each).__name__ == "RadixAttention")
-    return any(layer.sliding_window_size > -1 for layer in layers)
+    return any(layer.sliding_window_size > -1 for layer in attention_layers(ctx))
 
 
 def why_not_for(req: Any, key: Any) -> str | None:

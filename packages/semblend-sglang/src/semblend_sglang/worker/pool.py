@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from semblend_core.kv import PagedKv, Rotation
+from semblend_core.kv import PagedKv, Rotation, Scales
 from semblend_core.serving.tree import SlotPool
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Of fp8, for each layer: what is stored times its scale is what was computed."""
-
-    keys: tuple[float, ...]
-    values: tuple[float, ...]
 
 
 def slot_pool_of(

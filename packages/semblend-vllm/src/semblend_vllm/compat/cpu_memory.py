@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import DonorKv, KvShape, LearnedShift, Rotation, indexable, narrow
+from semblend_core.kv import DonorKv, KvShape, LearnedShift, Rotation, Scales, indexable, narrow
 from semblend_core.recompute import MeanShift
 from semblend_core.serving.worker import Move
 from semblend_vllm.compat.correcting import CopiedCorrection
-from semblend_vllm.compat.stored_types import Scales
 
 Write = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 """(keys, values, key cache, value cache, slots): vLLM's operator that stores freshly computed KV."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from semblend_core.kv import PagedKv, Rotation
+from semblend_core.kv import PagedKv, Rotation, Scales
 from semblend_core.serving.worker import KvMemory, PagedMemory, memory_by_rotation
 from semblend_vllm.compat.cpu_memory import PackedCpuMemory
-from semblend_vllm.compat.stored_types import Scales, as_stored, is_fp8, scales_of
+from semblend_vllm.compat.stored_types import as_stored, is_fp8, scales_of
 from semblend_vllm.compat.versions import UnsupportedVllmError
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from semblend_core.kv import Scales
 from semblend_vllm.compat.versions import UnsupportedVllmError, installed_version
 
 PLAIN = ("auto", "float16", "bfloat16", "float32")
@@ -15,21 +15,6 @@ FP8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": 
 """With one scale for the K of a layer and one for its V. vLLM keeps these as bytes."""
 STORES_E5M2 = ("FLASHINFER", "CPU_ATTN")
 """Attention backends that store what they are asked for: Triton's writes e4m3 under the name of fp8_e5m2."""
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Of each layer: what is stored times its scale is what was computed."""
-
-    keys: tuple[float, ...]
-    values: tuple[float, ...]
-
-    @property
-    def are_one(self) -> bool:
-        return {*self.keys, *self.values} <= {1.0}
-
-    def of(self, layers: Sequence[int]) -> Scales:
-        return Scales(tuple(self.keys[n] for n in layers), tuple(self.values[n] for n in layers))
 
 
 def is_fp8(vllm_config: Any) -> bool:
