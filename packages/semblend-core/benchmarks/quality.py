@@ -114,6 +114,9 @@ def parse_options() -> argparse.Namespace:
         parser.error(f"--device {options.device}: torch sees no CUDA device here; use --device cpu")
     if options.only_report and not options.records:
         parser.error("--only-report needs --records")
+    unknown = [name for name in options.transforms if name not in TRANSFORMS]
+    if unknown:
+        parser.error(f"--transforms: {', '.join(unknown)} is none of {', '.join(TRANSFORMS)}")
     check_arms(options.arms)
     return options
 

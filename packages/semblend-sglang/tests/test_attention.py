@@ -63,21 +63,19 @@ def graphs(name: str, *, latents: bool = False, places: int = 16) -> Any:
     return SimpleNamespace(prefill_backend_name=name, model_runner=model_runner, max_bs=places)
 
 
-@pytest.fixture
-def replay_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SEMBLEND_SGLANG_REPLAY_ROWS", "1")
+@pytest.fixture(autouse=True)
+def fresh_setting() -> Iterator[None]:
     _replays_are_wanted.cache_clear()
     yield
     _replays_are_wanted.cache_clear()
 
 
-def test_by_default_a_batch_with_rows_runs_eagerly() -> None:
-    _replays_are_wanted.cache_clear()
+def test_a_batch_with_rows_runs_eagerly_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMBLEND_SGLANG_REPLAY_ROWS", "0")
     with_rows = SimpleNamespace(batch_size=4, **{MARK: object()})
     assert not can_run_graph(lambda *_: True, graphs("breakable"), with_rows)
 
 
-@pytest.mark.usefixtures("replay_rows")
 @pytest.mark.parametrize(
     ("captured", "replays"),
     [
@@ -104,7 +102,6 @@ def test_a_batch_with_rows_replays_where_attention_runs_between_graphs(captured:
     assert asked == ([with_rows, without] if replays else [without]), "SGLang has the last word"
 
 
-@pytest.mark.usefixtures("replay_rows")
 def test_sglang_may_still_say_no() -> None:
     with_rows = SimpleNamespace(batch_size=4, **{MARK: object()})
     assert not can_run_graph(lambda *_: False, graphs("breakable"), with_rows)

@@ -109,7 +109,8 @@ def grid_cells(
 def equal_budget(transform: str, prompt_tokens: int) -> float:
     """The budget at which policies are compared: what the balanced tier may spend on this transform."""
     count = passages_of(transform, prompt_tokens)
-    plan = Plan.over("r", 100 * count + 1, 0, [Span(100 * n, f"donor-{n}", 0, 100) for n in range(count)])
+    length = prompt_tokens // count
+    plan = Plan.over("r", length * count + 1, 0, [Span(length * n, f"donor-{n}", 0, length) for n in range(count)])
     choice = choose_policy("balanced", plan)
     assert choice is not None
     return choice.budget

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from semblend_core.contract import DeclineReason, Plan, Span
 from semblend_core.costs import Part, StepShape
+from semblend_core.serving.cost_gate import SMALL_LOSS
 from semblend_core.settings import QualityTier
 from semblend_core.telemetry import CostsCompared, NoAudit
 
@@ -79,7 +80,7 @@ def test_what_it_plans_is_never_slower_than_cold_and_what_pays_is_planned(formul
         assert np.median([each.by_cold for each in late]) <= 1.0
         # What takes about as long as cold is tried after 4 and after 8 more, which both may be late ones.
         assert sum(each.by_cold > 1.03 for each in late) <= 2, "more than rare trials"
-        assert sum(each.by_cold > 1.05 for each in late) <= 1, "more than a rare trial of what loses"
+        assert sum(each.by_cold > 1 + SMALL_LOSS for each in late) <= 1, "more than a rare trial of what loses"
         if engine.whole(passages(length, count)) < 0.85:
             assert np.mean([each.claim is not None for each in late]) > 0.8, (length, count)
 

@@ -58,23 +58,30 @@ def test_an_engine_that_cannot_probe_gets_longer_seams_and_the_correction() -> N
     assert decided.correction is not None
     assert decided.correction.of_values < decided.correction.strength < ROW_SHIFT.strength
     assert decided.correction.of_values < ROW_SHIFT.of_values, "seams say less of the rest than rows that are looked at"
-    assert 0.1 < decided.share <= 0.15
+    assert 0.4 < decided.share <= 0.5
 
 
-def passages(count: int) -> Plan:
-    return Plan.over("r", 300 * count + 40, 0, [Span(300 * n, f"d{n}", 50, 300) for n in range(count)])
+def passages(count: int, length: int = 2000) -> Plan:
+    return Plan.over("r", length * count + 40, 0, [Span(length * n, f"d{n}", 50, length) for n in range(count)])
 
 
 @pytest.mark.parametrize("probing", [True, False])
-@pytest.mark.parametrize(("places", "budget"), [(1, 0.08), (2, 0.15), (4, 0.15), (5, 0.2), (10, 0.2)])
+@pytest.mark.parametrize(("places", "budget"), [(1, 0.15), (2, 0.25), (4, 0.25), (5, 0.3), (10, 0.3)])
 def test_the_more_places_the_more_is_computed(places: int, budget: float, probing: bool) -> None:
     choice = choose_policy("balanced", passages(places), probing=probing)
     assert choice is not None
     assert choice.budget == budget
 
 
-@pytest.mark.parametrize(("tokens", "begins", "computed"), [(8000, 384, 416), (2000, 160, 160), (500, 40, 40)])
-def test_a_long_document_is_computed_up_to_its_384th_token_and_a_short_one_within_the_budget(
+@pytest.mark.parametrize(("length", "budget"), [(300, 0.5), (500, 0.384), (768, 0.25), (5000, 0.25)])
+def test_of_a_short_prompt_with_several_passages_a_larger_part_is_computed(length: int, budget: float) -> None:
+    choice = choose_policy("balanced", passages(4, length))
+    assert choice is not None
+    assert choice.budget == budget
+
+
+@pytest.mark.parametrize(("tokens", "begins", "computed"), [(8000, 768, 832), (2000, 286, 300), (500, 61, 75)])
+def test_a_long_document_is_computed_up_to_its_768th_token_and_a_short_one_within_the_budget(
     tokens: int, begins: int, computed: int
 ) -> None:
     """The seam behind an edit and the end of the prompt come first."""
@@ -124,8 +131,9 @@ def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reaso
 @pytest.mark.parametrize("spans", [DOCUMENT, EDITED, REORDERED, COMPOSITE], ids=["document", "edited", "order", "mix"])
 @pytest.mark.parametrize("tier", ["fast", "balanced"])
 def test_spending_more_computes_more_and_never_over_half(tier: QualityTier, spans: list[Span]) -> None:
-    plan, shares = plan_of(spans), []
-    for spending in (1.0, 2.0, 4.0, 100.0):
+    longer = [Span(10 * span.target_start, span.donor_id, 10 * span.donor_start, 10 * span.length) for span in spans]
+    plan, shares = Plan.over("r", 7000, 0, longer), []
+    for spending in (1.0, 1.5, 4.0, 100.0):
         choice = choose_policy(tier, plan, probing=False, spending=spending)
         assert choice is not None
         shares.append(choice.policy.plan(plan, budget=choice.budget).share)

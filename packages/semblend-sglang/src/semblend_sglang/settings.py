@@ -30,9 +30,9 @@ class SglangSettings(DeclaredSettings):
     )
     replay_rows: bool = setting(
         "sglang",
-        False,
+        True,
         Flag(),
-        "Prefills with reuse replay SGLang's [captured graphs](sglang.md#attention-and-graphs): faster, unproved.",
+        "Prefills with reuse replay SGLang's [captured graphs](sglang.md#attention-and-graphs); `0`: they run eagerly.",
     )
     force_version: bool = setting(
         "sglang", False, Flag(), "Run with an SGLang that the adapter does not know, at your own risk."

@@ -28,12 +28,14 @@ class TierChoice:
 
 
 _ONE_PLACE_FAST = TierChoice(SeamAndTail(seam=32, after_edit=4, tail=16), 0.05)
-_ONE_PLACE = TierChoice(SeamAndTail(seam=384, after_edit=8, tail=32), 0.08)
-_ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=768, after_edit=16, tail=64), 0.15)
+_ONE_PLACE = TierChoice(SeamAndTail(seam=768, after_edit=16, tail=64), 0.15)
+_ONE_PLACE_STRICT = TierChoice(SeamAndTail(seam=1280, after_edit=16, tail=64), 0.25)
 _SEVERAL_PLACES_FAST = TierChoice(SeamHead(SEAM_TOKENS), 0.05)
 _PROBED = Corrected(QueryAttention(24, (0.3, 0.95), "peaks"), ROW_SHIFT)
 _UNPROBED = Corrected(SeamHead(), SEAM_SHIFT)
-_FEW_PLACES_BUDGET, _MANY_PLACES_BUDGET = 0.15, 0.20
+_FEW_PLACES_BUDGET, _MANY_PLACES_BUDGET = 0.25, 0.30
+LEAST_ROW_TOKENS = 768
+"""Of several places, within ``MOST_SPENT``. Of a short prompt a quarter is too few tokens to find a fact again."""
 
 
 def choose_policy(
@@ -57,7 +59,7 @@ def choose_policy_for(
     spending: float = 1.0,
 ) -> TierChoice | None:
     """The same while there are spans and no plan yet."""
-    choice = _choose(tier, places_of(spans), probing)
+    choice = _choose(tier, places_of(spans), sum(span.length for span in spans), probing)
     if choice is not None and spending > 1:
         most = max(choice.budget, MOST_SPENT)
         choice = TierChoice(choice.policy.spending(spending), min(spending * choice.budget, most))
@@ -66,13 +68,13 @@ def choose_policy_for(
     return replace(choice, budget=min(choice.budget, limit))
 
 
-def _choose(tier: QualityTier, places: int, probing: bool) -> TierChoice | None:
+def _choose(tier: QualityTier, places: int, reused: int, probing: bool) -> TierChoice | None:
     one_place = places <= 1
     if tier == "fast":
         return _ONE_PLACE_FAST if one_place else _SEVERAL_PLACES_FAST
     if tier == "balanced":
         if one_place:
             return _ONE_PLACE
-        budget = _FEW_PLACES_BUDGET if places <= MOST_FEW else _MANY_PLACES_BUDGET
-        return TierChoice(_PROBED if probing else _UNPROBED, budget)
+        share = _FEW_PLACES_BUDGET if places <= MOST_FEW else _MANY_PLACES_BUDGET
+        return TierChoice(_PROBED if probing else _UNPROBED, max(share, min(MOST_SPENT, LEAST_ROW_TOKENS / reused)))
     return _ONE_PLACE_STRICT if one_place else None

@@ -24,13 +24,18 @@ class Lane:
     """Runs jobs one after another. ``submit`` never waits for them; a job's error is logged and ends that job only."""
 
     def __init__(self, name: str, depth: int, max_bytes: int, idle: Callable[[], bool] | None = None) -> None:
-        """``idle`` is called while nothing waits, until it returns False."""
+        """``idle`` is called while nothing waits, until it returns False.
+
+        From the first job on: while an engine starts it may capture CUDA graphs, and memory that another thread pins
+        meanwhile makes the capture fail, and with it the start.
+        """
         self._depth = depth
         self._max_bytes = max_bytes
         self._idle = idle
         self._jobs: deque[Job] = deque()
         self._bytes = 0
         self._running = False
+        self._begun = False
         self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"semblend-store-{name}", daemon=True)
@@ -88,14 +93,14 @@ class Lane:
     def _next(self) -> Job | None:
         while True:
             with self._changed:
-                if self._idle is None:
+                if self._idle is None or not self._begun:
                     self._changed.wait_for(lambda: self._jobs or self._stopped)
                 if self._stopped:
                     return None
                 if self._jobs:
                     job = self._jobs.popleft()
                     self._bytes -= job.nbytes
-                    self._running = True
+                    self._running = self._begun = True
                     return job
             if self._idle is not None and not _guarded(self._idle):
                 self._idle = None

@@ -1,7 +1,7 @@
 """Host memory pinned in large pieces and lent out in small ones.
 
 Pinning is slow (it touches every page and takes the driver's locks), so it happens a slab at a time, on the host
-tier's own thread: ahead of need while that thread is idle, otherwise when a donor needs it.
+tier's own thread: when a donor needs it, and from the first donor on ahead of need, while that thread is idle.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from semblend_core.kv.store.recovery import Recovery, SharedRecovery
 from semblend_core.kv.store.stats import StoreStats
 from semblend_core.kv.store.vocabulary import DonorKey, Gone, Miss, PutResult, RecoveredDonor, StoreDecline, Tier
 
+LONGEST_OPENING_S = 120.0
 MOST_BETWEEN_LOOKS_S = 30.0
 """Between two looks for donors that are too old."""
 
@@ -41,8 +42,8 @@ MOST_BETWEEN_LOOKS_S = 30.0
 class DonorStore:
     """Threads: every method from any thread.
 
-    All but ``recover``, ``purge``, ``flush`` and ``close`` are made for the scheduler's thread: they start work and
-    never wait for a copy, a write or a read. Those four wait.
+    All but ``prepare``, ``recover``, ``purge``, ``flush`` and ``close`` are made for the scheduler's thread: they start
+    work and never wait for a copy, a write or a read. Those five wait.
     Faults of memory, disk or device end in a counted reason, never in an exception.
     """
 
@@ -125,9 +126,14 @@ class DonorStore:
         return self._capturing.begin(namespace, donor_id, kv, token_ids, told, first=tier, give=give, saved_ms=saved_ms)
 
     def prepare(self, token_bytes: int) -> None:
-        """Donors will take so many bytes a token: what takes long to open for the first is opened now, behind."""
+        """Donors will take so many bytes a token: what takes long to open for the first is opened now.
+
+        Waited for: LMCache may pin memory as it opens, which must not meet an engine that captures CUDA graphs.
+        """
         if self._lmcache is not None:
-            self._lanes[Tier.LMCACHE].submit(Job(partial(self._lmcache.open_for, token_bytes)), always=True)
+            lane = self._lanes[Tier.LMCACHE]
+            lane.submit(Job(partial(self._lmcache.open_for, token_bytes)), always=True)
+            lane.flush(LONGEST_OPENING_S)
 
     def has_room_for(self, nbytes: int) -> bool:
         """Whether a donor of this size would be taken now: a tier can hold it, and not too many wait before it.
