@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from semblend_core.kv.equal_tokens import Agreement, Bands, EqualTokens
+from semblend_core.kv.equal_tokens import Bands, EqualTokens
 from semblend_core.kv.rotation import Rotation
 
 FAST = 2.0
@@ -69,36 +69,6 @@ class Likeness:
             f"{self.unturned:.2g} when not, in most of {self.bands} fast bands ({LEAST:g} at least is expected); other "
             f"frequencies would fit {self.better_elsewhere:.0%} of them better ({AMONG:.0%} at most is expected)"
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AgreementOfKinds:
-    """Of layer 0, and of the first layer of each other kind."""
-
-    first: Agreement
-    others: tuple[Likeness, ...]
-
-    @property
-    def reach(self) -> float:
-        return self.first.reach
-
-    @property
-    def shows_turning(self) -> bool:
-        return self.first.shows_turning
-
-    @property
-    def agrees(self) -> bool:
-        return self.first.agrees and all(other.agrees for other in self.others)
-
-    @property
-    def plainly_disagrees(self) -> bool:
-        """A likeness that is not there may be a prompt's own."""
-        return self.first.plainly_disagrees
-
-    def describe(self) -> str:
-        wrong = [other for other in self.others if not other.agrees] if self.first.agrees else []
-        told = [self.first.describe(), *(other.describe() for other in self.others)]
-        return wrong[0].describe() if wrong else "; ".join(told)
 
 
 def _in_common(one: Tensor, other: Tensor, rotation: Rotation) -> Bands:

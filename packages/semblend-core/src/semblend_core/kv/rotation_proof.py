@@ -9,9 +9,11 @@ import numpy.typing as npt
 from torch import Tensor
 
 from semblend_core.contract import SelfTestResult, SelfTestState
-from semblend_core.kv.deeper_layers import AgreementOfKinds, Likeness
+from semblend_core.kv.agreement_of_layers import AgreementOfLayers
+from semblend_core.kv.deeper_layers import Likeness
 from semblend_core.kv.equal_tokens import Agreement, EqualTokens
 from semblend_core.kv.rotation import Rotation
+from semblend_core.kv.second_rounding import SecondRounding
 
 PROMPTS_FOR_NO = 3
 """One prompt may be odd; so many that disagree are not."""
@@ -28,7 +30,8 @@ LONGER = 4.0
 
 
 class RotationProof:
-    """Proves that K is stored behind the rotary embedding that we turn it with, and that the pool is read right.
+    """Proves that K is stored behind the rotary embedding that we turn it with, and that the pool is read right;
+    where KV is fp8, also that it keeps enough of the keys for them to be moved.
 
     One prompt that agrees is a yes. A no takes several, and is final where each of them is plain. Otherwise it is
     tried again from time to time. How far a prompt reaches decides what it can show: doubts about long distances are
@@ -37,7 +40,8 @@ class RotationProof:
 
     def __init__(self, rotation: Rotation, *of_deeper_layers: Rotation) -> None:
         """``rotation``: of layer 0; then those of the others, where they are not the same."""
-        self._rotation = rotation
+        self.rotations = (rotation, *of_deeper_layers)
+        """By layer, or one for all."""
         first_of = {id(rotation): 0}
         for layer, other in enumerate(of_deeper_layers, 1):
             first_of.setdefault(id(other), layer)
@@ -74,16 +78,19 @@ class RotationProof:
         keys: tuple[Tensor, Tensor],
         values: tuple[Tensor, Tensor] | None,
         deeper: Mapping[int, tuple[Tensor, Tensor]] = MappingProxyType({}),
+        all_layers: Tensor | None = None,
     ) -> SelfTestResult | None:
         """What is known now, where this prompt has changed it.
 
         ``keys``, ``values``: [pairs, kv_heads, dim] of layer 0 on the CPU, in the pool's type, at the first places of
         ``pairs`` and at the later ones. ``values`` is None where the engine keeps none. ``deeper``: keys of the layers
-        in ``self.deeper``, in the same way.
+        in ``self.deeper``, in the same way. ``all_layers``: [layers, pairs, kv_heads, dim] keys at the first places, as
+        stored: of fp8 alone they are looked at. Without them layer 0 speaks for all.
         """
         likenesses = tuple(Likeness.of(layer, pairs, deeper[layer], turn) for layer, turn in self.deeper.items())
-        first = Agreement.between(pairs, keys, values, self._rotation)
-        seen = AgreementOfKinds(first, likenesses) if likenesses else first
+        first = Agreement.between(pairs, keys, values, self.rotations[0])
+        rounding = self._rounding(pairs, keys[0][None] if all_layers is None else all_layers)
+        seen = AgreementOfLayers(first, likenesses, rounding)
         if seen.agrees and not seen.shows_turning:
             return None  # So would K that never turns.
         new = self._after_agreement(seen) if seen.agrees else self._after_disagreement(seen)
@@ -92,11 +99,15 @@ class RotationProof:
         self.result = new
         return new
 
+    def _rounding(self, pairs: EqualTokens, keys: Tensor) -> SecondRounding | None:
+        known = self.rotations
+        return SecondRounding.of(keys, pairs.first, known[: len(keys)] if len(known) > 1 else known * len(keys))
+
     def _rests(self) -> bool:
         self._passed_over += 1
         return self._passed_over % PROMPTS_BETWEEN_RETRIES != 0
 
-    def _after_agreement(self, seen: Agreement | AgreementOfKinds) -> SelfTestResult | None:
+    def _after_agreement(self, seen: AgreementOfLayers) -> SelfTestResult | None:
         self._plain_in_a_row = 0
         if seen.reach < AS_FAR * self._doubted_reach:
             self._near_in_a_row += 1
@@ -112,7 +123,7 @@ class RotationProof:
         self._proved_reach = max(self._proved_reach, seen.reach)
         return SelfTestResult(SelfTestState.PASSED, seen.describe(), final=False)
 
-    def _after_disagreement(self, seen: Agreement | AgreementOfKinds) -> SelfTestResult | None:
+    def _after_disagreement(self, seen: AgreementOfLayers) -> SelfTestResult | None:
         self._far_in_a_row = self._near_in_a_row = 0
         self._disagreed += 1
         self._plain_in_a_row = self._plain_in_a_row + 1 if seen.plainly_disagrees else 0

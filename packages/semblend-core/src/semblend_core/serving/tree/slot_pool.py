@@ -23,6 +23,7 @@ from semblend_core.kv import (
     SlotTable,
 )
 from semblend_core.kv.donor_kv import indexable
+from semblend_core.kv.layout import FP8_LARGEST
 from semblend_core.kv.moves import Indices
 from semblend_core.kv.pool import KvPool
 from semblend_core.kv.relocation import relocate_slots
@@ -105,7 +106,8 @@ class SlotPool(KvPool):
 
         keys, values = self.first_layer(slots[both])
         deeper = {layer: at_both(self.keys_at(layer, slots[both])) for layer in proof.deeper}
-        return proof.judge(pairs, at_both(keys), None if values is None else at_both(values), deeper)
+        all_layers = self.take_slots(slots[both[:count]]).keys.cpu() if keys.dtype in FP8_LARGEST else None
+        return proof.judge(pairs, at_both(keys), None if values is None else at_both(values), deeper, all_layers)
 
     def come_behind_the_forward(self) -> None:
         """With overlapped scheduling a forward may still write to slots that are free by now.

@@ -2,7 +2,7 @@
 
 The way in is proved at start, on a block that the engine never reads: what is written there must be read back bit by
 bit in every layer, and what is moved by one position must be what the rotation says. Then the KV of a captured prompt
-must agree with itself wherever it holds a token twice.
+must agree with itself wherever it holds a token twice, and in fp8 its keys must be stored finely enough to be moved.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from semblend_core.contract import SelfTestResult, Span
 from semblend_core.kv import DonorKv, Rotation, RotationProof
 from semblend_core.kv.donor_kv import indexable
+from semblend_core.kv.layout import FP8_LARGEST
 from semblend_core.serving.warming import compile_correction
 from semblend_core.serving.worker.memory import KvMemory
 
@@ -74,4 +75,7 @@ def judge(proof: RotationProof, donor: DonorKv, token_ids: npt.ArrayLike) -> Sel
 
     values = None if donor.values is None else at_both(donor.values[0])
     deeper = {layer: at_both(donor.keys[layer]) for layer in proof.deeper}
-    return proof.judge(pairs, at_both(donor.keys[0]), values, deeper)
+    first = places[:count]
+    is_fp8 = donor.keys.dtype in FP8_LARGEST
+    all_layers = indexable(donor.keys).index_select(1, first).cpu().view(donor.keys.dtype) if is_fp8 else None
+    return proof.judge(pairs, at_both(donor.keys[0]), values, deeper, all_layers)

@@ -48,7 +48,7 @@ def moved(engine: Any) -> dict[str, Any]:
     reused = kv_of(engine, prompt, salt="tenant")
     confirmed = counted(engine)["confirmed"] - before
     cold = kv_of(engine, prompt, salt="cold", reuse="off")
-    start = engine.worker._proof._rotation.start
+    start = engine.worker._proof.rotations[0].start
     parts = {"keys": apart(reused.keys[..., start:], cold.keys[..., start:])}
     if start:
         parts["latents"] = apart(reused.keys[..., :start], cold.keys[..., :start])
