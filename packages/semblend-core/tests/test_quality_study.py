@@ -151,7 +151,7 @@ REORDERED = Plan.over("r", 700, 0, [Span(10, "a", 400, 300), Span(320, "a", 0, 3
 
 def test_an_arm_is_a_tier_a_policy_or_an_expression_over_core() -> None:
     names = {
-        "balanced": ("balanced@tier", 0.15),
+        "balanced": ("balanced@tier", 0.5),
         "balanced@0.3": ("balanced@0.3", 0.3),
         "balanced@0.08": ("balanced@0.08", 0.08),
         "rotate_only": ("rotate_only@0", 0.0),
@@ -182,11 +182,11 @@ def test_an_arm_is_a_tier_a_policy_or_an_expression_over_core() -> None:
 
 
 def test_rivals_have_the_budget_of_the_balanced_tier() -> None:
-    cells = {"instruction_variant": 0.08, "edited_fact": 0.08, "reorder_4": 0.15, "composite_4_shared_sink": 0.15}
-    many = {"reorder_8": 0.2, "composite_10": 0.2, "copy_verbatim": 0.2}
+    cells = {"instruction_variant": 0.15, "edited_fact": 0.15, "reorder_4": 0.25, "composite_4_shared_sink": 0.25}
+    many = {"reorder_8": 0.3, "composite_10": 0.3, "copy_verbatim": 0.3}
     for transform, budget in {**cells, **many}.items():
         assert design.equal_budget(transform, 6000) == budget
-    assert design.equal_budget("copy_verbatim", 1300) == 0.15
+    assert design.equal_budget("copy_verbatim", 1300) == 0.5
 
 
 def test_every_named_policy_is_there() -> None:
@@ -228,7 +228,7 @@ def test_what_several_runs_measured_of_one_case_is_put_together(tmp_path: Path) 
 
 @pytest.mark.parametrize(("kl", "cases", "verdict"), [(0.02, 40, "holds"), (0.03, 40, "FAILS"), (0.02, 39, "needs")])
 def test_a_bar_is_judged_by_its_cell_and_only_by_enough_cases(kl: float, cases: int, verdict: str) -> None:
-    arms = {"rotate_only@0": 0.1, "balanced@tier": kl, "kv_deviation@0.2": 0.08}
+    arms = {"rotate_only@0": 0.1, "balanced@tier": kl, "kv_deviation@0.3": 0.08}
     said = figures.figures_of([record(number, arms) for number in range(cases)])
     cell = said["m"]["composite_10@6000"]
     assert cell["arms"]["balanced@tier"]["kl_cut"] == pytest.approx(1 - kl / 0.1)
