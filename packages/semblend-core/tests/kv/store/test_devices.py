@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,17 @@ def test_demotion_and_promotion_leave_the_bytes_alone(
         stats = store.stats()
         assert all(stats.tiers[tier].hits for tier in stats.tiers), "a tier took no part"
         assert stats.donors == 30
+
+
+@needs_cuda
+def test_a_store_that_was_just_opened_breaks_no_capture() -> None:
+    """As engines start: the store is opened, then they capture CUDA graphs. Memory that is pinned meanwhile breaks it."""
+    graph, numbers = torch.cuda.CUDAGraph(), torch.zeros(16, device="cuda")
+    with DonorStore(StoreOptions(host_bytes=4096 * MIB)) as store:
+        with torch.cuda.graph(graph):
+            for _ in range(200):
+                time.sleep(0.005)
+                numbers += 1
+        graph.replay()
+        assert numbers.cpu().tolist() == [200.0] * 16
+        store.check_integrity()
