@@ -81,7 +81,7 @@ def test_demotion_and_promotion_leave_the_bytes_alone(
 
 @needs_cuda
 def test_a_store_that_was_just_opened_breaks_no_capture() -> None:
-    """As engines start: the store is opened, then they capture CUDA graphs. Memory that is pinned meanwhile breaks it."""
+    """It is opened, then an engine captures CUDA graphs. Memory that is pinned meanwhile breaks the capture."""
     graph, numbers = torch.cuda.CUDAGraph(), torch.zeros(16, device="cuda")
     with DonorStore(StoreOptions(host_bytes=4096 * MIB)) as store:
         with torch.cuda.graph(graph):
