@@ -298,7 +298,7 @@ class Operations(RuleBasedStateMachine):
         while self.rig.side.comparing.has_work:
             self.compare()
         self.fail_the_next_move()
-        self.submit([5, 0], 10, None, "on")
+        self.submit([0, 5], 10, None, "on")
         self.serve_all()
         self.accounts_close()
         self.purge(None)
