@@ -63,7 +63,7 @@ def test_the_gates_pass(server: Any, replay: Path, tmp_path: Path) -> None:
         sembench(
             "assert-result-gates",
             *("--result", replay, "--engine-summary", events),
-            *("--min-backend-confirmed-block-rate", 0.5),
+            *("--min-backend-confirmed-block-rate", 0.4),
             *("--min-materialization-events", len(REUSABLE), "--min-materialized-tokens", 2048),
             *("--max-negative-control-confirmed-rate", 0.0),
             *("--require-materialized-reuse", "--require-no-engine-errors"),

@@ -94,11 +94,15 @@ def test_it_is_aborted(engine: Any, failing: Any, steps: int) -> None:
     engine.check_nothing_is_left()
 
 
+def compute_few_rows(config: Any) -> None:
+    config.kv_transfer_config.kv_connector_extra_config["recompute_limit"] = 0.15
+
+
 def test_it_waits_with_its_blocks_in_hand(
     new_overlapping: Callable[..., Any], source: random.Random, answer: Any
 ) -> None:
     """Its rows took several steps, the last of them failed, and the next had no room for it."""
-    engine = new_overlapping(tokens_of_a_step=48)
+    engine = new_overlapping(tokens_of_a_step=48, change=compute_few_rows)
     first, second = some(source, 160), some(source, 160)
     engine.add(some(source, 24) + first + second + some(source, 20))
     engine.finish()
