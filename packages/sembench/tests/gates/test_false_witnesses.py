@@ -162,6 +162,32 @@ def test_an_item_that_was_under_way_when_the_log_was_fetched_is_unknown(
     assert not told_by_silence(replayed, [Told(summarize("vllm", [early]), replayed)])
 
 
+def test_silence_tells_nothing_of_requests_that_another_replica_served(
+    judged: Run, logged: Any, replayed: Result, tmp_path: Path
+) -> None:
+    """The log of one replica, from before the run to its end; the control went to the other one."""
+    whole = logged.text_log(tmp_path / "vllm.log").read_text().splitlines()
+    control = replayed.requests.pop(4)
+    replayed.requests.insert(2, control)
+    half = tmp_path / "half.log"
+    half.write_text("\n".join(line for line in whole if f"{4:016x}" not in line) + "\n")
+    assert not told_by_silence(replayed, [Told(summarize("vllm", [half]), replayed)])
+    ended = judged(replayed, {"vllm": half})
+    assert ended.exit_code == 1
+    assert "--max-negative-control-confirmed-rate: FAIL" in ended.stderr
+
+
+def test_silence_tells_nothing_of_a_recipient_that_was_routed_away_from_its_donor(
+    logged: Any, replayed: Result, tmp_path: Path
+) -> None:
+    told = [Told(summarize("vllm", [logged.text_log(tmp_path / "vllm.log")]), replayed)]
+    for record in replayed.requests:
+        record.route, record.donor_workers = {"x-smg-routed-worker-id": "a"}, ["a"]
+    assert list(told_by_silence(replayed, told)) == [logged.sent(4)]
+    replayed.requests[4].route = {"x-smg-routed-worker-id": "b"}
+    assert not told_by_silence(replayed, told)
+
+
 def test_a_damaged_file_proves_neither_cold_controls_nor_the_absence_of_errors(
     judged: Run, logged: Any, replayed: Result, tmp_path: Path
 ) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sembench.engine_events.tries import fold_tries
 from sembench.results.request_ids import find_sent_id, prepares, run_and_item
-from sembench.schema import EngineRequest, EngineSummary, Result
+from sembench.results.routes import worker_of
+from sembench.schema import EngineRequest, EngineSummary, RequestRecord, Result
 
 _SILENT_FORMATS = ("vllm", "sglang")
 """Text logs that tell of what was found and landed, and not of requests for which nothing was."""
@@ -176,19 +177,36 @@ def _window(result: Result) -> tuple[float, float] | None:
 def told_by_silence(result: Result, told: Sequence[Told]) -> dict[str, EngineRequest]:
     """Requests of which text logs would tell if anything had landed for them.
 
-    Counted from the first item that a log names to the last: what came earlier or later may have come before the log
-    began, or after it was fetched. Where it was fetched before the run's end, items were under way at that moment.
+    Only of items that a log names, by their donor as a rule: others may have come before the log began, after it was
+    fetched, or to a replica whose log is not here. Where it was fetched before the run's end, items were under way.
     """
     if not all(each.tells_by_silence for each in told):
         return {}
     named_items = {item for each in told for item in each.items}
-    ids = [record.request_id for record in result.requests if record.request_id and record.status == "ok"]
-    items = list(dict.fromkeys(map(run_and_item, ids)))
+    named = {name for each in told for name in each.requests}
+    served = [record for record in result.requests if record.request_id and record.status == "ok"]
+    items = list(dict.fromkeys(run_and_item(record.request_id or "") for record in served))
     places = [place for place, item in enumerate(items) if item in named_items]
     if not places:
         return {}
     under_way = 0 if places[-1] == len(items) - 1 else int(result.config.get("concurrency") or 1)
-    covered = set(items[places[0] : places[-1] + 1 - under_way])
-    named = {name for each in told for name in each.requests}
-    silent = [name for name in ids if run_and_item(name) in covered and name not in named]
-    return {name: EngineRequest(confirmed_tokens=0) for name in silent}
+    covered = named_items & set(items[: places[-1] + 1 - under_way])
+    heard = _workers_heard(served, named, named_items)
+    silent: dict[str, EngineRequest] = {}
+    for record in served:
+        name, worker = record.request_id or "", worker_of(record.route)
+        if run_and_item(name) in covered and name not in named and (worker is None or worker in heard):
+            silent[name] = EngineRequest(confirmed_tokens=0)
+    return silent
+
+
+def _workers_heard(served: Sequence[RequestRecord], named: Collection[str], items: Collection[str]) -> set[str | None]:
+    """Workers whose logs are here, as far as routers name workers: those of requests that a log names."""
+    heard: set[str | None] = set()
+    for record in served:
+        name = record.request_id or ""
+        if name in named:
+            heard.add(worker_of(record.route))
+        elif run_and_item(name) in items and len(record.donor_workers) == 1:
+            heard.update(record.donor_workers)  # a log names the donor
+    return heard
