@@ -188,6 +188,23 @@ def test_silence_tells_nothing_of_a_recipient_that_was_routed_away_from_its_dono
     assert not told_by_silence(replayed, told)
 
 
+def test_landings_without_a_name_may_be_those_of_any_request_that_the_log_names(
+    judged: Run, logged: Any, replayed: Result, tmp_path: Path
+) -> None:
+    """vLLM's lines of lookups name their requests, and those of landings do not, or not all of them."""
+    looked_up = [
+        f"INFO SemBlend semantic lookup hit request_id=cmpl-{logged.sent(n)}-0 similarity=0.9" for n in range(5)
+    ]
+    landed = [f"INFO SemBlend materialized request_id=cmpl-{logged.sent(n)}-0 tokens=128" for n in range(4)]
+    nameless = "INFO SemBlend materialized tokens=128"
+    donors = [line for line in logged.text_log(tmp_path / "vllm.log").read_text().splitlines() if "donor" in line]
+    log = tmp_path / "nameless.log"
+    for lines in ([*looked_up, *[nameless] * 5], [*looked_up, *landed, nameless], [*donors, *landed, nameless]):
+        log.write_text("\n".join(lines) + "\n")
+        ended = judged(replayed, {"vllm": log})
+        assert "--max-negative-control-confirmed-rate: FAIL" in ended.stderr, lines
+
+
 def test_a_damaged_file_proves_neither_cold_controls_nor_the_absence_of_errors(
     judged: Run, logged: Any, replayed: Result, tmp_path: Path
 ) -> None:

@@ -196,8 +196,8 @@ class _Reading:
         )
 
     def _is_whole(self) -> bool:
-        unclaimed = self.parser is not None and self.parser.remarks().get("realized_without_request")
-        return not self.unparsed and not unclaimed
+        """Whether all events of text could be read, and those of landings be given to their requests."""
+        return not self.unparsed and not self.own.unnamed_landings
 
     def _tells(self, chosen: EventTally, from_audit: bool) -> frozenset[str]:
         """What may be 0. A log without any event of ours may be of a server that writes none: then nothing is told."""

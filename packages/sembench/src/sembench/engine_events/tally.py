@@ -56,7 +56,8 @@ class EventTally:
         """Which of the files is being read."""
         self._tries: dict[_Try, EngineRequest] = {}
         self._landings: Counter[_Try] = Counter()
-        self._unnamed_landings = 0
+        self.unnamed_landings = 0
+        """Of events that name no request."""
         self._donor_requests: list[str] = []
         self._state: dict[_Try, str] = {}
 
@@ -88,7 +89,7 @@ class EventTally:
         elif event.request_id is not None:
             self._of_request((event.request_id, event.engine_id, self.source), event)
         else:
-            self._unnamed_landings += event.kind == "materialized"
+            self.unnamed_landings += event.kind == "materialized"
 
     def add_error(self, sample: str) -> None:
         self._error_count += 1
@@ -186,8 +187,8 @@ class EventTally:
             figures["materialization_events"] -= landings
             figures["materialized_tokens"] -= tokens
             extra = {**extra, "landings_told_twice": landings}
-        if self._unnamed_landings:
-            extra = {**extra, "events_without_request": self._unnamed_landings}
+        if self.unnamed_landings:
+            extra = {**extra, "events_without_request": self.unnamed_landings}
         for name, missing in self._unknown.items():
             extra = {**extra, f"{name}_not_stated": missing}
             if name in tells and not self._counts[name]:

@@ -54,8 +54,7 @@ class Told:
     @property
     def is_whole(self) -> bool:
         """Whether all of its events could be read, and those of landings be given to their requests."""
-        extra = self.summary.extra
-        return not self.summary.unparsed_lines and not extra.get("realized_without_request")
+        return not self.summary.unparsed_lines and not self.summary.extra.get("events_without_request")
 
     @property
     def tells_by_silence(self) -> bool:
