@@ -2,22 +2,79 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+_NO_ENDINGS = ("abort", "error", "cancel", "timeout")
+"""What a reason to finish begins with where the answer was broken off: vLLM's, SGLang's, TensorRT-LLM's, Dynamo's."""
 
 
 class EventCutter:
     """Cuts a response's body into the data of its server-sent events, however the bytes were cut on the way.
 
-    Lines are split at line feeds only: JSON may hold the other characters that Unicode calls line ends.
+    Lines are split at line feeds only: JSON may hold the other characters that Unicode calls line ends. The data of an
+    ``event: error`` comes as the object of an error.
     """
 
     def __init__(self) -> None:
         self._rest = b""
+        self._tells_error = False
 
     def feed(self, piece: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + piece).split(b"\n")
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+        found = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+                found.append(_as_error(data) if self._tells_error else data)
+            elif line.startswith(b"event:"):
+                self._tells_error = line[6:].strip() == b"error"
+            elif not line.strip():
+                self._tells_error = False
+        return found
+
+
+def _as_error(data: bytes) -> bytes:
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError):
+        told = data.decode("utf-8", "replace")
+    if isinstance(told, dict) and told.get("error"):
+        return data
+    return json.dumps({"error": told or "no message"}).encode()
+
+
+class ToldError(NamedTuple):
+    """An error that the server put into its stream. ``status`` is as in HTTP."""
+
+    status: int
+    message: str
+
+
+def find_error(event: Mapping[str, Any]) -> ToldError | None:
+    """OpenAI's ``error``, vLLM's older ``object: error``, FastChat's ``error_code`` and FastAPI's ``detail``."""
+    told: Any = event.get("error")
+    if not told and (event.get("object") == "error" or event.get("error_code")):
+        told = {"message": event.get("message") or event.get("text"), "code": event.get("code")}
+    elif not told and "choices" not in event:
+        told = event.get("detail")
+    if not told:
+        return None
+    detail = told if isinstance(told, dict) else {"message": told}
+    code, message = detail.get("code"), detail.get("message") or told
+    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+    return ToldError(status, message if isinstance(message, str) else json.dumps(message))
+
+
+def why_broken_off(finish_reason: object) -> str | None:
+    """What a reason to finish says where the server gave the answer up; None for an answer that ended as it should."""
+    told = finish_reason if isinstance(finish_reason, dict) else {"type": finish_reason}
+    kind = told.get("type")
+    if not isinstance(kind, str) or not kind.lower().startswith(_NO_ENDINGS):
+        return None
+    said = told.get("message")
+    return f"the server broke the answer off: finish_reason {kind}" + (f": {said}" if said else "")
 
 
 class TokenUsage(NamedTuple):

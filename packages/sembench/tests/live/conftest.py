@@ -35,6 +35,10 @@ class Seen:
     def prepares(self) -> bool:
         return self.headers["x-request-id"].startswith(("sb-preflight-", "sb-warmup-"))
 
+    @property
+    def is_warm(self) -> bool:
+        return "-warm-" in self.headers["x-request-id"]
+
 
 @dataclass
 class Stub:
@@ -45,6 +49,8 @@ class Stub:
     fault: Callable[[Seen, int], str | None] = lambda seen, number: None
     """Given a request and how many there were before it, the name of a fault or None."""
     answer: Callable[[Seen], str] | None = None
+    events: Callable[[Seen, list[str]], list[str]] = lambda seen, events: events
+    """Given a request of the replay and the events of its answer, those to send."""
     answer_headers: dict[str, str] = field(default_factory=dict)
     route: Callable[[Seen], dict[str, str]] = lambda seen: {}
     """Headers that tell of a router's decision."""
@@ -175,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         events = (
             self._generate_events(seen, text, cached) if seen.path == "/generate" else self._events(seen, text, cached)
         )
-        for number, event in enumerate(events):
+        for number, event in enumerate(events if seen.prepares else self.stub.events(seen, list(events))):
             if fault == "truncated" and number == 2:
                 self.close_connection = True
                 return

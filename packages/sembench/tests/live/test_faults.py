@@ -38,6 +38,50 @@ def test_what_would_fail_again_is_not_tried_again(stub, gateway_run, read_result
     assert [record.status for record in others] == ["ok", "ok"], "the run goes on"
 
 
+BROKEN_OFF = {
+    '{"object": "error", "message": "out of memory", "code": 400}': "HTTP 400: in the stream: out of memory",
+    '{"choices": []}\n\nevent: error\ndata: {"message": "overloaded"}': "HTTP 500: in the stream: overloaded",
+    '{"choices": []}\n\nevent: error\ndata: no json': "HTTP 500: in the stream: no json",
+    '{"text": "NETWORK ERROR", "error_code": 50004}': "HTTP 500: in the stream: NETWORK ERROR",
+    '{"detail": "Internal Server Error"}': "HTTP 500: in the stream: Internal Server Error",
+    '{"choices": [{"text": "", "finish_reason": "error"}]}': "finish_reason error",
+    '{"choices": [{"text": "", "finish_reason": "abort"}]}': "finish_reason abort",
+}
+
+
+@pytest.mark.parametrize(("event", "reason"), BROKEN_OFF.items())
+def test_an_answer_that_the_server_broke_off_is_a_failure_though_its_stream_ends_well(
+    stub, gateway_run, read_result, event, reason
+):
+    stub.events = lambda seen, events: [events[1], event, "[DONE]"] if seen.is_warm else events
+    gateway_run("--retries", 0, items=1)
+    (record,) = read_result().requests
+    assert record.status == "error"
+    assert reason in record.error
+    assert record.output is None
+
+
+def test_an_error_that_is_null_and_a_stream_without_a_reason_to_finish_are_no_failures(stub, gateway_run, read_result):
+    plain = ['{"error": null, "choices": [{"text": "well"}]}', "[DONE]"]
+    stub.events = lambda seen, events: plain
+    assert gateway_run(items=1).exit_code == 0
+    assert read_result().requests[0].output == "well"
+
+
+def test_an_answer_that_sglang_aborted_is_a_failure(stub, sembench, write_manifest, read_result, tmp_path):
+    def aborted(seen, events):
+        event = json.loads(events[0])
+        event["meta_info"]["finish_reason"] = {"type": "abort", "message": "KV load failed"}
+        return [json.dumps(event), "[DONE]"] if seen.is_warm else events
+
+    stub.events = aborted
+    words = ("--manifest", write_manifest(1), "--output", tmp_path / "result.json", "--post-donor-delay-ms", 0)
+    sembench("run-live-sglang", *words, "--base-url", stub.url, "--model", "tiny", "--retries", 0)
+    (record,) = read_result().requests
+    assert record.status == "error"
+    assert "finish_reason abort: KV load failed" in record.error
+
+
 @pytest.mark.parametrize("retries", [0, 1])
 def test_retries_have_a_limit(stub, gateway_run, read_result, retries):
     stub.fault = lambda seen, number: "500"

@@ -88,6 +88,11 @@ def test_an_answer_without_text_is_an_answer_without_a_first_token() -> None:
         (events([1, 2]), 200, "malformed"),
         (events({"choices": "x"}), 200, "malformed"),
         (events({"error": {"message": "out of memory"}}), 200, "error_event"),
+        (events(said("a", finish_reason="abort"), b"[DONE]"), 200, "error_event"),
+        (events({"object": "error", "message": "out of memory"}, b"[DONE]"), 200, "error_event"),
+        (events({"text": "NETWORK ERROR", "error_code": 50004}, b"[DONE]"), 200, "error_event"),
+        (events({"detail": "Internal Server Error"}, b"[DONE]"), 200, "error_event"),
+        (b"event: error\n" + events({"message": "overloaded"}, b"[DONE]"), 200, "error_event"),
         (b'{"error": "busy"}', 503, "http_503"),
     ],
 )

@@ -18,7 +18,7 @@ from sembench.live.streaming import (
     malformed,
     open_event_stream,
 )
-from sembench.openai_events import TokenUsage, count_or_none
+from sembench.openai_events import TokenUsage, find_error, why_broken_off
 from sembench.results.routes import PATH_HEADERS, WORKER_HEADERS
 
 ROUTE_HEADERS = (*PATH_HEADERS, *WORKER_HEADERS, "x-semblend-routing-similarity", "x-semblend-similarity")
@@ -175,6 +175,12 @@ class StreamedAnswer(ABC):
     def _content(self) -> tuple[str, TokenUsage, list[dict[str, Any]] | None]:
         """Text, counts and log-probabilities of the whole answer."""
 
+    def _note_ending(self, finish_reason: object) -> None:
+        why = why_broken_off(finish_reason)
+        if why:
+            raise RequestFailedError(why, retryable=True)
+        self._ended |= bool(finish_reason)
+
     def _note_text(self, ms: float) -> None:
         self._ttft_ms = ms if self._ttft_ms is None else self._ttft_ms
 
@@ -187,9 +193,7 @@ def parse_chunk(data: str) -> dict[str, Any]:
         raise malformed(f"an event is not JSON: {data}") from None
     if not isinstance(chunk, dict):
         raise malformed(f"an event is no object: {data}")
-    error = chunk.get("error")
+    error = find_error(chunk)
     if error:
-        detail = error if isinstance(error, dict) else {"message": error}
-        status = count_or_none(detail.get("code")) or 500
-        raise failure_of_status(status, f"in the stream: {detail.get('message')}")
+        raise failure_of_status(error.status, f"in the stream: {error.message}")
     return chunk

@@ -107,7 +107,7 @@ class _OpenAIAnswer(StreamedAnswer):
         if text or thought:
             self._note_text(ms)
         self._text.append(text)
-        self._ended |= choice.get("finish_reason") is not None
+        self._note_ending(choice.get("finish_reason"))
         if isinstance(choice.get("logprobs"), dict):
             self._logprobs.append(choice["logprobs"])
 

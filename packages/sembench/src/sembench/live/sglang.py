@@ -62,7 +62,7 @@ class _SGLangAnswer(StreamedAnswer):
         if text:
             self._note_text(ms)
         self._meta = meta
-        self._ended |= meta.get("finish_reason") is not None
+        self._note_ending(meta.get("finish_reason"))
 
     def _content(self) -> tuple[str, TokenUsage, list[dict[str, Any]] | None]:
         counts = (self._meta.get(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens"))

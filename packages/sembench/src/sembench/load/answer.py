@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-from sembench.openai_events import EventCutter, read_usage, text_and_thought
+from sembench.openai_events import EventCutter, find_error, read_usage, text_and_thought, why_broken_off
 
 _QUOTED = 200
 
@@ -70,10 +70,11 @@ class AnswerReader:
             return
         try:
             event = json.loads(data)
-            has_text = finished = False
-            for choice in event.get("choices") or ():
+            has_text, reason = False, None
+            choices = event.get("choices")
+            for choice in choices or ():
                 has_text |= any(text_and_thought(choice))
-                finished |= choice.get("finish_reason") is not None
+                reason = reason or choice.get("finish_reason")
         except (ValueError, AttributeError, TypeError):
             answer.fail("malformed", f"an event is not what OpenAI's API sends: {data[:80]!r}", now)
             return
@@ -81,15 +82,18 @@ class AnswerReader:
             if not answer.token_at:
                 answer.first_event = data
             answer.token_at.append(now)
-        if has_text or finished:
-            self._finished |= finished
+        if has_text or reason:
+            self._finished |= bool(reason)
             answer.ended = now
-        if "error" in event or "usage" in event:
+        if reason and (why := why_broken_off(reason)):
+            answer.fail("error_event", why, now)
+        elif not choices or "error" in event or "usage" in event:
             self._besides(event, now)
 
     def _besides(self, event: dict[str, Any], now: float) -> None:
-        if event.get("error"):
-            self.answer.fail("error_event", json.dumps(event["error"]), now)
+        error = find_error(event)
+        if error:
+            self.answer.fail("error_event", error.message, now)
         elif event.get("usage") and isinstance(event["usage"], dict):
             usage = read_usage(event["usage"])
             self.answer.prompt_tokens, self.answer.output_tokens, self.answer.cached_tokens = usage
