@@ -135,6 +135,15 @@ def test_a_server_that_proves_nothing_cold_gets_a_page_without_a_pair(
     assert "- No clean pair: cold not proved: 12" in page()
 
 
+def test_a_model_that_says_nothing_gets_a_page(stub: Any, headline: Run, page: Callable[[], str]) -> None:
+    stub.answer = lambda seen: "" if not seen.prepares else "ready"
+    done = headline()
+    assert done.exit_code == 1
+    assert "no clean pair" in done.output
+    assert "TTFT ratios were not measured" in " ".join(page().split())
+    assert "- No clean pair: cold ttft unknown: 12" in page()
+
+
 def test_sglangs_own_api_is_served_too(headline: Run, audit: Path, page: Callable[[], str]) -> None:
     assert headline("--connector-audit", audit, engine="sglang").exit_code == 0
     assert "tiny on sglang 4.5.6" in page()

@@ -246,11 +246,16 @@ def _quality_row(part: Part) -> tuple[str, ...]:
 def _floor_words(floor: NoiseFloor | None) -> str:
     if floor is None or not floor.pairs:
         return "Noise floor: not measured, so a small difference between cold and reuse says nothing."
-    same, spread = floor.exact_match, floor.rouge_l
+    same, rouge, ratio = floor.exact_match, floor.rouge_l, floor.ttft_ratio
+    # Answers without text have no time to first token.
+    times = (
+        "TTFT ratios were not measured"
+        if ratio.p5 is None or ratio.p95 is None
+        else f"TTFT ratios from {ratio.p5:.2f} to {ratio.p95:.2f} (5th to 95th percentile)"
+    )
     return (
-        f"Noise floor, cold against cold: ROUGE-L {spread.mean:.2f} on average (n={spread.n}), the same text in "
-        f"{cells.rate(same)}; TTFT ratios from {floor.ttft_ratio.p5:.2f} to {floor.ttft_ratio.p95:.2f} (5th to 95th "
-        "percentile). Differences within it are no effect of reuse."
+        f"Noise floor, cold against cold: ROUGE-L {cells.average(rouge.mean, rouge.n)} on average, the same text in "
+        f"{cells.rate(same)}; {times}. Differences within it are no effect of reuse."
     )
 
 
