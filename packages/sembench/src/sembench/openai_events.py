@@ -99,6 +99,26 @@ def text_and_thought(choice: Mapping[str, Any]) -> tuple[Any, Any]:
     return delta.get("content") or "", delta.get("reasoning_content") or delta.get("reasoning") or ""
 
 
+def mend_text(text: str) -> str:
+    """As UTF-8 can hold it. JSON may escape a character as two halves, and a server may cut between them: halves that
+    meet are joined, and one that is alone is replaced."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def mend_texts(value: Any) -> Any:
+    """The same for all texts of a JSON document."""
+    match value:
+        case str():
+            return mend_text(value)
+        case list():
+            return [mend_texts(each) for each in value]
+        case dict():
+            return {mend_text(name): mend_texts(each) for name, each in value.items()}
+    return value
+
+
 def count_or_none(value: object) -> int | None:
     """A token count as a server states it; anything else is not a statement."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

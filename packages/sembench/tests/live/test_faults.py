@@ -167,6 +167,26 @@ def test_text_may_hold_what_unicode_calls_line_ends(stub, gateway_run, read_resu
     assert read_result().requests[0].output == text
 
 
+@pytest.mark.parametrize(
+    ("pieces", "told"),
+    [(("\\ud83d", "\\ude00"), "\U0001f600"), (("\\ud83d", " x"), "\ufffd x"), (("\\ude00\\ud83d",), "\ufffd\ufffd")],
+)
+def test_a_character_that_was_cut_in_two_is_joined_and_half_a_one_is_replaced(
+    stub, gateway_run, read_result, pieces, told
+):
+    """Gateways that escape JSON may cut between the halves of an emoji."""
+    cut = [f'{{"choices": [{{"text": "{piece}", "logprobs": {{"tokens": ["{piece}"]}}}}]}}' for piece in pieces]
+    stub.events = lambda seen, events: [*cut, "[DONE]"]
+    assert gateway_run(items=1).exit_code == 0
+    assert read_result().requests[0].output == told
+
+
+def test_half_a_character_in_an_error_is_replaced(stub, gateway_run, read_result):
+    stub.events = lambda seen, events: ['{"error": {"message": "\\ud83d bad", "code": 400}}']
+    assert gateway_run(items=1).exit_code == 1
+    assert "\ufffd bad" in read_result().requests[0].error
+
+
 def test_secrets_in_the_environment_are_sent_and_never_written(stub, gateway_run, monkeypatch, tmp_path):
     monkeypatch.setenv("SEMBENCH_API_KEY", "hush-hush")
     gateway_run(items=1)

@@ -18,7 +18,7 @@ from sembench.live.streaming import (
     malformed,
     open_event_stream,
 )
-from sembench.openai_events import TokenUsage, find_error, why_broken_off
+from sembench.openai_events import TokenUsage, find_error, mend_text, mend_texts, why_broken_off
 from sembench.results.routes import PATH_HEADERS, WORKER_HEADERS
 
 ROUTE_HEADERS = (*PATH_HEADERS, *WORKER_HEADERS, "x-semblend-routing-similarity", "x-semblend-similarity")
@@ -125,7 +125,7 @@ class Endpoint(ABC):
             raise malformed(f"{path} is not JSON: {error}") from None
         if not isinstance(document, dict):
             raise malformed(f"{path} is no JSON object")
-        return document
+        return mend_texts(document)  # type: ignore[no-any-return]
 
     def headers(self, request: ServerRequest) -> dict[str, str]:
         return {"X-Request-Id": request.request_id, "x-tenant-id": self.tenant, "x-session-id": request.session_id}
@@ -157,14 +157,14 @@ class StreamedAnswer(ABC):
             raise RequestFailedError("the stream ended before the answer did", retryable=True)
         text, usage, logprobs = self._content()
         return Reply(
-            text=text,
+            text=mend_text(text),
             ttft_ms=self._ttft_ms,
             latency_ms=self._last_ms,
             prompt_tokens=usage.prompt,
             output_tokens=usage.output,
             cached_tokens=usage.cached,
-            route=route,
-            logprobs=logprobs,
+            route=mend_texts(route),
+            logprobs=mend_texts(logprobs),
         )
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from sembench.openai_events import EventCutter
+from sembench.openai_events import EventCutter, mend_text
 
 _RETRYABLE_STATUS = 429
 """Besides everything from 500 up: the server asks to come back later."""
@@ -22,7 +22,7 @@ class RequestFailedError(Exception):
     """No answer that can be measured. The message is what the record will say."""
 
     def __init__(self, reason: str, *, retryable: bool, status: int | None = None) -> None:
-        super().__init__(reason)
+        super().__init__(mend_text(reason))
         self.retryable = retryable
         self.status = status
         """The HTTP status, where one came."""
