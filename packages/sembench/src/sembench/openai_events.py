@@ -107,15 +107,17 @@ def mend_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def mend_texts(value: Any) -> Any:
-    """The same for all texts of a JSON document."""
+def mend_texts(value: Any, depth: int = 100) -> Any:
+    """The same for all texts of a JSON document. RecursionError: no result could hold what is nested that deeply."""
+    if not depth:
+        raise RecursionError("nested too deeply")
     match value:
         case str():
             return mend_text(value)
         case list():
-            return [mend_texts(each) for each in value]
+            return [mend_texts(each, depth - 1) for each in value]
         case dict():
-            return {mend_text(name): mend_texts(each) for name, each in value.items()}
+            return {mend_text(name): mend_texts(each, depth - 1) for name, each in value.items()}
     return value
 
 

@@ -181,6 +181,14 @@ def test_a_character_that_was_cut_in_two_is_joined_and_half_a_one_is_replaced(
     assert read_result().requests[0].output == told
 
 
+@pytest.mark.parametrize("depth", [300, 2_000, 100_000])
+def test_an_event_that_is_nested_too_deeply_is_a_failure(stub, gateway_run, read_result, depth):
+    deep = f'{{"choices": [{{"text": "x", "logprobs": {{"a": {"[" * depth}{"]" * depth}}}}}]}}'
+    stub.events = lambda seen, events: [deep, "[DONE]"] if seen.is_warm else events
+    assert gateway_run(items=1).exit_code == 1
+    assert read_result().requests[0].error == "malformed answer: an event is nested too deeply"
+
+
 def test_half_a_character_in_an_error_is_replaced(stub, gateway_run, read_result):
     stub.events = lambda seen, events: ['{"error": {"message": "\\ud83d bad", "code": 400}}']
     assert gateway_run(items=1).exit_code == 1

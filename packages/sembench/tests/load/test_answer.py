@@ -86,6 +86,7 @@ def test_an_answer_without_text_is_an_answer_without_a_first_token() -> None:
         (b"", 200, "disconnected"),
         (events(b"{not json"), 200, "malformed"),
         (events([1, 2]), 200, "malformed"),
+        (events(b"[" * 100_000), 200, "malformed"),
         (events({"choices": "x"}), 200, "malformed"),
         (events({"error": {"message": "out of memory"}}), 200, "error_event"),
         (events(said("a", finish_reason="abort"), b"[DONE]"), 200, "error_event"),

@@ -78,7 +78,7 @@ class JudgeClient:
             raise JudgeFailedError(f"status {response.status_code}: {response.text[:200]}")
         try:
             content = response.json()["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError):
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             raise JudgeFailedError("the reply is no chat completion") from None
         # A reply of reasoning alone has no content: it is a reply, and there is nothing in it to read.
         return content if isinstance(content, str) else ""

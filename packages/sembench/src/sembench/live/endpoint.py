@@ -76,12 +76,15 @@ class Endpoint(ABC):
     async def ask(self, request: ServerRequest) -> Reply:
         """Serve one prompt, greedily, streaming."""
         answer, url = self._answer(), f"{self.base_url}{self._path}"
-        async with open_event_stream(
-            self.client, url, self._body(request), self.headers(request), self.timeout_s
-        ) as stream:
-            async for arrived, data in stream.events():
-                answer.take(data, stream.ms_since_sent(arrived))
-            return answer.reply({**read_route(stream.headers), **answer.route})
+        try:
+            async with open_event_stream(
+                self.client, url, self._body(request), self.headers(request), self.timeout_s
+            ) as stream:
+                async for arrived, data in stream.events():
+                    answer.take(data, stream.ms_since_sent(arrived))
+                return answer.reply({**read_route(stream.headers), **answer.route})
+        except RecursionError:
+            raise malformed("an event is nested too deeply") from None
 
     @property
     @abstractmethod
@@ -120,12 +123,12 @@ class Endpoint(ABC):
         if response.status_code != 200:
             raise failure_of_response(response)
         try:
-            document = response.json()
-        except ValueError as error:
+            document = mend_texts(response.json())
+        except (ValueError, RecursionError) as error:
             raise malformed(f"{path} is not JSON: {error}") from None
         if not isinstance(document, dict):
             raise malformed(f"{path} is no JSON object")
-        return mend_texts(document)  # type: ignore[no-any-return]
+        return document
 
     def headers(self, request: ServerRequest) -> dict[str, str]:
         return {"X-Request-Id": request.request_id, "x-tenant-id": self.tenant, "x-session-id": request.session_id}

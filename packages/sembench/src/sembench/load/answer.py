@@ -75,7 +75,7 @@ class AnswerReader:
             for choice in choices or ():
                 has_text |= any(text_and_thought(choice))
                 reason = reason or choice.get("finish_reason")
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, RecursionError):
             answer.fail("malformed", f"an event is not what OpenAI's API sends: {data[:80]!r}", now)
             return
         if has_text:
