@@ -147,6 +147,20 @@ def test_refusals_of_kubectl_end_with_3_and_say_what_to_do(
     assert not list(tmp_path.glob("*pod*")), "nothing half-written is left"
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+def test_a_time_limit_that_is_none_is_refused_by_its_option(
+    seconds: str, sembench: Run, kubectl: Callable[[str], Path], tmp_path: Path
+) -> None:
+    arguments = kubectl("echo hi")
+    asked = ("--engine", "vllm", "--namespace", "n", "--pod", "p", "--timeout", seconds)
+    files = ("--output-log", tmp_path / "pod.log", "--output-summary", tmp_path / "pod.json")
+    result = sembench("collect-k8s-engine-events", *asked, *files)
+    assert result.exit_code == 2
+    assert "--timeout" in result.stderr
+    assert "0<x<=86400" in result.stderr or "no finite number" in result.stderr
+    assert not arguments.exists(), "kubectl is not asked"
+
+
 def test_without_kubectl_the_command_says_so(sembench: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     result = sembench(

@@ -21,6 +21,8 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+SECONDS = FiniteRange(min=0, max=86_400, min_open=True)
+"""Until something is given up: at most a day."""
 max_output_tokens_option = click.option(
     "--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer."
 )
