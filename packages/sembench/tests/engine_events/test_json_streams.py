@@ -338,13 +338,36 @@ def test_two_ranks_that_each_have_a_file_tell_of_the_same_tokens(log: Log) -> No
 
 
 @pytest.mark.parametrize("engine", ["semblend", "vllm"])
-@pytest.mark.parametrize("field", ["log", "message"])
-def test_records_that_a_collector_wrapped_in_json_are_found(engine: str, field: str, log: Log) -> None:
-    """As Docker keeps a container's log, and as log collectors hand it on: the record is a string in another object."""
+@pytest.mark.parametrize("field", ["log", "message", "msg"])
+@pytest.mark.parametrize("stamp", ["", "2026-06-22T18:00:01.123456789Z "])
+def test_records_that_a_collector_wrapped_in_json_are_found(engine: str, field: str, stamp: str, log: Log) -> None:
+    """As Docker keeps a container's log, as log collectors hand it on and JSON loggers write it: the record is a string
+    in another object. kubectl puts its time in front of that."""
     wrapped = [
-        json.dumps({"stream": "stdout", field: f"{text}\n", "time": "2026-06-22T18:00:01.123456789Z"})
+        stamp + json.dumps({"stream": "stdout", field: f"{text}\n", "time": "2026-06-22T18:00:01.123456789Z"})
         for text in ("INFO started", f"(EngineCore pid=7) {at(1)}", at(2))
     ]
     summary = summarize(engine, [log(*wrapped)])
     assert (summary.materialization_events, summary.unparsed_lines) == (2, 0)
     assert summary.requests["r1"].confirmed_tokens == 2 * 3072
+
+
+@pytest.mark.parametrize("engine", ["semblend", "vllm"])
+@pytest.mark.parametrize("prefix", ["", "2026-06-22T18:00:01.123456789Z ", "INFO [x.py:1] {0} "])
+def test_a_record_is_found_wherever_its_schema_stands(engine: str, prefix: str, log: Log) -> None:
+    """Collectors sort keys, or put theirs first."""
+    known = json.loads(MATERIALIZED)
+    forms = (
+        json.dumps({**known, "time": 1.5}, sort_keys=True),
+        json.dumps({"labels": {"pod": {"name": "a{b"}}, **known, "time": 2.5}),
+        json.dumps({"level": "info", "record": {"a": 1, **known, "time": 3.5}}) if prefix else at(3),
+    )
+    summary = summarize(engine, [log(*(f"{prefix}{form}" for form in forms))])
+    assert (summary.materialized_tokens, summary.unparsed_lines) == (3 * 3072, 0)
+
+
+@pytest.mark.parametrize("engine", ["semblend", "vllm"])
+def test_a_record_in_a_string_that_nobody_knows_is_not_lost_in_silence(engine: str, log: Log) -> None:
+    deep = json.dumps({"fields": {"text": MATERIALIZED}})
+    summary = summarize(engine, [log(f"2026-06-22T18:00:01.123456789Z {deep}", at(1))])
+    assert (summary.materialized_tokens, summary.unparsed_lines) == (3072, 1)

@@ -15,7 +15,10 @@ AUDIT_SCHEMA = "semblend.audit.v1"
 AUDIT_FAMILY = "semblend.audit."
 AUDIT_TELLS = REUSE_COUNTS | {"donors_captured", "lookups", "plans", "materialized_bytes"}
 AUDIT_TELLS |= {"alias_events", "alias_tokens", "evicted_donors", "regretted_donors", "regretted_tokens"}
-_RECORD = re.compile(r'\{\s*"schema"\s*:\s*"semblend\.audit\.')
+_SCHEMA = re.compile(r'"schema"\s*:\s*"semblend\.audit\.')
+_ESCAPED_SCHEMA = re.compile(r'\\+"schema\\+"\s*:\s*\\+"semblend\.audit\.')
+_BRACES = 64
+"""How many may stand between the beginning of a record and its schema."""
 _DONOR_STAGES = ("offer", "capture")
 _TOKEN_FIELDS = ("tokens", "materialized_tokens", "materialized")
 
@@ -28,19 +31,39 @@ def cut_out_records(text: str, place: str) -> tuple[list[dict[str, Any]], list[s
     records: list[dict[str, Any]] = []
     problems: list[str] = []
     rest, after = "", 0
-    for start in (match.start() for match in _RECORD.finditer(text)):
-        if start < after:
+    for schema in _SCHEMA.finditer(text):
+        if schema.start() < after:
             continue  # inside the last one
-        rest += text[after:start]
         try:
-            record, after = json.JSONDecoder().raw_decode(text, start)
+            start, end, record = _record_around(text, after, schema.start())
         except (ValueError, RecursionError) as error:
             problems.append(f"not a whole audit record: {error}")
-            after = start + 1
+            after = schema.end()
             continue
+        rest += text[after:start]
+        after = end
         check_schema(record["schema"], place)
         records.append(record)
+    if _ESCAPED_SCHEMA.search(text, after):
+        problems.append("an audit record inside a string of something else")
     return records, problems, rest + text[after:] if after else text
+
+
+def _record_around(text: str, after: int, key: int) -> tuple[int, int, dict[str, Any]]:
+    """The innermost object that has the schema at ``key`` as its own, which need not be its first key."""
+    start, why = key, "no object begins before its schema"
+    for _ in range(_BRACES):
+        start = text.rfind("{", after, start)
+        if start < 0:
+            break
+        try:
+            record, end = json.JSONDecoder().raw_decode(text, start)
+        except ValueError as error:
+            why = str(error)
+            continue
+        if end > key and isinstance(record, dict) and str(record.get("schema")).startswith(AUDIT_FAMILY):
+            return start, end, record
+    raise ValueError(why)
 
 
 def check_schema(schema: object, place: str) -> None:

@@ -16,7 +16,7 @@ from sembench.schema import InputError
 MAX_LINE_BYTES = 4 << 20
 """Longer lines are cut here: no event is that long, and a dump without line ends must not fill the memory."""
 
-_WRAPPERS = ("log", "message")
+_WRAPPERS = ("log", "message", "msg")
 _GZIP_MAGIC = b"\x1f\x8b"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -96,17 +96,22 @@ def clean_line(raw: bytes) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """What was logged, where Docker or a log collector keeps each line as a string in an object of its own."""
-    if not text.startswith("{") or not any(f'"{name}"' in text for name in _WRAPPERS):
+    """What was logged, where Docker, a log collector or a JSON logger keeps each line as a string in an object of its
+    own. `kubectl logs --timestamps` may have put its time in front."""
+    stamp = _STAMP.match(text)
+    begin = stamp.end() if stamp else 0
+    if not text.startswith("{", begin) or not any(f'"{name}"' in text for name in _WRAPPERS):
         return text
     try:
-        wrapper = json.loads(text)
+        wrapper = json.loads(text[begin:])
     except (ValueError, RecursionError):
         return text
     if not isinstance(wrapper, dict) or "event" in wrapper:
         return text  # an event itself
-    inner = next((wrapper[name] for name in _WRAPPERS if isinstance(wrapper.get(name), str)), text)
-    return inner.rstrip("\r\n")
+    inner: str | None = next((wrapper[name] for name in _WRAPPERS if isinstance(wrapper.get(name), str)), None)
+    if inner is None or ('"semblend.audit.' in text and "semblend.audit." not in inner):
+        return text  # the record stands beside the message
+    return text[:begin] + inner.rstrip("\r\n")
 
 
 def _one_line(stream: BinaryIO) -> tuple[bytes, bool, bool]:
