@@ -58,6 +58,8 @@ class Stub:
     """What Dynamo's ``worker_id`` says to who asks for it."""
     owner: str = "stub"
     """Who ``/v1/models`` says it is."""
+    version: tuple[int, bytes] = (200, b'{"version": "1.2.3"}')
+    """What ``/version`` answers."""
     refuses_salts: bool = False
     usage: bool = True
     cached: str = "reported"
@@ -117,9 +119,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         stub = self.stub
+        if self.path == "/version":
+            self._send(stub.version[1], stub.version[0])
+            return
         answers = {
             "/v1/models": {"data": [{"id": name, "owned_by": stub.owner} for name in stub.models]},
-            "/version": {"version": "1.2.3"},
             "/get_server_info": {"version": "4.5.6", "stream_output": stub.incremental},
         }
         self._json(answers.get(self.path, {}), 200 if self.path in answers else 404)
@@ -234,7 +238,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _json(self, document: dict[str, Any], status: int) -> None:
-        data = json.dumps(document).encode()
+        self._send(json.dumps(document).encode(), status)
+
+    def _send(self, data: bytes, status: int) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

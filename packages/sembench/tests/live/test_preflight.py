@@ -98,3 +98,22 @@ def test_a_replay_asks_both_its_servers_first(sembench, stub, write_manifest, tm
 
 def test_an_address_may_end_in_v1(sembench, stub):
     assert sembench("verify-endpoint", "--url", f"{stub.url}/v1/").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, b"<html>app</html>"),
+        (200, b'"1.2.3"'),
+        (302, b""),
+        (400, b"bad path"),
+        (401, b"{}"),
+        (403, b""),
+        (500, b""),
+    ],
+)
+def test_a_server_that_says_anything_at_version_is_reachable(stub, gateway_run, read_result, answer):
+    """The path is no part of OpenAI's API."""
+    stub.version = answer
+    assert gateway_run(items=1).exit_code == 0
+    assert "version" not in read_result().run.engine

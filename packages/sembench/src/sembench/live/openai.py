@@ -7,7 +7,7 @@ from typing import Any, Literal
 import httpx
 
 from sembench.live.endpoint import Endpoint, ServerRequest, StreamedAnswer
-from sembench.live.streaming import malformed
+from sembench.live.streaming import RequestFailedError, malformed
 from sembench.openai_events import TokenUsage, read_usage, text_and_thought
 from sembench.results.routes import read_worker
 
@@ -46,15 +46,23 @@ class OpenAIEndpoint(Endpoint):
         return _OpenAIAnswer()
 
     async def describe(self) -> dict[str, Any]:
-        version, listed = await self.get_json("/version"), await self.get_json("/v1/models")
+        version, listed = await self._version(), await self.get_json("/v1/models")
         models = listed.get("data") if listed else None
         first = models[0] if isinstance(models, list) and models else None
         owner = first.get("owned_by") if isinstance(first, dict) else None
         # SGLang reads no header for the id. Dynamo names the worker only where it is asked to.
         self._takes_rid = owner == "sglang"
         self._extra = {"nvext": {"extra_fields": ["worker_id"]}} if owner == "nvidia" else {}
-        told = {"name": owner, "version": version.get("version") if version else None}
+        told = {"name": owner, "version": version}
         return {name: str(value) for name, value in told.items() if value}
+
+    async def _version(self) -> object:
+        """vLLM's. It is no part of OpenAI's API, so servers and gateways may say anything there."""
+        try:
+            told = await self.get_json("/version")
+        except RequestFailedError:
+            return None
+        return told.get("version") if told else None
 
     def _body(self, request: ServerRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
