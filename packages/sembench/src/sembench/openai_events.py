@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 _NO_ENDINGS = ("abort", "error", "cancel", "timeout")
 """What a reason to finish begins with where the answer was broken off: vLLM's, SGLang's, TensorRT-LLM's, Dynamo's."""
+_MOST_TOKENS = 100_000_000
+"""Ten times the longest context that any model has."""
 
 
 class EventCutter:
@@ -122,5 +124,5 @@ def mend_texts(value: Any, depth: int = 100) -> Any:
 
 
 def count_or_none(value: object) -> int | None:
-    """A token count as a server states it; anything else is not a statement."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A token count as a server states it; anything else is not a statement, nor is what no prompt can have."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS else None

@@ -144,6 +144,29 @@ def test_a_model_that_says_nothing_gets_a_page(stub: Any, headline: Run, page: C
     assert "- No clean pair: cold ttft unknown: 12" in page()
 
 
+def told_prompt(tokens: int) -> Callable[[Any, list[str]], list[str]]:
+    """A server that states so many tokens for every prompt."""
+
+    def edit(seen: Any, events: list[str]) -> list[str]:
+        chunks = [json.loads(event) if event != "[DONE]" else event for event in events]
+        for chunk in chunks:
+            if "usage" in chunk:
+                chunk["usage"]["prompt_tokens"] = tokens
+        return [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
+
+    return edit
+
+
+def test_counts_that_cannot_be_are_no_figures(stub: Any, headline: Run, page: Callable[[], str], audit: Path) -> None:
+    stub.events = told_prompt(7)
+    assert headline("--connector-audit", audit, "--no-noise-floor").exit_code == 0
+    assert "- No clean pair: more reused than prompt: 10" in page()
+    assert "of 7" not in page()
+    stub.events = told_prompt(10**30)
+    assert headline("--connector-audit", audit, "--no-noise-floor", "--overwrite").exit_code == 0
+    assert "000,000" not in page()
+
+
 def test_sglangs_own_api_is_served_too(headline: Run, audit: Path, page: Callable[[], str]) -> None:
     assert headline("--connector-audit", audit, engine="sglang").exit_code == 0
     assert "tiny on sglang 4.5.6" in page()

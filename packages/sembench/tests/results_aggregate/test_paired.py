@@ -74,6 +74,8 @@ DIRTY: list[tuple[dict[str, Any] | None, dict[str, Any] | None, str]] = [
     ({"proved_cold": True}, {"ttft_ms": 50}, "cold_ttft_unknown"),
     (COLD, {}, "warm_ttft_unknown"),
     (COLD, {"ttft_ms": 0}, "ttft_not_positive"),
+    (COLD, {"ttft_ms": 50, "prompt_tokens": 7, "confirmed_tokens": 100}, "more_reused_than_prompt"),
+    (COLD, {"ttft_ms": 50, "prompt_tokens": 7, "engine_cached_tokens": 100}, "more_reused_than_prompt"),
 ]
 
 

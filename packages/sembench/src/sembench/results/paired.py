@@ -105,7 +105,16 @@ def _pair_or_reason(cold: RequestRecord | None, warm: RequestRecord | None) -> C
         return "warm_ttft_unknown"
     if cold.ttft_ms <= 0 or warm.ttft_ms <= 0:
         return "ttft_not_positive"
+    if _is_impossible(cold) or _is_impossible(warm):
+        return "more_reused_than_prompt"
     return CleanPair(cold, warm, cold.ttft_ms, warm.ttft_ms)
+
+
+def _is_impossible(record: RequestRecord) -> bool:
+    """Counts of which one must be wrong: nobody can say which, so neither is a figure."""
+    if record.prompt_tokens is None:
+        return False
+    return max(record.confirmed_tokens or 0, record.engine_cached_tokens or 0) > record.prompt_tokens
 
 
 def _exact_times(served: Records, pairs: Sequence[CleanPair]) -> list[float]:
