@@ -69,6 +69,18 @@ def test_a_replica_that_served_others_meanwhile_is_no_log_of_another_run(
     assert found.aggregate.materialized_tokens == 512
 
 
+def test_a_replica_all_of_whose_requests_failed_is_no_log_of_another_run(
+    logged: Any, replayed: Result, tmp_path: Path
+) -> None:
+    failed = replayed.requests[3]
+    replayed.requests[3] = failed.model_copy(update={"status": "error", "error": "x", "prompt_tokens": None})
+    good = logged.audit(tmp_path / "a.jsonl", *(each for each in logged.reused() if each[1] != logged.sent(3)))
+    broken = logged.audit(tmp_path / "b.jsonl", *logged.landed(logged.sent(3), 640))
+    found = confirm(replayed, [summarize("semblend", [path]) for path in (good, broken)])
+    assert not found.contradictions
+    assert found.aggregate.materialized_tokens == 3 * 128, "what landed for it is no figure of the run"
+
+
 def test_other_clients_tokens_pass_no_gate_on_reuse(judged: Run, logged: Any, replayed: Result, tmp_path: Path) -> None:
     """Of this run's requests the log knows only that they were looked up."""
     ours = [("lookup", logged.sent(number), {"reason": None, "spans": 1}) for number in range(5)]

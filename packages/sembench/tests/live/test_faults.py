@@ -111,6 +111,24 @@ def test_a_donor_that_fails_leaves_no_measurement(stub, gateway_run, read_result
     assert stub.ids() == ["cold", "donor0"], "a recipient without its donors is not sent"
 
 
+def test_a_failed_record_keeps_the_id_that_was_sent(stub, gateway_run, read_result):
+    stub.fault = lambda seen, number: "400" if number in (1, 2) else None
+    gateway_run("--paired", "--exact", items=2)
+    records = read_result().requests
+    failed = [(record.arm, record.request_id) for record in records if record.status == "error"]
+    sent = [seen.headers["x-request-id"] for seen in stub.served]
+    assert failed == [("exact", sent[1]), ("warm", sent[2])]
+    assert "-exact-" in sent[1]
+    assert "-donor0-" in sent[2]
+
+
+def test_what_was_not_sent_has_no_id(stub, gateway_run, read_result):
+    stub.fault = lambda seen, number: "400" if "-cold-" in seen.headers["x-request-id"] else None
+    gateway_run("--paired", "--exact", items=1)
+    cold, exact, warm = read_result().requests
+    assert (cold.request_id is None, exact.request_id, warm.status) == (False, None, "ok")
+
+
 def test_a_retried_arm_starts_over_in_a_scope_of_its_own(stub, gateway_run, read_result):
     """The broken attempt may have left the prompt's KV behind: its salt and its donors are not used again."""
     stub.fault = first_try("truncated")

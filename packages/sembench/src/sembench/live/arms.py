@@ -55,6 +55,8 @@ class ItemReplay:
         self._nonce = secrets.token_hex(4)
         self._scopes: dict[LiveArm, Scope] = {}
         self._donor_workers: list[str] = []
+        self._sent: str | None = None
+        """The id of the latest request of an arm."""
 
     async def records(self) -> AsyncIterator[RequestRecord]:
         for arm in self._config.arms:
@@ -68,14 +70,14 @@ class ItemReplay:
             "warm": self._warm,
             "probe": self._probe,
         }
-        attempts = 0
+        attempts, self._sent = 0, None
         while True:
             attempts += 1
             try:
                 return self._measured(arm, await way[arm](attempts), attempts)
             except RequestFailedError as error:
                 if not error.retryable or attempts > self._config.retries:
-                    return self._record(arm, attempts, status="error", error=str(error))
+                    return self._record(arm, attempts, status="error", error=str(error), request_id=self._sent)
             await asyncio.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2 ** (attempts - 1)))
 
     async def _cold(self, attempt: int) -> ScopedReply:
@@ -113,7 +115,7 @@ class ItemReplay:
 
     async def _donor(self, number: int, attempt: int, scope: Scope) -> Reply:
         donor = self.item.donor_prompts[number]
-        name = self._name(f"donor{number}", attempt)
+        name = self._sent = self._name(f"donor{number}", attempt)
         tokens = self._config.donor_output_tokens
         request = ServerRequest(scope.prefix + donor.text, name, self._session(f"donor{number}"), tokens, scope.salt)
         try:
@@ -123,7 +125,7 @@ class ItemReplay:
             raise RequestFailedError(reason, retryable=error.retryable, status=error.status) from None
 
     async def _recipient(self, arm: LiveArm, attempt: int, scope: Scope, *, reuse: bool) -> ScopedReply:
-        name = self._name(arm, attempt)
+        name = self._sent = self._name(arm, attempt)
         request = ServerRequest(
             scope.prefix + self.item.recipient_prompt,
             name,

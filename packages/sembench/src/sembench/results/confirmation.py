@@ -46,8 +46,13 @@ class Confirmation:
 
 
 def join_requests(records: Sequence[RequestRecord], told: Mapping[str, EngineRequest]) -> list[RequestRecord]:
-    """The records with what ``told`` has of them, by request id; None stays where it has nothing."""
-    return [_joined(record, told.get(record.request_id or "")) for record in records]
+    """The records with what ``told`` has of them, by request id; None stays where it has nothing.
+
+    What landed for a request that failed is no figure of the run.
+    """
+    return [
+        _joined(record, told.get(record.request_id or "")) if record.status == "ok" else record for record in records
+    ]
 
 
 def confirm(result: Result, summaries: Sequence[EngineSummary]) -> Confirmation:

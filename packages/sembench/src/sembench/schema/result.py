@@ -93,6 +93,7 @@ class RequestRecord(_Model):
     transform: str
     negative_control: bool
     request_id: str | None = None
+    """The one that was sent. Of a request that failed, the latest, which may be its donor's; None: nothing was sent."""
     status: Literal["ok", "error"] = "ok"
     error: str | None = None
     attempts: Count = 1
