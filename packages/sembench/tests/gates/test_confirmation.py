@@ -159,3 +159,23 @@ def test_replicas_that_each_saw_some_of_the_requests_are_one_source(
     assert not found.contradictions
     assert found.aggregate.materialized_tokens == 512
     assert found.aggregate.negative_control_backend_confirmed_rate.value == 0
+
+
+def test_a_gate_says_that_prompt_lengths_are_not_known(
+    judged: Any, logged: Any, replayed: Result, tmp_path: Path
+) -> None:
+    for record in replayed.requests:
+        record.prompt_tokens = record.total_blocks = None
+    ended = judged(replayed, {"semblend": logged.audit(tmp_path / "a.jsonl", *logged.reused())})
+    assert ended.exit_code == 1
+    for gate in ("--min-backend-confirmed-block-rate", "--max-negative-control-confirmed-rate"):
+        assert f"{gate}: FAIL: no answer says how long its prompt is" in ended.stderr
+    assert "no backend event" not in ended.stderr
+
+
+def test_a_gate_says_that_there_are_no_controls(judged: Any, logged: Any, replayed: Result, tmp_path: Path) -> None:
+    replayed.requests.pop()
+    ended = judged(replayed, {"semblend": logged.audit(tmp_path / "a.jsonl", *logged.reused()[:8])})
+    assert ended.exit_code == 1
+    assert "--max-negative-control-confirmed-rate: FAIL: no request is a negative control" in ended.stderr
+    assert "no backend event" not in ended.stderr

@@ -74,7 +74,7 @@ def judge_gates(
             told.semantic_placement_rate_by_request, "no route metadata tells where requests were sent, and why"
         ),
         "min_backend_confirmed_block_rate": lambda: backend.of_it(
-            _rate(told.backend_confirmed_block_rate, f"no backend event covers a request{backend.remedy}")
+            _rate(told.backend_confirmed_block_rate, _why_no_blocks(result, backend, "a request"))
         ),
         "min_materialization_events": lambda: _count(backend.events, backend),
         "min_materialized_tokens": lambda: _count(backend.tokens, backend),
@@ -82,10 +82,7 @@ def judge_gates(
             backend.paired.blended_ttft_speedup_median if backend.paired else None
         ),
         "max_negative_control_confirmed_rate": lambda: backend.of_it(
-            _rate(
-                told.negative_control_backend_confirmed_rate,
-                f"no backend event covers the negative controls{backend.remedy}",
-            )
+            _rate(told.negative_control_backend_confirmed_rate, _why_no_controls(result, backend))
         ),
         "max_negative_control_speedup_deviation": lambda: _deviation(backend.paired),
         "max_warm_vs_cold_rouge_drop": lambda: _rouge_drop(result, noise_floor),
@@ -137,6 +134,19 @@ def _rate(rate: Rate | None, missing: str) -> Found:
         why = "nothing to divide by" if not rate.denominator else "not every request of it was measured"
         return Found(None, f"at least {parts}", f"{why} ({parts})", at_least=known)
     return Found(rate.value, f"{rate.value:.4f} ({parts})")
+
+
+def _why_no_blocks(result: Result, backend: BackendEvidence, of_what: str) -> str:
+    told = backend.aggregate.backend_confirmed_rate_by_request is not None
+    if told and all(record.total_blocks is None for record in result.requests):
+        return "no answer says how long its prompt is, so its blocks are not known: the server must report usage"
+    return f"no backend event covers {of_what}{backend.remedy}"
+
+
+def _why_no_controls(result: Result, backend: BackendEvidence) -> str:
+    if not any(record.negative_control for record in result.requests):
+        return "no request is a negative control: build the manifest with --transforms ... negative_control"
+    return _why_no_blocks(result, backend, "the negative controls")
 
 
 def _count(value: int | None, backend: BackendEvidence) -> Found:
