@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+
+from sembench.results.routes import SEMANTIC_RULES
 
 
 def parts(rate):
@@ -23,6 +28,23 @@ def test_requests_that_a_router_placed_semantically_are_counted(stub, gateway_ru
     stub.route = lambda seen: {header: paths[item_number(seen) % 4]}
     gateway_run(items=4)
     assert parts(read_result().aggregate.semantic_placement_rate_by_request) == (2, 4)
+
+
+NOT_PLACED = "no_match rejected timeout error disabled unavailable skipped below_threshold off miss cold router"
+
+
+def test_rules_that_say_that_nothing_was_placed_do_not_count(stub, gateway_run, read_result):
+    rules = [f"semantic{mark}{word}" for mark in "_-" for word in NOT_PLACED.split()]
+    stub.route = lambda seen: {"x-route": rules[item_number(seen) % len(rules)]}
+    gateway_run(items=len(rules))
+    assert parts(read_result().aggregate.semantic_placement_rate_by_request) == (0, len(rules))
+
+
+def test_every_rule_that_counts_is_documented():
+    page = Path(__file__).parents[4] / "docs" / "METRICS.md"
+    if not page.exists():
+        pytest.skip("the pages are not part of the package")
+    assert set(re.findall(r"`(semantic(?:_[a-z]+)?)`", page.read_text(encoding="utf-8"))) >= SEMANTIC_RULES
 
 
 @pytest.mark.parametrize("header", ["x-semblend-routing-worker", "X-SemBlend-Replica", "x-smg-routed-worker-id"])

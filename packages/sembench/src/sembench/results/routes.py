@@ -17,7 +17,19 @@ WORKER_HEADERS = (
     "worker_id",
 )
 """Which worker was chosen. ``worker_id`` is Dynamo's, from the answer itself."""
-_FOUND_NOTHING = ("miss", "fallback", "decline", "none")
+SEMANTIC_RULES = frozenset(
+    {
+        "semantic",
+        "semantic_affinity",
+        "semantic_hit",
+        "semantic_likeness",
+        "semantic_locality",
+        "semantic_match",
+        "semantic_placement",
+    }
+)
+"""Rules that placed a request by what it means. Others with such a name say that nothing was found, that the search
+failed or was off, or merely what the router is called."""
 
 
 def read_worker(chunk: Mapping[str, Any]) -> dict[str, str]:
@@ -62,4 +74,4 @@ def has_choice(records: Sequence[RequestRecord]) -> bool:
 
 
 def _is_semantic(rule: str) -> bool:
-    return rule.startswith("semantic") and not any(word in rule for word in _FOUND_NOTHING)
+    return rule.strip().replace("-", "_") in SEMANTIC_RULES
