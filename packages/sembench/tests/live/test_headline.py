@@ -260,6 +260,19 @@ def test_an_estimate_of_a_finished_run_serves_nothing(stub: Any, headline: Run) 
     assert len(stub.served) == served
 
 
+@pytest.mark.parametrize("words", [(), ("--overwrite",)])
+def test_an_estimate_of_another_grid_leaves_a_finished_run_alone(
+    headline: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert headline("--no-noise-floor").exit_code == 0
+    manifest = (tmp_path / "out" / "manifest.jsonl").read_bytes()
+    done = headline("--estimate-only", "--manifest-seed", "8", *words)
+    assert done.exit_code == 0
+    assert "estimate: " in done.output
+    assert (tmp_path / "out" / "manifest.jsonl").read_bytes() == manifest
+    assert "nothing is served again" in headline("--no-noise-floor", "--resume").output
+
+
 def test_requests_of_which_the_stream_says_nothing_are_counted_on_the_page(
     stub: Any, headline: Run, audit: Path, page: Callable[[], str]
 ) -> None:

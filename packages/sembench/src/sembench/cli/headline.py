@@ -85,7 +85,7 @@ _JUDGE = (
 @click.option(
     "--noise-floor/--no-noise-floor", default=True, show_default=True, help="Also serve some prompts cold twice."
 )
-@click.option("--estimate-only", is_flag=True, help="Build the manifest, say how long the run would take, and stop.")
+@click.option("--estimate-only", is_flag=True, help="Say how long the run would take, and stop.")
 def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
     """Run the standard grid against a live server, and write one page in the shape of the published tables.
 
@@ -110,7 +110,7 @@ def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
     resume, overwrite = options.pop("resume"), options.pop("overwrite")
     estimate_only, noise_floor = options.pop("estimate_only"), options.pop("noise_floor")
     judge = _open_judge(options.pop("judge_url"), options.pop("judge_model"))
-    files, items, skipped = _build(options, output_dir, resume=resume, overwrite=overwrite)
+    files, items, skipped = _build(options, output_dir, resume=resume, overwrite=overwrite, keep=estimate_only)
     config = make_config({**options, "paired": True, "exact": True}, engine, clean_url("--url", url))
     run = HeadlineRun(config, files, items, skipped, api_key(), judge)
     if estimate_only:
@@ -129,11 +129,12 @@ def headline(url: str, engine: str, output_dir: Path, **options: Any) -> None:
 
 
 def _build(
-    options: dict[str, Any], folder: Path, *, resume: bool, overwrite: bool
+    options: dict[str, Any], folder: Path, *, resume: bool, overwrite: bool, keep: bool
 ) -> tuple[Any, list[Any], dict[str, int]]:
     """The grid's manifest: the same at every start, so that a stopped run finds its own.
 
-    What a run left keeps the manifest that it was made with, whatever grid is asked for now.
+    What a run left keeps the manifest that it was made with, whatever grid is asked for now; with ``keep`` also where
+    the run may be overwritten.
     """
     from sembench.cli.manifests import build_published
     from sembench.headline.run import Files
@@ -160,7 +161,8 @@ def _build(
                 f"--resume: {folder} was run on another grid; run it as it was, give --overwrite to run this one, or "
                 "choose another --output-dir"
             )
-    write_manifest(files.manifest, built.items)
+    if not (keep and (files.result.exists() or partial_path(files.result).exists())):
+        write_manifest(files.manifest, built.items)
     return files, built.items, dict(built.skipped)
 
 

@@ -118,7 +118,7 @@ class HeadlineRun:
             seconds += FLOOR_REPEATS * sum(cold)
         judged = ", and the judge's time" if self.judge else ""
         requests = len(self.items) * len(self.config.arms)
-        click.echo(f"{len(self.items)} items, {requests} measured requests: {self.files.manifest}")
+        click.echo(f"{len(self.items)} items, {requests} measured requests")
         if before:
             click.echo(f"{len(before)} of the items were served before, and are not served again")
         click.echo(f"estimate: {duration(seconds)} at most, as if nothing were reused{judged}")
