@@ -200,6 +200,7 @@ def test_an_unknown_variable_like_nothing_known_gets_no_guess(caplog: pytest.Log
         ("SEMBLEND_MAX_RECOMPUTE_FRACTION", "0.25", "SEMBLEND_RECOMPUTE_LIMIT"),
         ("SEMBLEND_FUZZY_DECAY_FN", "exponential", "SEMBLEND_FUZZY_CHUNKS=1"),
         ("SEMBLEND_TENANT_ID", "acme", "cache_salt"),
+        ("SYNAPSE_GATEWAY_URL", "http://gateway:8080", "no service beside the engine is asked"),
     ],
 )
 def test_a_variable_of_the_public_package_starts_and_says_what_to_write(

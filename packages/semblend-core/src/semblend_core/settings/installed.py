@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 
 from semblend_core.settings.declaring import DeclaredSettings
-from semblend_core.settings.earlier import advice_on
+from semblend_core.settings.earlier import EARLIER, advice_on
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,11 @@ def settings_beside_core() -> dict[str, type[DeclaredSettings]]:
 
 
 def warn_of_unknown(environ: Mapping[str, str], core: type[DeclaredSettings]) -> None:
-    """Log every ``SEMBLEND_*`` variable that nobody declares, with the nearest name that somebody does."""
-    ours = sorted(variable for variable in environ if variable.startswith(_PREFIX))
+    """Log every ``SEMBLEND_*`` variable that nobody declares, with the nearest name that somebody does.
+
+    Some that the public package read have another prefix.
+    """
+    ours = sorted(variable for variable in environ if variable.startswith(_PREFIX) or variable in EARLIER)
     declared = {each.variable for each in core.declarations()}
     if declared.issuperset(ours):
         return
