@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sembench.engine_events import ENGINES, summarize
-from sembench.schema import EngineSummary, InputError
+from sembench.schema import EngineSummary, InputError, read_json
 from semblend_core import Settings, create_provider
 from semblend_core.testing import TokenEngine
 
@@ -371,3 +371,19 @@ def test_a_record_in_a_string_that_nobody_knows_is_not_lost_in_silence(engine: s
     deep = json.dumps({"fields": {"text": MATERIALIZED}})
     summary = summarize(engine, [log(f"2026-06-22T18:00:01.123456789Z {deep}", at(1))])
     assert (summary.materialized_tokens, summary.unparsed_lines) == (3072, 1)
+
+
+@pytest.mark.parametrize("reason", [{"a": 1}, ["x"], 7, False])
+@pytest.mark.parametrize("engine", ["semblend", "vllm", "trtllm"])
+def test_a_lookup_whose_reason_is_no_text_is_unreadable_and_the_summary_can_be_read_back(
+    engine: str, reason: Any, log: Log, tmp_path: Path
+) -> None:
+    told = {"event": "lookup", "request_id": "r2", "found": False, "rejection_reason": reason}
+    strange = json.dumps(told) if engine == "trtllm" else record("lookup", "r2", reason=reason)
+    summary = summarize(engine, [log(strange, record("lookup", "r1", reason="no_spans"))])
+    assert summary.unparsed_lines == 1
+    assert summary.lookups == 1
+    assert "r2" not in summary.requests
+    path = tmp_path / "summary.json"
+    path.write_text(summary.model_dump_json())
+    assert read_json(path, EngineSummary) == summary

@@ -82,7 +82,7 @@ def read_audit_event(record: dict[str, Any]) -> Event:
     }
     match kind:
         case "lookup":
-            reason = record.get("reason")
+            reason = _reason(record, "reason")
             return Event(
                 kind="lookup",
                 found=reason is None,
@@ -143,7 +143,10 @@ class TrtllmStream:
                 yield Event(kind="unreadable", reason=f"not a whole JSON object: {error}")
                 return
             if isinstance(record, dict) and isinstance(record.get("event"), str):
-                yield from self._events_of(record)
+                try:
+                    yield from self._events_of(record)
+                except UnreadableEventError as error:
+                    yield Event(kind="unreadable", reason=str(error))
             start = text.find("{", after)
 
     def finish(self) -> Iterator[Event]:
@@ -171,10 +174,10 @@ class TrtllmStream:
 
     def _lookup(self, record: dict[str, Any], common: dict[str, Any]) -> Iterator[Event]:
         found = record.get("found") is True
-        reason = record.get("rejection_reason") or None
+        reason = _reason(record, "rejection_reason") or None
         yield Event(kind="lookup", found=found, reason=None if found else reason or "not_found", **common)
         if reason:
-            yield Event(kind="declined", reason=str(reason), **common)
+            yield Event(kind="declined", reason=reason, **common)
         advertised = as_count(record.get("num_new_matched_tokens"))
         if found and advertised:
             yield Event(kind="load_advertised", tokens=advertised, **common)
@@ -192,6 +195,13 @@ class TrtllmStream:
         if record.get("requires_rope_correction") is True:
             self._counts["rope_corrections"] += 1
         yield Event(kind="materialized", tokens=tokens, **common)
+
+
+def _reason(record: dict[str, Any], name: str) -> str | None:
+    reason = record.get(name)
+    if reason is not None and not isinstance(reason, str):
+        raise UnreadableEventError(f"a lookup's {name} is text or null, got {str(reason)[:60]}")
+    return reason
 
 
 def _request_id(record: dict[str, Any]) -> str | None:
