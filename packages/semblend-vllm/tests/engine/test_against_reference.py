@@ -152,7 +152,9 @@ CASES = [
     pytest.param(ONE_EACH, OTHER_ORDER, {}, {"corrected"}, 1, True, id="several donors"),
     pytest.param(ONE_EACH, OTHER_ORDER, FEW_ROWS, {"corrected"}, 1, False, id="over several steps"),
     pytest.param(ONE_EACH, OTHER_ORDER, UNPROBED, {"corrected"}, 0, True, id="unprobed"),
-    pytest.param(ONE_EACH, OTHER_ORDER, UNPROBED | FEW_ROWS, {"corrected"}, 0, False, id="unprobed, over several steps"),
+    pytest.param(
+        ONE_EACH, OTHER_ORDER, UNPROBED | FEW_ROWS, {"corrected"}, 0, False, id="unprobed, over several steps"
+    ),
 ]
 
 
