@@ -278,6 +278,11 @@ class Operations(RuleBasedStateMachine):
             self.rig.settle()
         raise AssertionError(f"{[request.rid for request in self.rig.waiting]} wait for ever")
 
+    def serve_a_donor(self) -> None:
+        """Every other one is served for discovery only."""
+        for _ in range(2):
+            self.serve_everything()
+
     def see_each_thing_once(self, change: str) -> None:
         """Whatever came before by chance: what is drawn differs with the modules that happen to be loaded."""
         self.serve_all()
@@ -287,7 +292,7 @@ class Operations(RuleBasedStateMachine):
         for which in (0, 1):  # SGLang may copy to host memory what was asked for twice.
             self.go_on(which, [], "same", "off")
             self.serve_all()
-        self.serve_everything()
+        self.serve_a_donor()
         self.submit([3, 2], 10, None, "discovery")
         self.submit([1, 4], 10, None, "on")
         self.serve_all()
@@ -297,8 +302,10 @@ class Operations(RuleBasedStateMachine):
         self.serve_all()
         while self.rig.side.comparing.has_work:
             self.compare()
+        self.change("flush")
+        self.serve_a_donor()
         self.fail_the_next_move()
-        self.submit([0, 5], 10, None, "on")
+        self.submit([2, 5, 0], 10, None, "on")
         self.serve_all()
         self.accounts_close()
         self.purge(None)
