@@ -335,9 +335,9 @@ class Operations(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     "options",
     [
-        {"page_size": 1, "core": "python", "chunk": 256, "quality_tier": "balanced"},
+        {"page_size": 1, "core": "python", "chunk": 256, "quality_tier": "balanced", "recompute_limit": 0.15},
         {"page_size": 1, "core": "rust", "chunk": None},
-        {"page_size": 16, "core": "rust", "chunk": 192, "quality_tier": "balanced"},
+        {"page_size": 16, "core": "rust", "chunk": 192, "quality_tier": "balanced", "recompute_limit": 0.15},
         {"page_size": 16, "core": "python", "chunk": 512, "latent": True},
     ],
     ids=["page-1-python", "page-1-rust-whole-prompts", "page-16-rust", "page-16-python-latent"],
