@@ -72,24 +72,28 @@ def test_requests_under_way_are_served_when_a_worker_dies(tmp_path: Path) -> Non
 
 def test_an_answer_that_had_begun_is_continued_by_another_worker(tmp_path: Path) -> None:
     """The tokens tell their positions: none is missing, none comes twice."""
+    gate = tmp_path / "gate"
     with fleet_with_files(tmp_path) as fleet:
-        workers = fleet.start_telling_workers("ada", "ben", TELLING_PACE_S="0.05")
+        workers = fleet.start_telling_workers("ada", "ben", TELLING_GATE=str(gate))
         router = fleet.start_router()
         frontend = fleet.start_frontend("front", "round-robin")
+        fleet.until_telling_workers_serve(frontend, "ada", "ben")
+        donors = router.figure("semblend_placement_donors")
         [text] = documents(1, seed=4)
         home = frontend.ask(first_frame(1, text)).worker_said["who"]
-        router.until_donors(1)
-        with ThreadPoolExecutor(1) as client:
-            asked = client.submit(frontend.ask, other_frame(1, text), max_tokens=60)
-            answered = router.figure("semblend_placement_requests_total")
-            while router.figure("semblend_placement_requests_total") == answered:
-                assert not asked.done(), "the answer was over before its worker could be killed"
-            workers[home].kill()
-            answer = asked.result()
-        assert answer.worker_said["who"] == ({"ada", "ben"} - {home}).pop()
-        assert answer.usage["completion_tokens"] == 60
-        begin = LETTERS.index(answer.text[0])
-        assert answer.text == "".join(LETTERS[(begin + n) % len(LETTERS)] for n in range(60))
+        router.until_donors(donors + 1)
+        answer = ""
+        for part in frontend.stream(other_frame(1, text), max_tokens=60):
+            answer += part.text
+            if part.text and not gate.exists():
+                assert part.worker_said["who"] == home
+                workers[home].kill()
+                gate.touch()
+            last = part
+        assert gate.exists()
+        assert last.usage["completion_tokens"] == 60
+        begin = LETTERS.index(answer[0])
+        assert answer == "".join(LETTERS[(begin + n) % len(LETTERS)] for n in range(60))
         assert router.figure('semblend_placement_events_total{event="continued_elsewhere"}') == 1
 
 

@@ -1,12 +1,11 @@
 """Mock workers that say who they are and what reached them: tenants, partial residency, evidence, preference."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from fleet import Answer, Fleet, Frontend, Router, fleet_with_files
+from fleet import Answer, Frontend, Router, fleet_with_files
 from prompts import documents, first_frame, other_frame
 
 NAMES = ("ada", "ben", "cy")
@@ -25,20 +24,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
             fleet.start_telling_workers(*NAMES, **(workers or {}))
             router = fleet.start_router("router", *options, **environment)
             frontend = fleet.start_frontend("front", "round-robin")
-            until_all_are_heard_of(fleet, frontend)
+            fleet.until_telling_workers_serve(frontend, *NAMES)
             return router, frontend
 
         yield starting
-
-
-def until_all_are_heard_of(fleet: Fleet, frontend: Frontend) -> None:
-    missing = set(NAMES)
-    deadline = time.monotonic() + 600
-    number = 0
-    while missing:
-        assert time.monotonic() < deadline, f"no request reached {missing}"
-        missing.discard(who(frontend.ask(f"{number} to warm up", tenant="warm-up")))
-        number += 1
 
 
 def who(answer: Answer) -> str:

@@ -52,7 +52,8 @@ def test_what_was_computed_before_is_reused_and_answers_stay_close(
         reused = running.ask(prompt, salt=salt)
         confirmed = running.confirmed() - before
         cold = running.ask(prompt, salt=f"{salt}, {question}, another tenant")
-        assert confirmed > 0.4 * cold["meta_info"]["prompt_tokens"], "of several passages half may be computed"
+        # Of several passages the tier may compute half.
+        assert confirmed > (0.4 if name.startswith("passages") else 0.6) * cold["meta_info"]["prompt_tokens"]
         opening = cached(reused) - confirmed  # Exact, and left by those who asked before.
         assert 0 <= opening < 0.1 * cold["meta_info"]["prompt_tokens"], "what was computed is counted as cached"
         assert cached(cold) == 0, "another tenant was served from this one's KV"

@@ -73,7 +73,8 @@ def test_what_was_computed_before_is_reused_and_the_answer_stays(engine: Any, di
     confirmed = engine.stats().confirmed_tokens - before
     assert cold.cached_tokens == 0
     assert confirmed > 0.3 * cold.prompt_tokens
-    assert reused.cached_tokens > 0.4 * cold.prompt_tokens, "of several passages half may be computed"
+    # Of several passages the tier may compute half.
+    assert reused.cached_tokens > (0.4 if name.startswith("passages") else 0.7) * cold.prompt_tokens
     assert divergence(cold, reused) < bound
     assert reused.tokens[0] == cold.tokens[0]
     engine.check_integrity()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sembench.cli.options import FILE, SECONDS, Words
+from sembench.cli.options import FILE, Words, timeout_option
 from sembench.engine_events import ENGINES, collect_logs, summarize
 from sembench.schema import EngineSummary, read_json, write_atomically
 
@@ -65,14 +65,7 @@ def summarize_engine_events(engine: str, inputs: tuple[Path, ...], output: Path)
 @click.option("--since-time", metavar="TIME", help="Only what was logged since, such as 2026-06-22T18:00:00Z.")
 @click.option("--output-log", type=FILE, required=True, help="Where the log goes.")
 @click.option("--output-summary", type=FILE, required=True, help="Where the summary of its events goes (JSON).")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=SECONDS,
-    default=120.0,
-    show_default=True,
-    help="Seconds until kubectl is given up.",
-)
+@timeout_option(120.0, "kubectl")
 def collect_k8s_engine_events(
     engine: str,
     namespace: str,
@@ -111,14 +104,7 @@ def collect_k8s_engine_events(
 @click.command()
 @click.option("--url", required=True, help="The metrics address, such as http://localhost:8000/metrics.")
 @click.option("--output", "-o", type=FILE, required=True, help="Where the snapshot goes (JSON).")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=SECONDS,
-    default=10.0,
-    show_default=True,
-    help="Seconds until the engine is given up.",
-)
+@timeout_option(10.0, "the engine")
 def engine_snapshot(url: str, output: Path, timeout_s: float) -> None:
     """Keep an engine's Prometheus counters as they are now, to compare them later with `engine-window`.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sembench.cli.options import FILE, SECONDS
+from sembench.cli.options import FILE, timeout_option
 from sembench.exit_codes import REFUSED_BY_FIGURES, REFUSED_OUTSIDE
 from sembench.identity import load_manifest, sha256_of
 from sembench.schema import InputError, Result, read_json, write_atomically
@@ -23,14 +23,7 @@ from sembench.schema import InputError, Result, read_json, write_atomically
 @click.option("--output", "-o", type=FILE, required=True, help="Where the result with the opinions goes.")
 @click.option("--max-items", type=click.IntRange(min=1), help="Judge only the first items. Default: all.")
 @click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True, help="Questions at a time.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=SECONDS,
-    default=120.0,
-    show_default=True,
-    help="Seconds until a question is given up.",
-)
+@timeout_option(120.0, "a question")
 @click.option("--max-tokens", default=512, show_default=True, help="Longest reply; raise it for a judge that reasons.")
 @click.option(
     "--max-prompt-chars",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,16 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-SECONDS = FiniteRange(min=0, max=86_400, min_open=True)
+_SECONDS = FiniteRange(min=0, max=86_400, min_open=True)
 """Until something is given up: at most a day."""
+
+
+def timeout_option(seconds: float, of_what: str) -> Callable[[Any], Any]:
+    """``--timeout`` of a command: until ``of_what`` is given up."""
+    text = f"Seconds until {of_what} is given up."
+    return click.option("--timeout", "timeout_s", type=_SECONDS, default=seconds, show_default=True, help=text)
+
+
 max_output_tokens_option = click.option(
     "--max-output-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Per answer."
 )

@@ -184,6 +184,13 @@ class Fleet:
             assert time.monotonic() < deadline, "some worker never got a request"
             frontend.ask(f"{next(_WARM_UPS)} to warm up, to warm up")
 
+    def until_telling_workers_serve(self, frontend: Frontend, *names: str) -> None:
+        missing = set(names)
+        deadline = time.monotonic() + START_S
+        while missing:
+            assert time.monotonic() < deadline, f"no request reached {missing}"
+            missing.discard(frontend.ask(f"{next(_WARM_UPS)} to warm up", tenant="warm-up").worker_said["who"])
+
     def landed(self, frontend: Frontend, text: str, **options: Any) -> tuple[int, Answer]:
         """The number of the worker that counted one request more, and the answer."""
         before = [worker.served() for worker in self.workers]
@@ -230,21 +237,36 @@ class Frontend:
         [choice] = said["choices"]
         return Answer(choice["message"].get("content") or "", said["usage"], engine.pop("semblend", None), engine)
 
+    def stream(self, text: str, *, max_tokens: int) -> Iterator[Answer]:
+        """Part after part, as each arrives."""
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        with self._answered(text, max_tokens=max_tokens, timeout=300, **options) as answer:
+            assert answer.status == 200, answer.read()
+            for line in answer:
+                if not line.startswith(b"data: {"):
+                    continue
+                said = json.loads(line.removeprefix(b"data: "))
+                engine = dict((said.get("nvext") or {}).get("engine_data") or {})
+                words = "".join(choice["delta"].get("content") or "" for choice in said["choices"])
+                yield Answer(words, said.get("usage") or {}, engine.pop("semblend", None), engine)
+
     def post(
         self, text: str, *, tenant: str | None = None, max_tokens: int = 4, timeout: float = 300
     ) -> tuple[int, str]:
-        body = {
-            "model": MODEL,
-            "max_tokens": max_tokens,
-            "messages": [{"role": "user", "content": text}],
-            "nvext": {"extra_fields": ["engine_data"]},
-        }
+        with self._answered(text, tenant=tenant, max_tokens=max_tokens, timeout=timeout) as answer:
+            return answer.status, answer.read().decode()
+
+    @contextlib.contextmanager
+    def _answered(
+        self, text: str, *, tenant: str | None = None, timeout: float, **options: Any
+    ) -> Iterator[http.client.HTTPResponse]:
+        messages = [{"role": "user", "content": text}]
+        body = {"model": MODEL, "messages": messages, "nvext": {"extra_fields": ["engine_data"]}, **options}
         headers = {"content-type": "application/json"} | ({"x-tenant-id": tenant} if tenant else {})
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            yield connection.getresponse()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
     python telling_worker.py NAME MODEL_FOLDER
 
 ``TELLING_BLOCKS``: blocks of a prompt that it keeps, all by default: an engine may have evicted the rest.
-``TELLING_PACE_S``: seconds between two tokens.
+``TELLING_GATE``: a file. While it does not exist, answers stop after ``OPENING`` tokens and wait for it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import uvloop
 from dynamo.llm import KvEventPublisher, ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
 from dynamo.runtime import DistributedRuntime, dynamo_worker
-from letters import FIRST_LETTER, LETTERS
+from letters import FIRST_LETTER, LETTERS, OPENING
 
 BLOCK = 16
 NAME, MODEL = sys.argv[1], sys.argv[2]
 KEPT_BLOCKS = int(os.environ.get("TELLING_BLOCKS", "1000000"))
-PACE_S = float(os.environ.get("TELLING_PACE_S", "0"))
+GATE = Path(os.environ["TELLING_GATE"]) if "TELLING_GATE" in os.environ else None
 
 
 class TellingWorker:
@@ -36,10 +37,11 @@ class TellingWorker:
         said = {"who": NAME, "semblend_evidence": (request.get("extra_args") or {}).get("semblend")}
         position, wanted = len(request["token_ids"]), request["stop_conditions"]["max_tokens"]
         for number in range(wanted):
+            while number == OPENING and GATE and not GATE.exists():
+                await asyncio.sleep(0.01)
             token = FIRST_LETTER + (position + number) % len(LETTERS)
             last = {"finish_reason": "length"} if number == wanted - 1 else {}
             yield {"token_ids": [token], "engine_data": said, **last}
-            await asyncio.sleep(PACE_S)
 
     def _keep(self, tokens: list[int], salt: str | None) -> None:
         blocks = min(len(tokens) // BLOCK, KEPT_BLOCKS)
