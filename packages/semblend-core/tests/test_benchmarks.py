@@ -7,6 +7,7 @@ import asyncio
 import collections
 import math
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from semblend_core.testing.benchmarks import (
     Prompts,
     bootstrapped,
     conversation,
+    endurance,
     fidelity,
     production,
     saturation,
@@ -237,3 +239,77 @@ def test_what_is_worse_than_stock_and_what_is_polluted(ours: dict[str, Any], wor
     assert (result["worse"], result["probes"]["polluted"], result["failed"]) == (worse, polluted, 0)
     runs["semblend"][0]["timings"] = [{**ours["timings"][0], "ended_s": None}, *ours["timings"][1:]]
     assert production.judge(runs, production_options("--seconds", "1"))["failed"] == 2
+
+
+def test_what_goes_on_from_a_request_is_asked_for_after_it() -> None:
+    asked = mixed()
+    parts = list(endurance.batches(asked, 6))
+    assert [each for part in parts for each in part] == asked
+    assert max(map(len, parts)) == 6
+    begin = 0
+    for part in parts:
+        assert all(each.continues is None or each.continues < begin for each in part)
+        begin += len(part)
+
+
+class Hoarder:
+    """Echoes; holds one token, one book and one file more after every request of a kind that leaves them behind."""
+
+    name, block_tokens = "hoarder", 1
+
+    def __init__(self, leaves: str) -> None:
+        self._leaves, self._served, self._files = leaves, 0, []
+
+    def ask(self, prompts: list[list[int]], *, salt: str, output_tokens: int) -> list[Answer]:
+        self._served += len(prompts)
+        if self._leaves == "files":
+            self._files += [open("/dev/null") for _ in prompts]  # noqa: SIM115
+        return [Answer(str(n), len(each), 0, 1.0, tuple(each[:output_tokens])) for n, each in enumerate(prompts)]
+
+    def held(self) -> endurance.Held:
+        left = {name: self._served if name == self._leaves else 0 for name in ("kv", "pins", "requests")}
+        books = collections.Counter({"Book.entries": self._served if self._leaves == "books" else 100})
+        return endurance.Held(left["kv"], left["pins"], left["requests"], books)
+
+    def settle(self) -> None: ...
+
+    def confirmed_tokens(self) -> int:
+        return 0
+
+    def outcomes(self, answers: list[Answer]) -> collections.Counter[str]:
+        return collections.Counter(none=len(answers))
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+@pytest.mark.parametrize(
+    ("leaves", "said"),
+    [
+        ("nothing", None),
+        ("kv", "kv_tokens of"),
+        ("pins", "pinned_requests of"),
+        ("requests", "open_requests of"),
+        ("books", "Book.entries: "),
+        ("files", "open files: "),
+    ],
+)
+def test_what_requests_leave_behind_is_named(leaves: str, said: str | None, tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    endurance.add_options(parser)
+    options = parser.parse_args(["--requests", "120", "--rounds", "4", "--disk", str(tmp_path)])
+    options.seed = 3
+    found = endurance.run(Hoarder(leaves), Prompts(50_000), options)
+    assert [each["requests"] >= 30 * n for n, each in enumerate(found["rounds"], 1)] == [True] * 4
+    assert len(found["fails"]) == (said is not None)
+    assert all(fail.startswith(said or "") for fail in found["fails"])
+
+
+@pytest.mark.parametrize(("stock", "fails"), [([1000, 1000], 1), ([1000, 1090], 0)])
+def test_memory_is_held_against_what_the_stock_engine_grows_by(stock: list[int], fails: int) -> None:
+    nothing = {"kv_tokens": 0, "pinned_requests": 0, "open_requests": 0, "files": 3}
+    ours, theirs = ([nothing | {"memory_mib": memory} for memory in each] for each in ([2000, 2150], stock))
+    books = [collections.Counter[str]()] * 2
+    assert len(endurance.judge(ours, books, theirs)) == fails
+    assert len(endurance.judge(ours, books)) == 1

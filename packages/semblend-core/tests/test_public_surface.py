@@ -287,6 +287,7 @@ MODULE_NAMES = {
         "bootstrapped",
         "conversation",
         "deliver",
+        "endurance",
         "fidelity",
         "hostile",
         "never_slower",

@@ -14,8 +14,11 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from semblend_core.testing.benchmarks import Answer
+from semblend_core.testing.benchmarks import Answer, endurance
 from semblend_sglang.compat.support import resolved
+
+SHORT = 16
+"""Tokens of a prompt that nothing is reused for."""
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +53,7 @@ class Engine:
         """``inspected``: how requests end is noted. ``timed``: SemBlend's steps are timed too, and KV compared."""
         self._inspection = Path(tempfile.mkdtemp()) / "inspection.jsonl"
         self._served, self._read_to, self.block_tokens = 0, 0, options.page_size
+        self._is_stock = options.stock
         os.environ.update(SEMBLEND_QUALITY_TIER=options.tier)
         # Costs are learned from nothing, unless somebody names a folder of learned ones.
         os.environ.setdefault("SEMBLEND_COST_DIR", "none")
@@ -241,6 +245,27 @@ class Engine:
         held = [entry["tokens"] for entry in self._of_kind("held")]
         most, self._read_to = max(held[self._read_to :], default=0), len(held)
         return most
+
+    def held(self) -> endurance.Held:
+        """Counted as a short request ends that is alone: what is held beyond its own was left by others.
+
+        A stock engine has nobody who counts; it looks for leaks itself when it is idle.
+        """
+        if self._is_stock:
+            return endurance.Held(0, 0, 0, Counter())
+        marker = Path(f"{self._inspection}.count")
+        marker.touch()
+        try:
+            self.ask([list(range(1000, 1000 + SHORT))], salt="counting", reuse=False)
+            deadline = time.monotonic() + 60
+            while not (counted := self._of_kind("counted")):
+                assert time.monotonic() < deadline, "SGLang's scheduler counted nothing"
+                time.sleep(0.1)
+        finally:
+            marker.unlink()
+        left = max(0, self._of_kind("held")[-1]["tokens"] - SHORT - 1)
+        noted = counted[-1]
+        return endurance.Held(left, noted["pinned"], noted["requests"], Counter(noted["books"]))
 
     def _of_kind(self, what: str) -> list[dict[str, Any]]:
         return [entry for entry in self.inspection() if entry["what"] == what]

@@ -1,8 +1,8 @@
 """Runs inside SGLang's scheduler process: core's provider, and notes on what happens around it.
 
 How requests end, what the self-test finds and how much KV is held. Where a benchmark asks for it, times of SemBlend's
-own steps too, and the first layer's KV of relocated tokens against the same prompt computed cold. Only benchmarks load
-this.
+own steps too, the sizes of its books, and the first layer's KV of relocated tokens against the same prompt computed
+cold. Only benchmarks load this.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from semblend_core import Outcome, SelfTestResult, SemBlend, Settings, create_provider
 from semblend_core.serving import token_ids_of
 from semblend_core.serving.tree import Loading
+from semblend_core.testing import held_by
 from semblend_sglang.compat import hooks
 from semblend_sglang.compat.cache import SemBlendCache
 from semblend_sglang.scheduler.capturing import Capturing
@@ -29,6 +30,7 @@ from semblend_sglang.worker.sequences import MARK
 
 _NOTES = Path(os.environ["SEMBLEND_BENCHMARK_INSPECTION"])
 _COMPARE = Path(f"{_NOTES}.compare")
+_COUNT = Path(f"{_NOTES}.count")
 _TIMED = Path(f"{_NOTES}.timed")
 _relocated: dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = {}
 
@@ -106,7 +108,11 @@ def _noting_held(method: Callable[..., Any]) -> Callable[..., Any]:
         tree: Any = side.tree
         allocator = tree.token_to_kv_pool_allocator
         note(what="held", tokens=int(allocator.size - allocator.available_size() - tree.evictable_size()))
-        return method(side, request)
+        result = method(side, request)
+        if _COUNT.exists():
+            pinned = side.provider.stats().pinned_requests
+            note(what="counted", pinned=pinned, requests=len(side.requests), books=dict(held_by(side)))
+        return result
 
     return noting
 

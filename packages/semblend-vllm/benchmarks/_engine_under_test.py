@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from semblend_core import Outcome, SelfTestResult, SelfTestState
-from semblend_core.testing.benchmarks import Answer
+from semblend_core.testing import held_by
+from semblend_core.testing.benchmarks import Answer, endurance
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 CPU_BLOCK = 32
@@ -49,7 +50,7 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
     if options.cpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
-        options.device_bytes, options.host_bytes = "0", "2GiB"
+        options.device_bytes, options.host_bytes = "0", os.environ.get("SEMBLEND_STORE_HOST_BYTES", "2GiB")
     return {
         "model": str(options.model),
         "load_format": "auto" if options.real_weights else "dummy",
@@ -183,6 +184,22 @@ class Engine:
     def most_kv_tokens(self) -> int:
         most, self._most_blocks = self._most_blocks, 0
         return most * self.block_tokens
+
+    def held(self) -> endurance.Held:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        blocks = sum(block.ref_cnt > 0 for block in self._pool.blocks if not block.is_null)
+        if self.side is None:
+            return endurance.Held(blocks * self.block_tokens, 0, 0, Counter())
+        worker = get_kv_transfer_group().worker_side
+        self.side.check_integrity()
+        worker.check_integrity()
+        pinned = self.side.provider.stats().pinned_requests
+        books = held_by(self.side, worker)
+        return endurance.Held(blocks * self.block_tokens, pinned, len(self.side.requests), books)
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()
 
     def _listen_to(self, provider: Any) -> None:
         report, note = provider.report_outcome, provider.note_self_test

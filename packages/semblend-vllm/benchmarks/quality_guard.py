@@ -154,7 +154,8 @@ def broken(engine: Engine, prompts: Prompts, options: argparse.Namespace) -> dic
         spending = ask_one(engine, prompts, options, pages, salt)
         be_idle(engine)
         # What is served cold agrees with itself.
-        rows.append({"spending": spending, "agreement": agreements[0] if agreements else 1.0})
+        row = {"spending": spending, "compared": bool(agreements), "agreement": agreements[0] if agreements else 1.0}
+        rows.append(row)
         print(f"{number}: {rows[-1]}", flush=True)
     return verdict(rows, options) | {"comparisons": counted, "rows": rows}
 

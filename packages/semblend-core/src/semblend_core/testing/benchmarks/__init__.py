@@ -5,6 +5,7 @@ An adapter's script makes the engine, and hands it to the ``run`` of one of thes
 
 from semblend_core.testing.benchmarks import (
     conversation,
+    endurance,
     fidelity,
     hostile,
     never_slower,
@@ -28,6 +29,7 @@ __all__ = [
     "bootstrapped",
     "conversation",
     "deliver",
+    "endurance",
     "fidelity",
     "hostile",
     "never_slower",
