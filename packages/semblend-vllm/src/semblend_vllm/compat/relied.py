@@ -108,6 +108,7 @@ RELIED = Relied(
         *_of(
             f"{KV_CONNECTOR}.base.KVConnectorBase_V1",
             "__init__",
+            "bind_kv_cache_manager",
             "get_num_new_matched_tokens",
             "update_state_after_alloc",
             "build_connector_meta",

@@ -15,6 +15,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -69,7 +70,7 @@ def is_chunked(scheduler: Any) -> bool:
 
 def waiting_requests(scheduler: Any) -> Iterator[Any]:
     """Requests that the next step may admit afresh, in their order."""
-    # vLLM 0.26 keeps those that it was asked to ask again in a queue of their own.
+    # Before 0.31 vLLM keeps those that it was asked to ask again in a queue of their own.
     for request in chain(getattr(scheduler, "skipped_waiting", ()), scheduler.waiting):
         if request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED) and request.num_computed_tokens == 0:
             yield request
@@ -162,8 +163,13 @@ def take_scores(output: Any, request_id: str, positions: int) -> Scored | None:
 def is_paused(scheduler: Any) -> bool:
     """Whether nothing is computed for requests that wait, not even if they hold blocks."""
     if scheduler.pause_state == PauseState.PAUSED_NEW:
-        return not hasattr(scheduler, "kv_holding_waiting")  # vLLM 0.26 lets them wait.
+        return not _goes_on_while_paused()
     return bool(scheduler.pause_state == PauseState.PAUSED_ALL)
+
+
+def _goes_on_while_paused() -> bool:
+    """Whether vLLM computes requests that hold blocks while new ones wait. 0.32 does, and counts them as unfinished."""
+    return "kv_holding_waiting" in Scheduler.get_num_unfinished_requests.__code__.co_names
 
 
 def is_alone(scheduler: Any, request: Any) -> bool:
@@ -232,7 +238,7 @@ def finish_step(scheduler: Any, output: SchedulerOutput, was_empty: bool) -> Non
     work = output.kv_connector_metadata
     ordered = work is not None and (work.loads or work.corrections or work.probes)
     if ordered and hasattr(output, "has_sync_kv_loads"):
-        # Otherwise vLLM 0.32 lets connectors begin behind the forward.
+        # Otherwise vLLM lets connectors begin behind the forward, from 0.29 on.
         output.has_sync_kv_loads = True
     if was_empty and output.total_num_scheduled_tokens and scheduler.defer_block_free:
         scheduler.sched_step_seq += 1  # It numbers the steps that compute something.
@@ -280,7 +286,7 @@ def _give_blocks_back(scheduler: Any, request: Any) -> None:
         scheduler.finished_recving_kv_req_ids.discard(request.request_id)
         request.status = RequestStatus.PREEMPTED if request.num_preemptions else RequestStatus.WAITING
     holding = getattr(scheduler, "kv_holding_waiting", None)
-    if holding is not None and request in holding:  # vLLM 0.26 has one queue for all that it skipped.
+    if holding is not None and request in holding:  # Before 0.31 one queue has all that were skipped.
         holding.remove_request(request)
         scheduler.deferred_waiting.discard(request)
         scheduler.waiting.prepend_request(request)
@@ -312,5 +318,6 @@ def _drop_in_flight(scheduler: Any, request: Any, output: Any) -> None:
 
 def block_ids_in(output: SchedulerOutput, manager: Any, request_id: str) -> list[int]:
     state = getattr(output, "kv_connector_block_state", None)
-    groups = state.get_block_ids(request_id) if state is not None else manager.get_block_ids(request_id)
-    return list(groups[0])
+    # vLLM 0.29 has such a state and no way to ask it. There our scheduler is needed, which knows the manager.
+    asked = state if hasattr(state, "get_block_ids") else manager
+    return list(asked.get_block_ids(request_id)[0])

@@ -11,7 +11,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from semblend_core import Settings
 from semblend_core.kv import why_keys_do_not_move
 from semblend_vllm.compat.stored_types import why_not_stored_so
-from semblend_vllm.compat.versions import has_official_contract
 from semblend_vllm.settings import VllmSettings
 
 SCHEDULER = "SemBlendScheduler"
@@ -64,6 +63,11 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         # Prompts with images or sound are declined one by one.
         or why_keys_do_not_move(model.hf_text_config, by_layer=True, text_only=True)
     )
+
+
+def has_official_contract() -> bool:
+    """Whether this vLLM tells a connector enough to do without our scheduler: from 0.30 on, its cache manager too."""
+    return hasattr(KVConnectorBase_V1, "bind_kv_cache_manager")
 
 
 def _why_kv_does_not_move(specs: list[Any]) -> str | None:

@@ -37,11 +37,6 @@ def why_refused(forced: bool) -> str | None:
     )
 
 
-def has_official_contract() -> bool:
-    """Whether this vLLM tells a connector enough to do without our scheduler."""
-    return not (installed_version() or "").startswith("0.26.")
-
-
 def installed_version() -> str | None:
     for distribution in RELIED.distributions:
         try:

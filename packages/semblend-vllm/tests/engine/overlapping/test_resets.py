@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semblend_vllm.compat.versions import has_official_contract
+from semblend_vllm.compat.support import has_official_contract
 
 Prompt = list[int]
 
@@ -147,9 +147,20 @@ def test_a_pause_computes_no_rows(engine: Any, waiting: Any, answer: Any, reset:
     check_it_ends_right(engine, waiting, answer)
 
 
-def test_while_only_new_requests_wait_rows_are_computed_where_loads_are(engine: Any, waiting: Any, answer: Any) -> None:
+@pytest.mark.parametrize("running_too", [True, False])
+def test_while_only_new_requests_wait_rows_are_computed_where_loads_are(
+    engine: Any, waiting: Any, source: random.Random, answer: Any, running_too: bool
+) -> None:
+    if running_too:
+        engine.add(some(source, 20), 8)
+        engine.step()
+        engine.step()
     engine.pause("PAUSED_NEW")
+    engine.drain()
+    scheduler, before = engine.scheduler, engine.computed[waiting.request_id]
+    goes_on = scheduler.get_num_unfinished_requests() > len(scheduler.running)  # Whether vLLM counts who holds blocks.
     engine.finish()
-    assert bool(engine.answers[waiting.request_id]) == hasattr(engine.scheduler, "kv_holding_waiting")
+    assert (engine.computed[waiting.request_id] > before) == goes_on
+    assert bool(engine.answers[waiting.request_id]) == goes_on
     engine.pause("UNPAUSED")
     check_it_ends_right(engine, waiting, answer)
