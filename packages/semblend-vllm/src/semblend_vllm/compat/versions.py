@@ -11,7 +11,7 @@ from semblend_vllm.settings import VllmSettings
 
 logger = logging.getLogger(__name__)
 
-TESTED_VERSIONS = ("0.26.0", "0.32.0")
+TESTED_VERSIONS = ("0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
 
 
 class UnsupportedVllmError(RuntimeError):
@@ -30,7 +30,7 @@ def why_refused(forced: bool) -> str | None:
     if forced:
         logger.warning("at your own risk (%s): %s", VllmSettings.variable("force_version"), reason)
         return None
-    tested = " or ".join(TESTED_VERSIONS)
+    tested = f"{', '.join(TESTED_VERSIONS[:-1])} or {TESTED_VERSIONS[-1]}"
     return (
         f"{reason}. Install vLLM {tested} as released, "
         f"or set {VllmSettings.variable('force_version')}=1 to try it at your own risk"

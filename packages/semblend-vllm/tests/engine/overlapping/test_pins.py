@@ -66,7 +66,8 @@ def test_a_version_that_was_never_tested_runs_without_reuse_too(
         engine = new_overlapping()
     assert engine.side is None
     assert "never tested with vLLM 0.99.1" in caplog.text
-    assert "0.26.0 or 0.32.0" in caplog.text
+    assert "Install vLLM 0.26.0, " in caplog.text
+    assert " or 0.32.0 as released" in caplog.text
 
 
 def test_both_can_be_tried_at_ones_own_risk(
