@@ -10,6 +10,7 @@ import torch
 
 from semblend_core.kv import Rotation, Scales
 from semblend_sglang import factory
+from semblend_sglang.compat import generations
 from semblend_sglang.compat.stored_types import scales_of
 from semblend_sglang.compat.support import resolved, why_no_correction, why_not_for, why_unsupported
 from semblend_sglang.worker.pool import slot_pool_of
@@ -233,6 +234,26 @@ def test_what_sglang_decided_counts_and_not_what_was_left_open() -> None:
 )
 def test_what_is_not_supported_is_named(changes: dict[str, Any], says: str) -> None:
     assert says in str(why_unsupported(context(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wants"),
+    [
+        ({}, None),
+        ({"tp_size": 2}, "tensor parallelism"),
+        ({"enable_hierarchical_cache": True, "server_args__hicache_host_memory_mode": "cache"}, "hierarchical cache"),
+    ],
+)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_an_older_sglang_is_not_used_for_is_named(
+    changes: dict[str, Any], wants: str | None, is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generations, "takes_checkpoints", lambda: is_new)
+    said = generations.why_too_old(context(**changes))
+    if is_new or wants is None:
+        assert said is None
+    else:
+        assert f"{wants} is supported from SGLang 0.5.22 on" in str(said)
 
 
 @pytest.mark.parametrize(("changed", "says"), [(None, "flashmla"), ("ScheduleBatch has other fields", "ScheduleBatch")])

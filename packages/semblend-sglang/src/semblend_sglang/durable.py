@@ -23,6 +23,7 @@ from sglang.srt.runtime_context import get_context
 
 from semblend_core import LOADED_FROM_FILES, identity_of_weights
 from semblend_core.kv import PageFolder
+from semblend_sglang.compat.generations import takes_checkpoints
 from semblend_sglang.compat.versions import UnsupportedSglangError
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class DurablePages(HiCacheStorage):  # type: ignore[misc]
     def __init__(self, storage_config: HiCacheStorageConfig, _: Any = None) -> None:
         if not hasattr(sglang_hashing, "storage_namespace_seed"):
             raise UnsupportedSglangError("this SGLang names a page by its tokens alone: tenants would share pages")
+        if not takes_checkpoints():
+            raise UnsupportedSglangError("durable pages are supported from SGLang 0.5.22 on")
         options = dict(storage_config.extra_config or {})
         unknown = set(options) - _SGLANGS_OPTIONS - _OPTIONS
         if unknown or not options.get("path"):

@@ -28,9 +28,10 @@ from semblend_core.serving import AliasLedger, Namespaces, QualityGuard
 from semblend_core.serving.tree import KeptDonors, SlotPool
 from semblend_sglang.compat import cache_class, stock_cache
 from semblend_sglang.compat.background import why_never_idle
+from semblend_sglang.compat.generations import why_too_old
 from semblend_sglang.compat.hooks import purge_storage, why_not_hooked
 from semblend_sglang.compat.metrics import EngineMetrics
-from semblend_sglang.compat.ranks import give_orders_of, ranks_of, why_no_ranks
+from semblend_sglang.compat.ranks import give_orders_of, ranks_of
 from semblend_sglang.compat.stored_types import identity_of_scales, scales_of
 from semblend_sglang.compat.support import resolved, why_no_correction, why_unsupported
 from semblend_sglang.compat.timing import cost_gate_of
@@ -53,7 +54,7 @@ HOW_WEIGHTS_ARE_USED = ("load_format", "quantization", "torchao_config", "json_m
 def build_cache(ctx: Any) -> Any:
     """The factory of the backend ``semblend``. An engine that is not supported gets SGLang's own cache."""
     settings = Settings.from_env()
-    unsupported, ranks = why_no_ranks(ctx), None
+    unsupported, ranks = why_too_old(ctx), None
     if unsupported is None:
         ranks = ranks_of(ctx)
         unsupported = _of_any_rank(ranks, why_not_hooked() or why_changed() or why_unsupported(ctx))

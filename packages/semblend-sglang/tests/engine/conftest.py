@@ -72,6 +72,10 @@ def new_rig(configured: None) -> Callable[..., Any]:
 @pytest.fixture
 def new_tiered_rig(configured: None) -> Iterator[Callable[..., Any]]:
     """The same with SGLang's hierarchical cache; closed at the end."""
+    from semblend_sglang.compat.generations import takes_checkpoints
+
+    if not takes_checkpoints():
+        pytest.skip("the hierarchical cache is supported from SGLang 0.5.22 on")
     from tiered_rig import TieredRig
 
     made: list[Any] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import releases
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from toy_model import exact_numbers
 
@@ -131,7 +132,7 @@ def test_the_exact_opening_enters_the_tree_and_nothing_approximate(rig: Any) -> 
     request = rig.submit(prompt, "asked")
     rig.step()
     opening = 80
-    rig.tree.checkpoint(request, up_to=len(prompt))  # However often SGLang asks for it.
+    releases.keep(request, rig.tree, in_pieces=False)  # However often SGLang asks for it.
     for _ in range(2):
         slots = rig.exact_match(prompt, TreeKey(None))
         assert len(slots) == opening
@@ -166,7 +167,7 @@ def test_a_retracted_request_goes_on_from_its_lineage(rig: Any) -> None:
     rig.retract(request)
     rig.check_accounts()
     rig.step()
-    assert request.prefix_len >= len(prompt) - rig.page_size, "what it had is computed again"
+    assert releases.prefix_len(request) >= len(prompt) - rig.page_size, "what it had is computed again"
     slots = rig.slots_of(request)
     known = [*prompt, *request.output_ids][: len(slots)]
     assert rig.tokens_at(slots) == known
@@ -240,7 +241,7 @@ def test_a_match_without_a_request_is_sglangs_own(rig: Any) -> None:
     before = rig.side.provider.stats().lookups
     key = rig.tree._key(array("q", [*passage(3, 80), *DOCUMENT]), TreeKey(None))
     found = rig.tree.match_prefix(MatchPrefixParams(key=key))
-    assert (found.device_prefix_len, found.host_hit_length) == (0, 0)
+    assert (releases.found_len(found), found.host_hit_length) == (0, 0)
     assert rig.side.provider.stats().lookups == before
 
 

@@ -271,3 +271,9 @@ def test_an_sglang_whose_page_names_leave_tenants_out_is_refused(config: Any, mo
     monkeypatch.delattr(utils, "storage_namespace_seed")
     with pytest.raises(UnsupportedSglangError, match="tenants"):
         backend(config, None)
+
+
+def test_an_sglang_that_they_were_never_run_with_is_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semblend_sglang.durable.takes_checkpoints", lambda: False)
+    with pytest.raises(UnsupportedSglangError, match=r"from SGLang 0\.5\.22 on"):
+        backend(config, None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import releases
 from toy_model import exact_numbers
 
 from semblend_core import OutcomeKind
@@ -312,7 +313,9 @@ def test_who_leaves_early_gives_back_what_is_its_own(rig: Any, how: str, when: s
     if how == "retract":
         rig.step()
         check(rig, request)
-        assert request.prefix_len >= len(request.origin_input_ids) - rig.page_size, "it goes on from what it had"
+        assert releases.prefix_len(request) >= len(request.origin_input_ids) - rig.page_size, (
+            "it goes on from what it had"
+        )
         rig.finish(request)
         settled(rig)
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import releases
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -199,9 +200,9 @@ class Operations(RuleBasedStateMachine):
             request.return_logprob, request.logprob_start_len = True, order.scored_from
         order.begin(request)
         while request in self.rig.waiting or request is self.rig.chunked:
-            before = len(self.rig.waiting), self.rig.chunked and self.rig.chunked.extend_end
+            before = len(self.rig.waiting), self.rig.chunked and releases.extend_end(self.rig.chunked)
             self.step(rounds=1)
-            if (len(self.rig.waiting), self.rig.chunked and self.rig.chunked.extend_end) == before:
+            if (len(self.rig.waiting), self.rig.chunked and releases.extend_end(self.rig.chunked)) == before:
                 break
         scores = None
         if request in self.rig.running:
@@ -246,7 +247,7 @@ class Operations(RuleBasedStateMachine):
 
     def check_request(self, request: Any) -> None:
         """Every token has its own KV, at its own place, and SGLang's count of what was cached is true."""
-        slots = self.rig.slots_of(request)[: request.extend_end]
+        slots = self.rig.slots_of(request)[: releases.extend_end(request)]
         known = list(request.origin_input_ids + request.output_ids)
         assert self.rig.tokens_at(slots) == known[: len(slots)]
         assert self.rig.key_error(slots, list(range(len(slots)))) < 1e-4
@@ -265,7 +266,7 @@ class Operations(RuleBasedStateMachine):
 
             assert self.rig.numbers_at(slots) == exact_numbers(known[: len(slots)])
             self.happened["weights mixed by SGLang itself"] += len(weights) > 1
-            self.happened["loaded from host memory"] += request.host_loaded_length
+            self.happened["loaded from host memory"] += getattr(request, "host_loaded_length", 0)
 
     def serve_all(self) -> None:
         self.rig.resume()

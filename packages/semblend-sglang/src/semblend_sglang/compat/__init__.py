@@ -10,13 +10,17 @@ from typing import Any
 
 
 def cache_class() -> type[Any]:
-    """The cache for the SGLang that is installed, told by what it has and not by its number."""
-    from sglang.srt.mem_cache import registry
+    """The cache for the SGLang that is installed."""
+    from semblend_sglang.compat.generations import is_unified, takes_checkpoints
 
-    if hasattr(registry, "create_unified_radix_cache"):
+    if takes_checkpoints():
         from semblend_sglang.compat.unified import SemBlendUnifiedCache
 
         return SemBlendUnifiedCache
+    if is_unified():
+        from semblend_sglang.compat.early_unified import SemBlendEarlyUnifiedCache
+
+        return SemBlendEarlyUnifiedCache
     from semblend_sglang.compat.radix import SemBlendRadixCache
 
     return SemBlendRadixCache

@@ -81,14 +81,3 @@ RANK_HOOKS: dict[str, Callable[..., Any]] = {
     "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver._pull_raw_reqs": pull_requests,
     "sglang.srt.managers.scheduler.Scheduler.process_input_requests": process_requests,
 }
-
-
-def why_no_ranks(ctx: Any) -> str | None:
-    """Why the SGLang that is installed is not supported with so many ranks; None where it is."""
-    if ctx.tp_size == 1:
-        return None
-    from sglang.srt.mem_cache import registry
-
-    if hasattr(registry, "create_unified_radix_cache"):
-        return None
-    return "tensor parallelism is supported from SGLang 0.5.22 on"

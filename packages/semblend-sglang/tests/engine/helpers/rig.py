@@ -9,14 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import releases
 import torch
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, Req
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 from sglang.srt.mem_cache.allocation import alloc_for_extend
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import CacheRequestOutcome, EvictParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -27,7 +26,6 @@ from semblend_core import SelfTestResult, SelfTestState, Settings, create_provid
 from semblend_core.kv import Rotation
 from semblend_core.serving import Namespaces
 from semblend_sglang.compat import hooks, weights
-from semblend_sglang.compat.unified import SemBlendUnifiedCache
 from semblend_sglang.scheduler.fitting import BatchLimits
 from semblend_sglang.scheduler.side import Side
 from semblend_sglang.worker.pool import slot_pool_of
@@ -66,16 +64,15 @@ class Rig(ToyModel):
         pages = () if page_size == 1 else (page_size,)
         self.allocator = allocator(slots, *pages, torch.float32, "cpu", self.pool, False)
         self.rows = ReqToTokenPool(64, context, "cpu", False)
-        self.parameters = CacheInitParams(
+        self.parameters, self.tree = releases.new_tree(
+            core,
             disable=False,
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.allocator,
             page_size=page_size,
             tree_components=(ComponentType.FULL,),
-            tree_core_backend=core,
             enable_kv_cache_events=events,
         )
-        self.tree = SemBlendUnifiedCache(self.parameters)
         frequencies = 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD)
         start = LATENT if latent else 0
         self.rotation = Rotation(start + HEAD, start, HEAD, False, frequencies)
@@ -172,25 +169,25 @@ class Rig(ToyModel):
         self.running.remove(request)
         request.finished_reason = FINISH_LENGTH(length=len(request.output_ids))
         request.finished_len = len(request.output_ids)
-        release_kv_cache(request, self.tree, checkpoint=True)
+        releases.release(request, self.tree, keep_it=True)
 
     def retract(self, request: Req) -> None:
         self.running.remove(request)
-        release_kv_cache(request, self.tree, checkpoint=False)
+        releases.release(request, self.tree, keep_it=False)
         request.reset_for_retract()
         self.waiting.append(request)
 
     def abort(self, request: Req) -> None:
         if request in self.waiting:
             self.waiting.remove(request)
-            self.tree.finish(request.cache_request_handle, CacheRequestOutcome.ABORT)
+            releases.leave_queue(request, self.tree, self.waiting)
             return
         if request is self.chunked:
             self.chunked = None
         else:
             self.running.remove(request)
         request.finished_reason = FINISH_ABORT()
-        release_kv_cache(request, self.tree, checkpoint=False)
+        releases.release(request, self.tree, keep_it=False)
 
     def pause(self, *, retract: bool) -> None:
         """As SGLang's ``pause_generation``: no round until ``resume``."""
@@ -245,9 +242,9 @@ class Rig(ToyModel):
 
     def evict_all_but(self, request: Req) -> None:
         """Everything that ``request`` has not matched itself."""
-        held = self.tree.lock(request.last_node)
+        held = self.tree.hold(request.last_node)
         self.evict(self.slots)
-        self.tree.unlock(held)
+        self.tree.let_go(held)
 
     def serve(self, prompt: list[int], rid: str, **options: Any) -> Req:
         """From submission to release."""
@@ -267,8 +264,11 @@ class Rig(ToyModel):
     # --- The forward -------------------------------------------------------------------------------------------------
 
     def _forward(self, requests: list[Req]) -> None:
-        ids = [request.get_fill_ids()[request.prefix_len :] for request in requests]
-        seq_lens = torch.tensor([request.extend_end for request in requests])
+        prefixes = [releases.prefix_len(request) for request in requests]
+        ends = [releases.extend_end(request) for request in requests]
+        lengths = [end - prefix for prefix, end in zip(prefixes, ends, strict=True)]
+        ids = [request.get_fill_ids()[prefix:] for request, prefix in zip(requests, prefixes, strict=True)]
+        seq_lens = torch.tensor(ends)
         batch = SimpleNamespace(
             reqs=requests,
             tree_cache=self.tree,
@@ -278,22 +278,23 @@ class Rig(ToyModel):
             is_dllm=lambda: False,
             maybe_evict_swa=lambda: None,
             forward_mode=ForwardMode.EXTEND,
-            prefix_lens=[request.prefix_len for request in requests],
-            extend_lens=[request.extend_len for request in requests],
+            prefix_lens=prefixes,
+            extend_lens=lengths,
             seq_lens=seq_lens,
             seq_lens_cpu=seq_lens,
             seq_lens_sum=int(seq_lens.sum()),
             orig_seq_lens=seq_lens,
             extend_num_tokens=sum(len(part) for part in ids),
-            extend_logprob_start_lens=[request.extend_len for request in requests],
+            extend_logprob_start_lens=list(lengths),
             multimodal_inputs=None,
         )
         batch.out_cache_loc, batch.req_pool_indices, batch.req_pool_indices_cpu = alloc_for_extend(batch)
         batch.input_ids = torch.tensor([token for part in ids for token in part])
-        for request, prefix in zip(requests, batch.prefix_lens, strict=True):
+        for request, prefix, end in zip(requests, prefixes, ends, strict=True):
+            releases.computes_up_to(request, end)
             if not request.retracted_stain:  # SGLang counts what was cached once per request.
                 request.cached_tokens += prefix - request.already_computed
-                request.already_computed = request.extend_end
+                request.already_computed = end
         vars(batch).update(self.of_batch)
         runner = SimpleNamespace(forward=self._run)
         runner.forward(hooks.make_forward_batch(_as_shown, SimpleNamespace, batch, runner))
@@ -304,16 +305,16 @@ class Rig(ToyModel):
 
     def _computed(self, request: Req) -> None:
         if request is self.chunked:
-            checkpoint_kv_cache(request, self.tree)
+            releases.keep(request, self.tree, in_pieces=True)
             return
         request.output_ids.append(7)
         self.running.append(request)
-        checkpoint_kv_cache(request, self.tree)
+        releases.keep(request, self.tree, in_pieces=False)
 
     # --- What lies where ---------------------------------------------------------------------------------------------
 
     def slots_of(self, request: Req) -> list[int]:
-        row: list[int] = self.rows.req_to_token[request.kv.req_pool_idx, : request.kv.kv_allocated_len].tolist()
+        row: list[int] = self.rows.req_to_token[releases.row_of(request), : request.kv.kv_allocated_len].tolist()
         return row
 
     def exact_match(self, tokens: list[int], key: Any) -> list[int]:
@@ -337,7 +338,7 @@ class Rig(ToyModel):
     def check_accounts(self) -> None:
         """Every slot is free, in a tree, or some request's own; none twice."""
         held = [*self.running, *([self.chunked] if self.chunked else [])]
-        own = [slot for request in held for slot in self.slots_of(request)[request.kv.cache_protected_len :]]
+        own = [slot for request in held for slot in self.slots_of(request)[releases.owned_by_trees(request) :]]
         pages = {slot // self.page_size for slot in own}
         if self.page_size == 1:
             assert len(pages) == len(own), "a slot has two owners"
