@@ -22,7 +22,7 @@ STORES_FIRST = {
     "trtllm_mha": "set_kv_buffer in front of its kernels, which read the pool by pages, or copies made behind it",
     "flashinfer": "its paged form stores first, and is asked for while rows run; latents are always stored first",
 }
-"""Prefill attention that rows can run with, and why. Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23.
+"""Prefill attention that rows can run with, and why. Read in ``forward_extend`` of SGLang 0.5.17 to 0.5.23.
 
 ``trtllm_mha`` stores quantised KV in a kernel of its own, and such pools are refused. Others, as ``trtllm_mla``,
 ``flashmla``, ``cutlass_mla``, ``flex_attention`` and those of other platforms, were not read for it."""

@@ -1,4 +1,4 @@
-"""What both generations of SGLang's cache have in common."""
+"""What all generations of SGLang's cache have in common."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SemBlendCache:
     token_to_kv_pool_allocator: Any
     req_to_token_pool: Any
 
-    # --- ExactTree, where both answer alike --------------------------------------------------------------------------
+    # --- ExactTree, where all answer alike --------------------------------------------------------------------------
 
     def tokens_of(self, token_ids: TokenIds) -> array[int]:
         tokens = array("q")

@@ -13,7 +13,7 @@ FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 STORES_WITH_SCALES = {"triton": True, "fa3": True, "torch_native": False}
 """Whether an attention backend divides by a layer's scales when it stores; if not, it stores what was computed.
 
-Read in ``forward_extend`` of SGLang 0.5.17 and 0.5.23. Others were not read for it."""
+Read in ``forward_extend`` of SGLang 0.5.17 to 0.5.23. Others were not read for it."""
 
 
 def why_not_stored_so(engine_pool: Any) -> str | None:
