@@ -78,7 +78,8 @@ def run(engine: CountedEngine, prompts: Prompts, options: argparse.Namespace) ->
     asked = MixedTraffic(prompts, seed=options.seed, **limits).requests(options.requests)
     served: list[list[int]] = []
     answers: list[Answer] = []
-    counts, books = [], []
+    counts: list[dict[str, Any]] = []
+    books: list[Counter[str]] = []
     began = time.perf_counter()
     for batch in batches(asked, options.in_flight):
         texts = [([] if each.continues is None else served[each.continues]) + each.prompt.tolist() for each in batch]
@@ -95,7 +96,7 @@ def run(engine: CountedEngine, prompts: Prompts, options: argparse.Namespace) ->
     outcomes = engine.outcomes(answers)
     name = engine.name
     engine.close()
-    result = {"engine": name, "options": as_text(options), "rounds": counts, "reused_tokens": reused}
+    result: dict[str, Any] = {"engine": name, "options": as_text(options), "rounds": counts, "reused_tokens": reused}
     result |= {"outcomes": dict(outcomes), "books": {place: [each[place] for each in books] for place in books[-1]}}
     beside = [] if options.beside is None else json.loads(options.beside.read_text())["rounds"]
     result["fails"] = judge(counts, books, beside)
