@@ -253,12 +253,12 @@ class Engine:
         """
         if self._is_stock:
             return endurance.Held(0, 0, 0, Counter())
-        marker = Path(f"{self._inspection}.count")
+        marker, before = Path(f"{self._inspection}.count"), len(self._of_kind("counted"))
         marker.touch()
         try:
             self.ask([list(range(1000, 1000 + SHORT))], salt="counting", reuse=False)
             deadline = time.monotonic() + 60
-            while not (counted := self._of_kind("counted")):
+            while len(counted := self._of_kind("counted")) == before:
                 assert time.monotonic() < deadline, "SGLang's scheduler counted nothing"
                 time.sleep(0.1)
         finally:

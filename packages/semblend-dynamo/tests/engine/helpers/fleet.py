@@ -233,9 +233,8 @@ class Frontend:
         status, body = self.post(text, tenant=tenant, max_tokens=max_tokens, timeout=timeout)
         assert status == 200, (status, body)
         said = json.loads(body)
-        engine = dict((said.get("nvext") or {}).get("engine_data") or {})
         [choice] = said["choices"]
-        return Answer(choice["message"].get("content") or "", said["usage"], engine.pop("semblend", None), engine)
+        return _answer_of(said, choice["message"].get("content") or "")
 
     def stream(self, text: str, *, max_tokens: int) -> Iterator[Answer]:
         """Part after part, as each arrives."""
@@ -246,9 +245,7 @@ class Frontend:
                 if not line.startswith(b"data: {"):
                     continue
                 said = json.loads(line.removeprefix(b"data: "))
-                engine = dict((said.get("nvext") or {}).get("engine_data") or {})
-                words = "".join(choice["delta"].get("content") or "" for choice in said["choices"])
-                yield Answer(words, said.get("usage") or {}, engine.pop("semblend", None), engine)
+                yield _answer_of(said, "".join(choice["delta"].get("content") or "" for choice in said["choices"]))
 
     def post(
         self, text: str, *, tenant: str | None = None, max_tokens: int = 4, timeout: float = 300
@@ -292,6 +289,11 @@ def fleet(folder: Path, planes: Mapping[str, str]) -> Iterator[Fleet]:
         yield made
     finally:
         made.stop()
+
+
+def _answer_of(said: Mapping[str, Any], text: str) -> Answer:
+    engine = dict((said.get("nvext") or {}).get("engine_data") or {})
+    return Answer(text, said.get("usage") or {}, engine.pop("semblend", None), engine)
 
 
 def _until(holds: Any, what: str, process: Process) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.mem_cache import registry
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult, MatchResult
+from sglang.srt.mem_cache.base_prefix_cache import MatchResult
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from semblend_core.serving.tree import InPlace
 from semblend_sglang.compat.by_request import SemBlendByRequest
+from semblend_sglang.compat.over_unified import SemBlendOverUnified
 
 
-class SemBlendEarlyUnifiedCache(SemBlendByRequest, UnifiedRadixCache):  # type: ignore[misc]
+class SemBlendEarlyUnifiedCache(SemBlendOverUnified, SemBlendByRequest, UnifiedRadixCache):  # type: ignore[misc]
     @classmethod
     def build(cls, ctx: Any) -> SemBlendEarlyUnifiedCache:
         create = getattr(registry, "create_unified_radix_cache", None)
@@ -35,23 +36,6 @@ class SemBlendEarlyUnifiedCache(SemBlendByRequest, UnifiedRadixCache):  # type: 
         super().on_release(req, inserted=inserted)
         for part in self._parts():
             part.released(req)
-
-    def finish(self, request: Any, outcome: Any) -> None:
-        """From 0.5.20 on. A request that never ran, as one that waited too long, ends only so."""
-        super().finish(request, outcome)
-        if outcome.name == "ABORT":
-            for part in self._parts():
-                part.leave_queue(request.rid)
-
-    def _evict(self, params: EvictParams, *args: Any, **kwargs: Any) -> EvictResult:
-        evict = super()._evict
-        return self._evict_both(params, lambda left: evict(left, *args, **kwargs))
-
-    def full_evictable_size(self) -> int:
-        return int(super().full_evictable_size()) + self._evictable_approximate()
-
-    def full_protected_size(self) -> int:
-        return int(super().full_protected_size()) + self._held_approximate()
 
     # --- ExactTree ---------------------------------------------------------------------------------------------------
 

@@ -7,24 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import (
-    CacheRequestOutcome,
-    EvictParams,
-    EvictResult,
-    InitLoadBackParams,
-    MatchPrefixParams,
-    MatchResult,
-)
+from sglang.srt.mem_cache.base_prefix_cache import InitLoadBackParams, MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.registry import create_unified_radix_cache
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from semblend_core.serving.tree import InPlace, TreeMatch
-from semblend_sglang.compat.cache import SemBlendCache
+from semblend_sglang.compat.over_unified import SemBlendOverUnified
 from semblend_sglang.scheduler.requests import TreeKey
 
 
-class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[misc]
+class SemBlendUnifiedCache(SemBlendOverUnified, UnifiedRadixCache):  # type: ignore[misc]
     SWITCH_STOPS_PIECES = False
 
     def __init__(self, params: Any) -> None:
@@ -94,22 +87,6 @@ class SemBlendUnifiedCache(SemBlendCache, UnifiedRadixCache):  # type: ignore[mi
         self._private.pop(req.rid, None)
         for part in self._parts():
             part.released(req)
-
-    def finish(self, request: Any, outcome: CacheRequestOutcome) -> None:
-        super().finish(request, outcome)
-        if outcome is CacheRequestOutcome.ABORT:
-            for part in self._parts():
-                part.leave_queue(request.rid)
-
-    def _evict(self, params: EvictParams, *args: Any, **kwargs: Any) -> EvictResult:
-        evict = super()._evict
-        return self._evict_both(params, lambda left: evict(left, *args, **kwargs))
-
-    def full_evictable_size(self) -> int:
-        return int(super().full_evictable_size()) + self._evictable_approximate()
-
-    def full_protected_size(self) -> int:
-        return int(super().full_protected_size()) + self._held_approximate()
 
     def reset(self) -> None:
         super().reset()
