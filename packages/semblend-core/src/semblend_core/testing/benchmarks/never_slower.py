@@ -125,9 +125,10 @@ def _result(cell: Cell, pairs: Pairs, served: Sequence[Answer], outcomes: Counte
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2048, 6144, 16384, 32000])
+    sizes = [(2048, 1), (6144, 1), (16384, 1), (32000, 1)]
+    at_once = "of a prompt; N: how many such prompts come at once"
+    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN]", help=at_once)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
-    parser.add_argument("--in-flight", type=int, nargs="+", default=[1], help="requests at once; each is a cell")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=2, help="pairs of each cell that are not counted")
     parser.add_argument("--recipients-per-donor", type=int, default=4, help="donors are not timed, but take time")
@@ -135,9 +136,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="leave out cells that lie in --out")
 
 
+def _size(written: str) -> tuple[int, int]:
+    tokens, _, at_once = written.partition("x")
+    return int(tokens), int(at_once or 1)
+
+
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
     """Every cell, by length: printed as a table, and returned."""
-    cells = [Cell(size, shape, n) for size in options.sizes for shape in options.shapes for n in options.in_flight]
+    cells = [Cell(tokens, shape, n) for tokens, n in options.sizes for shape in options.shapes]
     results = []
     for cell in cells:
         file = None if options.out is None else options.out / cell.file_name
