@@ -184,7 +184,7 @@ def test_whatever_steps_cost_nothing_slower_is_planned_for_long(
         return floor + token * step.tokens + row * step.sequences + load * step.reuses + moved * step.moved
 
     engine = SyntheticEngine(formula, "fast", noise=0.02)
-    for served in serve_all(engine, 8).values():
+    for served in serve_all(engine, 12).values():
         assert np.median([each.by_cold for each in served[4:]]) <= 1.03
 
 

@@ -59,21 +59,21 @@ class Trials:
         self._kinds.pop(kind, None)
 
 
-FEWEST_IN_VAIN = 6
-"""Lookups in a row, for prompts of about one length, whose plans did not pay."""
+FEWEST_IN_VAIN = 4
+"""Lookups in a row, for prompts of about one length, that took longer than their plans spared."""
 LOOK_ONE_IN = 8
-NEWEST_COUNTS = 0.25
+NEWEST_COUNTS = 0.4
 """Of what a lookup of that length is worth: the share of the last one."""
 
 
 class Lookups:
-    """A lookup takes time too. Where plans have gained less lately, few prompts of that length are looked up."""
+    """A lookup takes time too. Where plans have spared less lately, few prompts of that length are looked up."""
 
     def __init__(self) -> None:
         self._worth: dict[int, float] = {}
         """By length: what a lookup gains or costs on average, in microseconds."""
         self._in_vain: dict[int, int] = {}
-        """By length: plans in a row that did not pay."""
+        """By length: lookups in a row that took longer than they spared."""
         self._skipped: dict[int, int] = {}
 
     def are_worth_it(self, tokens: int) -> bool:
@@ -85,7 +85,7 @@ class Lookups:
         return self._skipped[length] == 0
 
     def note(self, tokens: int, gained: float) -> None:
-        """What a plan for a prompt of this length gains, as far as can be told; negative: what it took to find it."""
+        """What a plan for a prompt of this length spares, as far as can be told, less what it took to find it."""
         length = _length(tokens)
         before = self._worth.get(length, gained)
         self._worth[length] = before + NEWEST_COUNTS * (gained - before)

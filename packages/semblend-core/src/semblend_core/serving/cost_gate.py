@@ -184,8 +184,8 @@ class CostGate:
         weighed, kind = self._weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
         trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after)
-        # To make a claim takes longer than to weigh a plan, so none is made of what cannot pay.
-        if weighed.may_pay or trial:
+        # To make a claim takes longer than to weigh a plan, and none is faster than its plan promises.
+        if weighed.pays or trial:
             made = self._make_claims(plan, forecasts, claim_for)
             if isinstance(made, DeclineReason):
                 return made
@@ -201,8 +201,8 @@ class CostGate:
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
         if not trial:
             spent = LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
-            gained = weighed.cold - weighed.reuse if weighed.pays else -spent
-            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, gained)
+            spared = weighed.cold - weighed.reuse if weighed.pays else 0.0
+            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, spared - spent)
         self._judgements.add(
             Judgement(
                 request_id,

@@ -25,6 +25,7 @@ from semblend_core.serving.ages import DonorAges, Limits
 from semblend_core.serving.containment import contain
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
+from semblend_core.serving.unshared import UnsharedTokens
 from semblend_core.settings import Settings
 
 Note = TypeVar("Note")
@@ -77,14 +78,18 @@ class DonorBook(Generic[Note]):
         limits: Limits = Limits(),  # noqa: B008 - frozen
         price: Price = not_known,
         copied: Callable[[Donor[Note], int], None] = lambda donor, tokens: None,
+        most_tokens: int | None = None,
     ) -> None:
         """``gone`` is told of each that can be found no more: its bytes would only be in the way.
 
-        ``copied`` is told how many of a donor's first tokens a newer one holds too.
+        ``copied`` is told how many of a donor's first tokens a newer one holds too. ``most_tokens``: what an engine
+        can hold that does not say which donors it evicts, and holds shared beginnings once. If there are more, the
+        least recently used are taken to be gone.
         """
         self._provider, self._most, self._gone, self._limits = provider, most, gone, limits
         self.price, self._copied = price, copied
         self._ages = DonorAges()
+        self._most_tokens, self._unshared = most_tokens, UnsharedTokens()
         self._donors: OrderedDict[DonorName, Donor[Note]] = OrderedDict()
         self._lost: OrderedDict[DonorName, DeclineReason] = OrderedDict()
         """The last that went, and why."""
@@ -139,9 +144,11 @@ class DonorBook(Generic[Note]):
         self._donors[donor.name] = donor
         self._ages.add(donor.name, donor.tokens, time.time() if born is None else born)
         self.prefixes.add(donor.name, token_ids)
-        self._note_copies(donor, token_ids)
+        self._unshared.add(donor.name, donor.tokens - self._note_copies(donor, token_ids))
         while len(self._donors) > self._most:
             self.drop(next(iter(self._donors)), cause="budget")
+        while self._most_tokens is not None and self._unshared.total > self._most_tokens:
+            self.drop(next(iter(self._donors)))
         return donor
 
     def replace_prefixes(self, donor: Donor[Note], token_ids: TokenIds) -> None:
@@ -152,6 +159,7 @@ class DonorBook(Generic[Note]):
             if shorter is None or self._provider.retire_donor(shorter.namespace, shorter.donor_id):
                 del self._replaced[name]
                 if shorter is not None:
+                    self._unshared.hand_over(name, donor.name)
                     self._remove(name)
 
     def drop(
@@ -187,6 +195,7 @@ class DonorBook(Generic[Note]):
         for name in names:
             donor = self._donors.pop(name)
             self._ages.remove(name)
+            self._unshared.remove(name)
             self.prefixes.discard(name)
             contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
         for book in (self._lost, self._replaced):
@@ -221,14 +230,19 @@ class DonorBook(Generic[Note]):
         known = [self._ages.born((namespace.digest, donor_id)) for donor_id in donor_ids]
         return min((born for born in known if born is not None), default=time.time())
 
-    def _note_copies(self, newer: Donor[Note], token_ids: TokenIds) -> None:
-        """Those that begin as the newer one does are worth only what they go on with."""
+    def _note_copies(self, newer: Donor[Note], token_ids: TokenIds) -> int:
+        """Those that begin as the newer one does are worth only what they go on with. The most that one has of it."""
         holders = self.prefixes.holders(newer.namespace.digest, token_ids)
+        most = 0
         for name, held in islice(holders, MOST_COPIES):
             donor = self._donors.get(name)
-            if donor is not None and donor is not newer and held >= LEAST_COPIED * donor.tokens:
+            if donor is None or donor is newer:
+                continue
+            most = max(most, held)
+            if held >= LEAST_COPIED * donor.tokens:
                 contain("noting a copy", self._provider.note_copied, donor.namespace, donor.donor_id, held)
                 self._copied(donor, held)
+        return most
 
     def _too_old(self) -> float | None:
         """Who came before is; None: nobody."""
@@ -237,6 +251,7 @@ class DonorBook(Generic[Note]):
     def _remove(self, name: DonorName) -> Donor[Note] | None:
         self.prefixes.discard(name)
         self._ages.remove(name)
+        self._unshared.remove(name)
         donor = self._donors.pop(name, None)
         if donor is not None:
             self._gone(donor)

@@ -27,6 +27,7 @@ class Seeker(Generic[Life]):
         self_test: SelfTest,
         claim_for: Callable[[Life, Plan], Claim | DeclineReason],
         drop_missing: Callable[[Life, Plan], bool] = lambda life, plan: False,
+        is_sound: Callable[[Life, Plan], bool] = lambda life, plan: True,
         may_pay: Callable[[int], bool] = lambda tokens: True,
     ) -> None:
         """``claim_for``: what this engine makes of a plan, or why nothing.
@@ -34,10 +35,11 @@ class Seeker(Generic[Life]):
         ``may_pay``: whether a lookup is worth its time for a request with so many tokens to compute.
 
         ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
-        donors go without a word.
+        donors go without a word. ``is_sound``: whether the plan reuses what it says, which is asked last.
         """
         self.provider, self._requests, self._donors, self._self_test = provider, requests, donors, self_test
-        self._claim_for, self._drop_missing, self._may_pay = claim_for, drop_missing, may_pay
+        self._claim_for, self._may_pay = claim_for, may_pay
+        self._drop_missing, self._is_sound = drop_missing, is_sound
 
     def seek(self, life: Life, exact_tokens: int, may_ask: Callable[[Life], bool] = lambda life: True) -> Claim | None:
         """The claim of a request that is open, behind ``exact_tokens`` of the engine's own; made when there is none.
@@ -70,12 +72,16 @@ class Seeker(Generic[Life]):
             life.finding = Finding(result.plan is not None, result.reason, covered, loadable=plan is not None)
             if plan is None or not self._self_test.passed or life.wish.mode != "on":
                 return None
+            claim = self._claim_for(life, plan)
+            if not isinstance(claim, Claim):
+                life.finding = Finding(False, claim, covered)
+                return None
+            # Each donor takes a while to ask for, so it is done for what is claimed only.
             if self._drop_missing(life, plan):
                 continue
-            claim = self._claim_for(life, plan)
-            if isinstance(claim, Claim):
+            if self._is_sound(life, plan):
                 return claim
-            life.finding = Finding(False, claim, covered)
+            life.finding = Finding(False, DeclineReason.INTERNAL_ERROR, covered)
             return None
         life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
         return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from semblend_core import DeclineReason, Plan, Settings
 from semblend_core.serving import PROBED_RUN, Claim, CostGate, ProbeTrust, claim_by_tier
-from semblend_core.serving.tree import TreeDonors
 from semblend_sglang.scheduler.requests import SglangLife
 
 
@@ -27,7 +26,6 @@ class Fitting:
     def __init__(
         self,
         settings: Settings,
-        donors: TreeDonors,
         limits: BatchLimits,
         page_size: int,
         costs: CostGate,
@@ -41,13 +39,11 @@ class Fitting:
         whether the forward corrects what was moved; without that, what a tier would have corrected is declined.
         """
         self._spending, self._correcting = spending, correcting
-        self._settings, self._donors, self._limits = settings, donors, limits
+        self._settings, self._limits = settings, limits
         self._page_size, self._costs = page_size, costs
         self._probe_layers, self.probes = probe_layers, ProbeTrust(settings)
 
     def claim_for(self, life: SglangLife, plan: Plan) -> Claim | DeclineReason:
-        if not self._donors.are_of_same_tokens(life, plan):
-            return DeclineReason.INTERNAL_ERROR
         life.first_span = plan.first_approximate_token
         return self._costs.choose(life.request_id, life.namespace, plan, self._within_batch)
 

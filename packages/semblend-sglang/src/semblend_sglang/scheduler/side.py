@@ -107,9 +107,7 @@ class Side:
         self.lineages, self.background = self.continuing.lineages, self.continuing.background
         self.comparing = Comparing(self.guard, tree, self.lineages, self.requests, count_background)
         probe_layers = pool.probe_layers if correcting else None
-        self._fitting = Fitting(
-            settings, self.donors, limits, tree.page_size, self.costs, probe_layers, self.guard.ask, correcting
-        )
+        self._fitting = Fitting(settings, limits, tree.page_size, self.costs, probe_layers, self.guard.ask, correcting)
         self._seeker = Seeker(
             provider,
             self.requests,
@@ -117,6 +115,7 @@ class Side:
             self.self_test,
             self._fitting.claim_for,
             self.donors.drop_missing,
+            self.donors.are_of_same_tokens,
             may_pay=self.costs.may_pay,
         )
         holders = (self.donors, self.lineages, self.continuing.hot, self.guard)

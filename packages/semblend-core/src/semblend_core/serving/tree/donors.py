@@ -64,8 +64,9 @@ class TreeDonors:
     ) -> None:
         self._provider, self._settings, self._tree, self._pool = provider, settings, tree, pool
         self.kept = kept
+        most_tokens = pool.views.slots + (0 if kept is None else kept.most_bytes // pool.token_bytes)
         self.book: DonorBook[TreePath] = DonorBook(
-            provider, settings.max_donors, self._gone, Limits.of(settings), price, self._copied
+            provider, settings.max_donors, self._gone, Limits.of(settings), price, self._copied, most_tokens
         )
         self._rule = CaptureRule(provider, settings, self.book.prefixes)
         self._earlier: EarlierDonors[tuple[Namespace, Any]] = EarlierDonors()

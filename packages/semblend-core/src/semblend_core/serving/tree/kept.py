@@ -43,6 +43,11 @@ class KeptDonors:
         return result.accepted
 
     @property
+    def most_bytes(self) -> int:
+        """That can be kept, in all tiers together."""
+        return sum(self.store.options.limit_of(tier) for tier in self.store.options.tiers)
+
+    @property
     def knows_what_was_left(self) -> bool:
         """Whether all that an earlier process left was found by now."""
         return self._recovery is None or not self._recovery.is_alive()
