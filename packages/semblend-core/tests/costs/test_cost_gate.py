@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from semblend_core.contract import DeclineReason, Plan, Span
 from semblend_core.costs import Part, StepShape
+from semblend_core.costs.step_times import UNSEEN
 from semblend_core.serving.cost_gate import SMALL_LOSS
 from semblend_core.settings import QualityTier
 from semblend_core.telemetry import CostsCompared, NoAudit
@@ -148,10 +149,26 @@ def test_a_part_of_a_plan_is_taken_where_the_whole_does_not_pay() -> None:
     short = [Span(4300 + n * 200, f"d{n}", 0, 100) for n in range(8)]
     both = Plan.over("r", 6000, 0, [long, *short])
     assert engine.whole(both) > 1.03
-    served = engine.serve(both)
-    assert served.claim is not None
-    assert served.claim.donor_ids == ("long",)
-    assert served.by_cold < 0.97
+    served = [engine.serve(both) for _ in range(8)]
+    claims = [each.claim for each in served if each.claim is not None]
+    assert len(claims) >= 3, "steps of this kind were not seen before, so one is tried first"
+    assert {claim.donor_ids for claim in claims} == {("long",)}
+    assert max(each.by_cold for each in served) <= 1.0
+    assert served[-1].by_cold < 0.97
+
+
+def test_steps_of_a_kind_that_nobody_has_seen_are_in_doubt() -> None:
+    engine = SyntheticEngine(cpu)
+    serve_all(engine, 4)
+    times = engine.gate.times
+    rows = [Part(1000 * n, 24, is_row=True) for n in range(30)]
+    unseen = StepShape.of([*rows, Part(30_000, 400)], moved=29_000)
+    expected = times.predict([unseen])
+    assert times.doubt([unseen], []) >= UNSEEN * expected
+    for _ in range(4):
+        times.observe(unseen, 2 * expected)
+    assert times.predict([unseen]) > 1.6 * expected, "what they take is believed"
+    assert times.doubt([unseen], []) < UNSEEN * expected
 
 
 def test_rows_are_joined_where_another_sequence_costs_more_than_the_tokens_between() -> None:

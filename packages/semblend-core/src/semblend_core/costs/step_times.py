@@ -36,6 +36,9 @@ WIDENED = 0.2
 """Weight of what an earlier process learned."""
 MOST_KINDS = 512
 MEMORY_OF_KIND = 9
+UNSEEN = 0.25
+"""Relative deviation of what is predicted for steps with reuse of a kind that nobody has seen, besides what the sum is
+in doubt of: kernels are compiled for new shapes, and no sum over features holds everywhere."""
 MOST_BY_ONE_STEP = 2.0
 """A single slow step of a kind makes others of it look slower by no more than this factor."""
 
@@ -187,7 +190,8 @@ class StepTimes:
     def _believable(self, shape: StepShape, x: Vector, took: float) -> float:
         """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
         predicted, kind = self._plain(x) * self._factor(shape), shape.kind
-        unknown = self._deviation(x) / predicted
+        unseen = UNSEEN if shape.reuses and kind not in self._last else 0.0
+        unknown = math.hypot(self._deviation(x) / predicted, unseen)
         bound = 1 + OUTLIER * math.hypot(self._noise(), unknown)
         if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
             self._residuals.append(abs(took / predicted - 1))
@@ -245,7 +249,9 @@ class StepTimes:
     def _doubt_of_kind(self, shape: StepShape) -> float:
         """Where the sum and the few steps of this kind disagree, either may be wrong."""
         count = len(self._last.get(shape.kind, ()))
-        return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count if count else 0.0
+        if not count:
+            return UNSEEN * self._plain(shape.vector) if shape.reuses else 0.0
+        return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count
 
     def _expected(self, shape: StepShape) -> float:
         plain = self._plain(shape.vector)
