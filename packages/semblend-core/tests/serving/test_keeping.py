@@ -333,7 +333,7 @@ def test_a_reset_forgets_everything(provider: SemanticLookupProvider) -> None:
 
 
 def test_a_donor_is_kept_with_what_it_takes_to_compute_it() -> None:
-    provider = create_provider(Settings(eviction="gdsf", max_donors=2), engine="test")
+    provider = create_provider(Settings(eviction="gdsf", max_donors=2, lookup_budget_ms=10_000), engine="test")
     self_test = SelfTest(1, provider.note_self_test)
     self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
     prices = iter([80.0, 80.0, 2.0, 2.0, 80.0, 80.0])  # When it is decided to keep one, and when it can be found.

@@ -114,15 +114,18 @@ class StepTimes:
         self._learn()
         return sum(self._expected(shape) for shape in shapes)
 
-    def doubt(self, some: Sequence[StepShape], others: Sequence[StepShape]) -> float:
-        """Standard deviation of the difference between what ``some`` steps and ``others`` take."""
+    def doubt(self, some: Sequence[StepShape], others: Sequence[StepShape], *, unseen: float = UNSEEN) -> float:
+        """Standard deviation of the difference between what ``some`` steps and ``others`` take.
+
+        ``unseen``: what is added for steps with reuse of a kind that was not seen, by what they take.
+        """
         self._learn()
         shapes = [*some, *others]
         signs = [1.0] * len(some) + [-1.0] * len(others)
         of_sum = self._deviation(
             np.sum([sign * shape.vector for sign, shape in zip(signs, shapes, strict=True)], axis=0)
         )
-        of_kinds = [self._doubt_of_kind(shape) for shape in shapes]
+        of_kinds = [self._doubt_of_kind(shape, unseen) for shape in shapes]
         return math.hypot(of_sum, *of_kinds)
 
     def cost(self, feature: str) -> float:
@@ -246,11 +249,11 @@ class StepTimes:
             self._factors[kind] = math.exp(_median(missed) * (1 - 0.5 ** len(missed))) if missed else 1.0
         return self._factors[kind]
 
-    def _doubt_of_kind(self, shape: StepShape) -> float:
+    def _doubt_of_kind(self, shape: StepShape, unseen: float) -> float:
         """Where the sum and the few steps of this kind disagree, either may be wrong."""
         count = len(self._last.get(shape.kind, ()))
         if not count:
-            return UNSEEN * self._plain(shape.vector) if shape.reuses else 0.0
+            return unseen * self._plain(shape.vector) if shape.reuses else 0.0
         return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count
 
     def _expected(self, shape: StepShape) -> float:

@@ -147,7 +147,7 @@ class DonorBook(Generic[Note]):
         self._unshared.add(donor.name, donor.tokens - self._note_copies(donor, token_ids))
         while len(self._donors) > self._most:
             self.drop(next(iter(self._donors)), cause="budget")
-        while self._most_tokens is not None and self._unshared.total > self._most_tokens:
+        while self._most_tokens is not None and self._unshared.total > self._most_tokens and len(self._donors) > 1:
             self.drop(next(iter(self._donors)))
         return donor
 
@@ -159,7 +159,8 @@ class DonorBook(Generic[Note]):
             if shorter is None or self._provider.retire_donor(shorter.namespace, shorter.donor_id):
                 del self._replaced[name]
                 if shorter is not None:
-                    self._unshared.hand_over(name, donor.name)
+                    if donor.name in self._donors:
+                        self._unshared.hand_over(name, donor.name)
                     self._remove(name)
 
     def drop(
