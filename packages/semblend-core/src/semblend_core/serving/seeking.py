@@ -73,15 +73,14 @@ class Seeker(Generic[Life]):
             if plan is None or not self._self_test.passed or life.wish.mode != "on":
                 return None
             claim = self._claim_for(life, plan)
-            if not isinstance(claim, Claim):
-                life.finding = Finding(False, claim, covered)
-                return None
-            # Each donor takes a while to ask for, so it is done for what is claimed only.
-            if self._drop_missing(life, plan):
+            # Each donor takes a while to ask for, and what does not pay shall cost nothing.
+            if claim is not DeclineReason.DOES_NOT_PAY and self._drop_missing(life, plan):
                 continue
-            if self._is_sound(life, plan):
-                return claim
-            life.finding = Finding(False, DeclineReason.INTERNAL_ERROR, covered)
+            if isinstance(claim, Claim):
+                if self._is_sound(life, plan):
+                    return claim
+                claim = DeclineReason.INTERNAL_ERROR
+            life.finding = Finding(False, claim, covered)
             return None
         life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
         return None
