@@ -193,8 +193,7 @@ class StepTimes:
     def _believable(self, shape: StepShape, x: Vector, took: float) -> float:
         """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
         predicted, kind = self._plain(x) * self._factor(shape), shape.kind
-        unseen = UNSEEN if shape.reuses and kind not in self._last else 0.0
-        unknown = math.hypot(self._deviation(x) / predicted, unseen)
+        unknown = math.hypot(self._deviation(x) / predicted, UNSEEN if self._is_new(shape) else 0.0)
         bound = 1 + OUTLIER * math.hypot(self._noise(), unknown)
         if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
             self._residuals.append(abs(took / predicted - 1))
@@ -251,10 +250,14 @@ class StepTimes:
 
     def _doubt_of_kind(self, shape: StepShape, unseen: float) -> float:
         """Where the sum and the few steps of this kind disagree, either may be wrong."""
+        if self._is_new(shape):
+            return unseen * self._plain(shape.vector)
         count = len(self._last.get(shape.kind, ()))
-        if not count:
-            return unseen * self._plain(shape.vector) if shape.reuses else 0.0
-        return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count
+        return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count if count else 0.0
+
+    def _is_new(self, shape: StepShape) -> bool:
+        """Whether nobody has seen such a step, and the sum over features alone says what its reuse takes."""
+        return shape.reuses and shape.kind not in self._last
 
     def _expected(self, shape: StepShape) -> float:
         plain = self._plain(shape.vector)

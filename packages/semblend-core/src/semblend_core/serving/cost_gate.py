@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from semblend_core.contract import DeclineReason, Namespace, Plan, Span
@@ -24,7 +24,6 @@ from semblend_core.costs import (
     Trials,
 )
 from semblend_core.costs.fetch_times import FetchTimes
-from semblend_core.costs.step_times import UNSEEN
 from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
 from semblend_core.recompute.tiers import choose_policy_for
@@ -185,7 +184,7 @@ class CostGate:
         weighed, kind = self._weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
         trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after)
-        # To make a claim takes longer than to weigh a plan, and none is faster than its plan promises.
+        # To make a claim takes longer than to weigh a plan, and hardly any is faster than its plan promises.
         if weighed.pays or trial:
             made = self._make_claims(plan, forecasts, claim_for)
             if isinstance(made, DeclineReason):
@@ -298,11 +297,11 @@ class CostGate:
         row = self.times.cost("sequence") + self.times.cost("context") * plan.prompt_tokens / 2
         return MOST_JOINED_TOKENS if token * MOST_JOINED_TOKENS <= row else int(row / token)
 
-    def _weigh(self, cold_steps: list[StepShape], steps: list[StepShape], *, unseen: float = UNSEEN) -> _Weighed:
+    def _weigh(self, cold_steps: list[StepShape], steps: list[StepShape]) -> _Weighed:
         cold, waiting = self.times.predict(cold_steps), self._fetches.expected(sum(step.moved for step in steps))
         reuse = self.times.predict(steps) + waiting
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
-        return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps, unseen=unseen), least_gain, waiting)
+        return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain, waiting)
 
     def _weigh_claim(
         self, plan: Plan, cold: list[StepShape], claim: Claim, steps: list[StepShape]
@@ -314,9 +313,12 @@ class CostGate:
         plain = claim.unprobed()
         plain_steps = claim_steps(plain, plan.prompt_tokens, self._step_tokens)
         without_probe = self._weigh(cold, plain_steps)
-        # Steps of a probe's kind are seen only if one is made, and answers are worth more with it.
-        trusting = self._weigh(cold, steps, unseen=0.0)
-        return (claim, steps, trusting) if without_probe.pays and trusting.pays else (plain, plain_steps, without_probe)
+        if without_probe.pays:
+            # Steps of a probe's kind are seen only if one is made, and answers are worth more with it.
+            trusting = replace(weighed, doubt=self.times.doubt(steps, cold, unseen=0.0))
+            if trusting.pays:
+                return claim, steps, trusting
+        return plain, plain_steps, without_probe
 
     def _measured(self, judgement: Judgement) -> None:
         """A trial that took less than what is done instead: the next tells whether that was luck."""

@@ -194,11 +194,9 @@ class DonorBook(Generic[Note]):
         found = self.held_by(tenant)
         contain("forgetting a tenant", self._provider.forget_tenant, tenant)
         for name in names:
-            donor = self._donors.pop(name)
-            self._ages.remove(name)
-            self._unshared.remove(name)
-            self.prefixes.discard(name)
-            contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
+            donor = self._strike(name)
+            if donor is not None:
+                contain("forgetting a donor", self._provider.forget_donor, donor.namespace, donor.donor_id)
         for book in (self._lost, self._replaced):
             _drop_tenant(book, tenant)
         self.generation += 1
@@ -250,13 +248,17 @@ class DonorBook(Generic[Note]):
         return None if self._limits.max_age_s is None else time.time() - self._limits.max_age_s
 
     def _remove(self, name: DonorName) -> Donor[Note] | None:
-        self.prefixes.discard(name)
-        self._ages.remove(name)
-        self._unshared.remove(name)
-        donor = self._donors.pop(name, None)
+        donor = self._strike(name)
         if donor is not None:
             self._gone(donor)
         return donor
+
+    def _strike(self, name: DonorName) -> Donor[Note] | None:
+        """Out of everything that is known of donors here."""
+        self.prefixes.discard(name)
+        self._ages.remove(name)
+        self._unshared.remove(name)
+        return self._donors.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
