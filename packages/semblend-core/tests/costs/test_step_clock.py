@@ -9,7 +9,12 @@ class Timed:
     def __init__(self) -> None:
         self.now = 100.0
         self.took: list[tuple[object, float]] = []
-        self.clock = StepClock(lambda step, took: self.took.append((step.made_for, round(took))), lambda: self.now)
+        self.overlapped: list[bool] = []
+        self.clock = StepClock(self._note, lambda: self.now)
+
+    def _note(self, step: Step, took: float) -> None:
+        self.took.append((step.made_for, round(took)))
+        self.overlapped.append(step.overlapped)
 
     def schedule(self, step: object, parts: list[Part] | None = None) -> None:
         self.clock.begin()
@@ -27,6 +32,7 @@ def test_a_step_takes_from_its_scheduling_to_its_results() -> None:
         timed.clock.finished(step)
         timed.wait(10_000)  # Nobody asks for anything.
     assert [took for _, took in timed.took] == [300, 500]
+    assert not any(timed.overlapped)
 
 
 def test_of_two_that_overlap_the_second_takes_from_the_results_of_the_first() -> None:
@@ -39,6 +45,7 @@ def test_of_two_that_overlap_the_second_takes_from_the_results_of_the_first() ->
     timed.wait(700)
     timed.clock.finished(second)
     assert timed.took == [(first, 300), (second, 700)]
+    assert timed.overlapped == [False, True]
 
 
 def test_results_of_a_step_that_computed_nothing_bound_no_other() -> None:

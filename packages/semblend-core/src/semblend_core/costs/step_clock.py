@@ -27,6 +27,9 @@ class Step:
     shape: StepShape | None = None
     loaded: Collection[str] = ()
     """Requests whose relocated KV is loaded in it."""
+    overlapped: bool = False
+    """It was scheduled while another was under way, and is timed from when the results of that one came: its own may
+    have been there by then. The time of any other step may be too long, never too short."""
 
 
 class StepClock:
@@ -80,6 +83,7 @@ class StepClock:
         now, step = self._now(), self._under_way.pop(id(made_for), None)
         if step is None:
             return  # It computed nothing. Engines ask for its results late, while they begin another.
+        step.overlapped = step.began < self._last_results
         began, self._last_results = max(step.began, self._last_results), now
         if step.shape is not None:
             self._took(step, (now - began) * 1e6)

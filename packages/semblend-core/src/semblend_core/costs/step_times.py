@@ -28,8 +28,8 @@ LEAST_NOISE, MOST_NOISE = 0.02, 0.3
 INFORMED = 0.3
 """Below this relative deviation a prediction says more about its step than the step about the costs."""
 OUTLIER = 4.0
-"""Beyond so many times what is to be expected a step says nothing of its shape: something else ran. So does one that
-takes as much less: its results had come, and nobody asked for them while somebody else was busy."""
+"""Beyond so many times what is to be expected a step says nothing of its shape: something else ran. So does one behind
+another that takes as much less: its results had come, and nobody asked for them while somebody else was busy."""
 SHORTEST = 1e-6
 """What an earlier process learned is believed between this and ``LONGEST``, in microseconds or what else it counts."""
 WIDENED = 0.2
@@ -90,7 +90,7 @@ class StepTimes:
         self._knows_short_prompts = False
         """Whether one of them was so short that its tokens hardly count: it shows what the step itself takes."""
         self._least_step = self._token = math.inf
-        self._new: list[tuple[StepShape, float]] = []
+        self._new: list[tuple[StepShape, float, bool]] = []
         """Observed and not learned from."""
         self._costs: Vector | None = None
         self._spread: Vector | None = None
@@ -101,10 +101,13 @@ class StepTimes:
     def is_ready(self) -> bool:
         return self.prefills >= ENOUGH_PREFILLS
 
-    def observe(self, shape: StepShape, took: float) -> None:
-        """A step of this shape took so long. Learned from later: many steps come between two questions."""
+    def observe(self, shape: StepShape, took: float, *, overlapped: bool = False) -> None:
+        """A step of this shape took so long, or longer if it ``overlapped`` with the one before it.
+
+        Learned from later: many steps come between two questions.
+        """
         if math.isfinite(took) and took > 0:
-            self._new.append((shape, took))
+            self._new.append((shape, took, overlapped))
             self.prefills += shape.tokens >= ENOUGH_TOKENS and not shape.reuses
             if len(self._new) >= MOST_NEW:
                 self._learn()
@@ -177,9 +180,9 @@ class StepTimes:
 
     def _learn(self) -> None:
         new, self._new = self._new, []
-        for shape, took in new:
+        for shape, took, overlapped in new:
             x = shape.vector
-            believable = self._believable(shape, x, took) if self._known.any() else took
+            believable = self._believable(shape, x, took, overlapped) if self._known.any() else took
             self._note_kind(shape.kind, x, max(took, believable))
             took = believable
             self._note_scale(shape, took)
@@ -190,18 +193,20 @@ class StepTimes:
             self._costs = self._spread = None
             self._factors.clear()
 
-    def _believable(self, shape: StepShape, x: Vector, took: float) -> float:
+    def _believable(self, shape: StepShape, x: Vector, took: float, overlapped: bool) -> float:
         """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
         predicted, kind = self._plain(x) * self._factor(shape), shape.kind
         unknown = math.hypot(self._deviation(x) / predicted, UNSEEN if self._is_new(shape) else 0.0)
         bound = 1 + OUTLIER * math.hypot(self._noise(), unknown)
         if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
             self._residuals.append(abs(took / predicted - 1))
-        if predicted / bound <= took <= predicted * bound:
+        is_slow = took > predicted
+        # What took too long was the steps before it: the first ones wait for compilations.
+        is_surely_fast = not is_slow and not overlapped
+        if is_surely_fast or predicted / bound <= took <= predicted * bound:
             self._odd.pop(kind, None)
             return took
         # Once it is an accident. Twice in a row it is what such steps take.
-        is_slow = took > predicted
         was_the_same = self._odd.get(kind) is is_slow
         self._odd[kind] = is_slow
         if was_the_same:

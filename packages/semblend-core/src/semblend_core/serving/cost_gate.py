@@ -336,7 +336,7 @@ class CostGate:
             return
         if not step.shape.reuses:
             self._cold_trials.not_needed(step.shape.kind)
-        self.times.observe(step.shape, microseconds)
+        self.times.observe(step.shape, microseconds, overlapped=step.overlapped)
         self._judgements.took(step, microseconds)
         self._learned += 1
         self._save_now_and_then()
