@@ -316,6 +316,57 @@ def test_trials_of_what_does_not_pay_become_rare() -> None:
     assert planned <= 8
 
 
+# --- Lookups take time too -------------------------------------------------------------------------------------------
+
+
+def look_up(engine: SyntheticEngine, prompt: int, seconds: float) -> bool:
+    """For a prompt of which nothing is known."""
+    looked_up = engine.gate.may_pay(prompt)
+    if looked_up:
+        engine.now += seconds
+        engine.gate.found_nothing(prompt)
+    engine.serve_cold(prompt)
+    return looked_up
+
+
+@pytest.mark.parametrize(("share", "spared"), [(0.2, True), (0.01, False)])
+def test_lookups_that_find_nothing_are_made_rarely_where_they_take_long(share: float, spared: bool) -> None:
+    engine = SyntheticEngine(small_model_on_gpu)
+    seconds = share * engine.takes(cold_work(0, 2000)) / 1e6
+    looked_up = sum(look_up(engine, 2000, seconds) for _ in range(200))
+    assert looked_up < 40 if spared else looked_up == 200
+
+
+def test_a_trial_that_spares_less_than_its_lookup_took_does_not_bring_lookups_back() -> None:
+    def formula(step: StepShape) -> float:
+        return 8000 + 5.0 * step.tokens + 2000 * step.reuses
+
+    engine, plan = SyntheticEngine(formula, "fast", settings={"min_gain_us": 1e9}), passages(2000, 1)
+    assert engine.whole(plan) < 0.7
+    looked_up = 0
+    for _ in range(200):
+        worth_it = engine.gate.may_pay(2000)
+        looked_up += worth_it
+        if worth_it:
+            engine.now += 2 * engine.takes(cold_work(0, 2000)) / 1e6
+            engine.serve(plan)
+        else:
+            engine.serve_cold(2000)
+    assert looked_up < 40
+
+
+def test_what_is_looked_up_rarely_is_tried_as_often_as_if_it_were_looked_up_always() -> None:
+    engine, tried, looked_up = SyntheticEngine(lambda step: cpu(step) + 2e6 * step.reuses, "fast"), 0, 0
+    for _ in range(400):
+        if engine.gate.may_pay(2000):
+            looked_up += 1
+            tried += engine.serve(passages(2000, 1)).claim is not None
+        else:
+            engine.serve_cold(2000)
+    assert looked_up < 80
+    assert 5 <= tried <= 7
+
+
 def test_predictions_and_what_came_of_them_are_in_the_audit_stream() -> None:
     heard = Heard()
     engine = SyntheticEngine(small_model_on_gpu, "fast", audit=heard)

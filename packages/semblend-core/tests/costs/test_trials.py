@@ -55,6 +55,12 @@ def test_each_kind_has_its_own() -> None:
     assert trials.is_due(KIND, FIRST_TRIAL_AFTER)
 
 
+def test_one_that_stands_for_many_brings_the_next_trial_nearer() -> None:
+    trials = Trials()
+    assert not trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
+    assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER, requests=FIRST_LOSING_TRIAL_AFTER - 1)
+
+
 def test_after_one_that_went_well_the_next_is_a_trial_too() -> None:
     trials = Trials()
     tried(trials, FIRST_TRIAL_AFTER)
@@ -69,7 +75,9 @@ def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:
     for _ in range(FEWEST_IN_VAIN):
         assert lookups.are_worth_it(2048)
         lookups.note(2048, -3_000)
+    assert lookups.stand_for(2048) == 1
     assert sum(lookups.are_worth_it(2048) for _ in range(10 * LOOK_ONE_IN)) == 10
+    assert lookups.stand_for(2048) == LOOK_ONE_IN
     assert lookups.are_worth_it(6144), "another length is another matter"
 
 
@@ -89,3 +97,16 @@ def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_w
     for _ in range(FEWEST_IN_VAIN):
         lookups.note(2048, -3_000)
     assert all(lookups.are_worth_it(2048) for _ in range(LOOK_ONE_IN - 1)) is are_worth_it
+
+
+@pytest.mark.parametrize(("gained", "skipped"), [(0.0, True), (100_000.0, False)])
+def test_lookups_that_find_nothing_are_worth_what_the_rare_finding_spares(gained: float, skipped: bool) -> None:
+    lookups, looked_up = Lookups(), 0
+    for number in range(400):
+        if lookups.are_worth_it(2048):
+            looked_up += 1
+            if gained and number % 10 == 0:
+                lookups.note(2048, gained)
+            else:
+                lookups.found_nothing(2048, 1_000.0)
+    assert (looked_up < 400 / LOOK_ONE_IN + 2 * FEWEST_IN_VAIN) if skipped else looked_up == 400

@@ -37,7 +37,10 @@ class Desk:
         self.self_test.hear({0: SelfTestResult(SelfTestState.PASSED, final=False)})
         self.donors: DonorBook[None] = DonorBook(provider, 100, lambda donor: None)
         self.requests: RequestBook[RequestLife] = RequestBook(provider.report_outcome)
-        self.seeker = Seeker(provider, self.requests, self.donors, self.self_test, self._claim_for)
+        self.in_vain: list[int] = []
+        self.seeker = Seeker(
+            *(provider, self.requests, self.donors, self.self_test, self._claim_for), found_nothing=self.in_vain.append
+        )
         self.donors.offer(NAMESPACE, ids(DOCUMENT), None)
         self.life = RequestLife(None, "r", NAMESPACE, ids(np.concatenate([INSTRUCTION, DOCUMENT, INSTRUCTION])))
         self.requests.add(self.life)
@@ -82,3 +85,12 @@ def test_a_claim_does_not_outlive_the_self_test_that_allowed_it(desk: Desk) -> N
     assert [(outcome.kind, outcome.reason) for outcome in desk.outcomes] == [
         (OutcomeKind.DISCOVERY_ONLY, DeclineReason.SELF_TEST_FAILED)
     ]
+
+
+def test_a_lookup_that_finds_nothing_is_told_of_with_what_is_left_to_compute(desk: Desk) -> None:
+    assert desk.seeker.seek(desk.life, 16) is not None
+    assert desk.in_vain == []
+    unknown = RequestLife(None, "unknown", NAMESPACE, ids(np.arange(700)))
+    desk.requests.add(unknown)
+    assert desk.seeker.seek(unknown, 16) is None
+    assert desk.in_vain == [684]

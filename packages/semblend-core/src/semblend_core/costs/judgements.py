@@ -32,6 +32,8 @@ class Judgement:
     """Standard deviation of the difference."""
     waiting: float = 0.0
     """Of ``reuse``: until its donors have come."""
+    looking: float = 0.0
+    """What its lookup and this judgement took."""
     measured: float = 0.0
     steps: int = 0
     reused: bool = False

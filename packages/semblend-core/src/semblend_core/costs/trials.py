@@ -33,8 +33,11 @@ class Trials:
         self._kinds: OrderedDict[Kind, _Kind] = OrderedDict()
         self._well: set[Kind] = set()
 
-    def is_due(self, kind: Kind, after: float) -> bool:
-        """A request of this kind would not be served in this way: whether to try it. ``after``: so many at first."""
+    def is_due(self, kind: Kind, after: float, requests: int = 1) -> bool:
+        """A request of this kind would not be served in this way: whether to try it. ``after``: so many at first.
+
+        ``requests``: that it stands for, itself and those like it that were not looked up.
+        """
         if kind in self._well:
             self._well.discard(kind)
             return True
@@ -42,7 +45,7 @@ class Trials:
         self._kinds.move_to_end(kind)
         if len(self._kinds) > MOST_KINDS:
             self._kinds.popitem(last=False)
-        known.declined += 1
+        known.declined += requests
         rarest = max(RAREST_TRIAL, RAREST_TRIAL / FIRST_DEAR_TRIAL_AFTER * after)
         if known.declined < min(after * known.wait, rarest):
             return False
@@ -64,6 +67,8 @@ FEWEST_IN_VAIN = 4
 LOOK_ONE_IN = 8
 NEWEST_COUNTS = 0.4
 """Of what a lookup of that length is worth: the share of the last one."""
+NEWEST_MISS_COUNTS = 0.05
+"""The same for one that found nothing: where one in ten finds something, that may be worth all of them."""
 
 
 class Lookups:
@@ -75,20 +80,34 @@ class Lookups:
         self._in_vain: dict[int, int] = {}
         """By length: lookups in a row that took longer than they spared."""
         self._skipped: dict[int, int] = {}
+        """By length: since the last lookup."""
+        self._stand_for: dict[int, int] = {}
+        """By length: requests that the last lookup stands for."""
 
     def are_worth_it(self, tokens: int) -> bool:
         """``tokens``: what would be computed without reuse."""
         length = _length(tokens)
-        if self._in_vain.get(length, 0) < FEWEST_IN_VAIN or self._worth[length] >= 0:
-            return True
-        self._skipped[length] = (self._skipped.get(length, 0) + 1) % LOOK_ONE_IN
-        return self._skipped[length] == 0
+        skipped = self._skipped.get(length, 0)
+        if skipped + 1 < LOOK_ONE_IN and self._in_vain.get(length, 0) >= FEWEST_IN_VAIN and self._worth[length] < 0:
+            self._skipped[length] = skipped + 1
+            return False
+        self._skipped[length], self._stand_for[length] = 0, skipped + 1
+        return True
+
+    def stand_for(self, tokens: int) -> int:
+        """The requests that the last lookup for such a prompt stands for: itself, and those without one before it."""
+        return self._stand_for.get(_length(tokens), 1)
 
     def note(self, tokens: int, gained: float) -> None:
         """What a plan for a prompt of this length spares, as far as can be told, less what it took to find it."""
-        length = _length(tokens)
+        self._note(_length(tokens), gained, NEWEST_COUNTS)
+
+    def found_nothing(self, tokens: int, spent: float) -> None:
+        self._note(_length(tokens), -spent, NEWEST_MISS_COUNTS)
+
+    def _note(self, length: int, gained: float, counts: float) -> None:
         before = self._worth.get(length, gained)
-        self._worth[length] = before + NEWEST_COUNTS * (gained - before)
+        self._worth[length] = before + counts * (gained - before)
         self._in_vain[length] = 0 if gained > 0 else self._in_vain.get(length, 0) + 1
 
 

@@ -171,19 +171,31 @@ class CostGate:
         self._asked_at = self._now()
         return not self.is_on or self._lookups.are_worth_it(tokens)
 
+    def found_nothing(self, tokens: int) -> None:
+        """The lookup for such a request has found no plan.
+
+        One that takes a small share of the prefill's time is never spared: the next may find something.
+        """
+        if self.is_on and self.times.is_ready:
+            spent = self._spent()
+            if spent > LEAST_GAIN * self.times.predict(cold_steps(0, tokens, self._step_tokens)):
+                self._lookups.found_nothing(tokens, spent)
+
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
         """The claim that is predicted to be fastest, of the whole plan or of a part of it; or why there is none."""
         if not self.is_on:
             return claim_for(plan, 0)
         if not self.times.is_ready:
             return DeclineReason.COSTS_UNKNOWN
-        cold = cold_steps(plan, self._step_tokens)
+        cold = cold_steps(plan.exact_prefix_tokens, plan.prompt_tokens, self._step_tokens)
+        computed = plan.prompt_tokens - plan.exact_prefix_tokens
+        requests = self._lookups.stand_for(computed)
         forecasts = self._forecasts(plan)
         if not forecasts:
             return DeclineReason.QUALITY_TIER
         weighed, kind = self._weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
-        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after)
+        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, requests)
         # To make a claim takes longer than to weigh a plan, and hardly any is faster than its plan promises.
         if weighed.pays or trial:
             made = self._make_claims(plan, forecasts, claim_for)
@@ -194,15 +206,15 @@ class CostGate:
             trial = trial and not weighed.pays
             if seemed_to_pay and not weighed.pays:
                 kind = steps[0].kind
-                trial = self._trials.is_due(kind, max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after))
+                trial = self._trials.is_due(kind, max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after), requests)
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
         if weighed.pays and self._cold_trials.is_due(cold[0].kind, weighed.trial_after):
             # Where all is reused, nobody sees any more what a prefill takes.
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
+        spent = self._spent()
         if not trial:
-            spent = LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
             spared = weighed.cold - weighed.reuse if weighed.pays else 0.0
-            self._lookups.note(plan.prompt_tokens - plan.exact_prefix_tokens, spared - spent)
+            self._lookups.note(computed, spared - spent)
         self._judgements.add(
             Judgement(
                 request_id,
@@ -215,6 +227,7 @@ class CostGate:
                 weighed.reuse,
                 weighed.doubt,
                 weighed.waiting,
+                spent,
             )
         )
         return chosen if reason is None else reason
@@ -244,6 +257,10 @@ class CostGate:
             self._file.save(self.times.as_json())
 
     # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _spent(self) -> float:
+        """On the lookup, since it was asked for; in microseconds."""
+        return LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
 
     def _forecasts(self, plan: Plan) -> list[_Forecast]:
         """Of the plan and of smaller ones, by about what their tier computes of them. The fastest first."""
@@ -327,7 +344,7 @@ class CostGate:
         if judgement.reused:
             self._trials.went_well(judgement.trial_of)
             computed = judgement.prompt_tokens - judgement.exact_prefix_tokens
-            self._lookups.note(computed, judgement.cold - judgement.measured)
+            self._lookups.note(computed, judgement.cold - judgement.measured - judgement.looking)
         elif judgement.reason is not None and judgement.measured < (1 - SMALL_LOSS) * judgement.cold:
             self._cold_trials.went_well(judgement.trial_of)
 

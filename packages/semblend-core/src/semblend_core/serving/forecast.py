@@ -13,8 +13,9 @@ MOST_LIKELY_RUN = 6
 """Tokens of one row that a probe chooses, as a rule: attention gathers around words, and runs that touch are one."""
 
 
-def cold_steps(plan: Plan, step_tokens: int) -> list[StepShape]:
-    return [StepShape.of([part]) for part in _pieces(plan.exact_prefix_tokens, plan.prompt_tokens, step_tokens)]
+def cold_steps(start: int, end: int, step_tokens: int) -> list[StepShape]:
+    """Of a prompt's tokens [start, end)."""
+    return [StepShape.of([part]) for part in _pieces(start, end, step_tokens)]
 
 
 def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int) -> list[StepShape]:
@@ -31,7 +32,7 @@ def _claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int, moved: int,
     if claim.row_tokens < step_tokens:
         return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
     shapes = _rows_over_steps(claim.rows, step_tokens, moved, corrected)
-    return shapes + [StepShape.of([part]) for part in _pieces(claim.end, prompt_tokens, step_tokens)]
+    return shapes + cold_steps(claim.end, prompt_tokens, step_tokens)
 
 
 def _as_if_chosen(claim: Claim) -> Claim:
@@ -79,7 +80,7 @@ def _rows_and_rest(
     room = max(1, step_tokens - sum(part.tokens for part in rows))
     beside = Part(end, min(room, prompt_tokens - end))
     first = StepShape.of([*rows, beside], moved=moved, corrected=corrected)
-    return [first, *(StepShape.of([part]) for part in _pieces(end + beside.tokens, prompt_tokens, step_tokens))]
+    return [first, *cold_steps(end + beside.tokens, prompt_tokens, step_tokens)]
 
 
 def _row_parts(rows: Rows) -> list[Part]:

@@ -29,16 +29,18 @@ class Seeker(Generic[Life]):
         drop_missing: Callable[[Life, Plan], bool] = lambda life, plan: False,
         is_sound: Callable[[Life, Plan], bool] = lambda life, plan: True,
         may_pay: Callable[[int], bool] = lambda tokens: True,
+        found_nothing: Callable[[int], None] = lambda tokens: None,
     ) -> None:
         """``claim_for``: what this engine makes of a plan, or why nothing.
 
-        ``may_pay``: whether a lookup is worth its time for a request with so many tokens to compute.
+        ``may_pay``: whether a lookup is worth its time for a request with so many tokens to compute. ``found_nothing``:
+        told of one that was not.
 
         ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
         donors go without a word. ``is_sound``: whether the plan reuses what it says, which is asked last.
         """
         self.provider, self._requests, self._donors, self._self_test = provider, requests, donors, self_test
-        self._claim_for, self._may_pay = claim_for, may_pay
+        self._claim_for, self._may_pay, self._found_nothing = claim_for, may_pay, found_nothing
         self._drop_missing, self._is_sound = drop_missing, is_sound
 
     def seek(self, life: Life, exact_tokens: int, may_ask: Callable[[Life], bool] = lambda life: True) -> Claim | None:
@@ -61,7 +63,8 @@ class Seeker(Generic[Life]):
         return life.claim
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
-        if life.wish.mode == "on" and not self._may_pay(life.token_ids.size - exact_tokens):
+        computed = life.token_ids.size - exact_tokens
+        if life.wish.mode == "on" and not self._may_pay(computed):
             life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
             return None
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
@@ -70,7 +73,11 @@ class Seeker(Generic[Life]):
             covered = 0 if result.plan is None else result.plan.covered_tokens
             plan = result.loadable_plan
             life.finding = Finding(result.plan is not None, result.reason, covered, loadable=plan is not None)
-            if plan is None or not self._self_test.passed or life.wish.mode != "on":
+            if life.wish.mode != "on":
+                return None
+            if plan is None:
+                self._found_nothing(computed)
+            if plan is None or not self._self_test.passed:
                 return None
             claim = self._claim_for(life, plan)
             # Each donor takes a while to ask for, and what does not pay shall cost nothing.
