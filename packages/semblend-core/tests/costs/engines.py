@@ -144,10 +144,10 @@ class SyntheticEngine:
 
     def _compute(self, request_id: str, prompt: int, work: list[StepWork]) -> None:
         for each in work:
-            self._run(request_id, each)
+            self.run(request_id, each)
         for _ in range(3):
             if self.gate.wants(tokens=1, sequences=1):
-                self._run(request_id, StepWork([Part(prompt, 1, decodes=True)]))
+                self.run(request_id, StepWork([Part(prompt, 1, decodes=True)]))
 
     def results_at_once(self, first: StepWork, second: StepWork) -> None:
         """Two steps are under way, and the second one's results are asked for right behind the first one's."""
@@ -159,7 +159,7 @@ class SyntheticEngine:
         self.now += 20e-6
         self.gate.step_finished(second)
 
-    def _run(self, request_id: str, work: StepWork) -> None:
+    def run(self, request_id: str, work: StepWork) -> None:
         step = object()
         self.gate.begin_step()
         parts = [part._replace(request_id=request_id) for part in work.parts]

@@ -24,6 +24,7 @@ from .engines import (
     NAMESPACE,
     SLOW_TO_BEGIN,
     Formula,
+    StepWork,
     SyntheticEngine,
     cold_work,
     cpu,
@@ -97,6 +98,13 @@ def test_it_learns_from_nothing_within_twenty_requests(formula: Formula) -> None
 
 def test_before_it_has_seen_prompts_computed_it_declines_and_says_so() -> None:
     engine = SyntheticEngine(cpu)
+    assert engine.serve(passages(6000, 1)).reason is DeclineReason.COSTS_UNKNOWN
+
+
+def test_many_answers_at_once_are_no_prompts() -> None:
+    engine = SyntheticEngine(cpu)
+    for _ in range(4):
+        engine.run("", StepWork([Part(3000, 1, decodes=True)] * 200))
     assert engine.serve(passages(6000, 1)).reason is DeclineReason.COSTS_UNKNOWN
 
 

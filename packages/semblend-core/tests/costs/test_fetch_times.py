@@ -44,6 +44,15 @@ def test_one_that_took_far_longer_does_not_count_and_a_change_soon_does() -> Non
     assert times.expected(1000) == 900.0
 
 
+def test_many_short_fetches_do_not_outweigh_what_a_long_one_took() -> None:
+    times = FetchTimes()
+    times.note(20_000, 60_000.0)
+    for _ in range(50):
+        times.note(300, 20_600.0)
+    assert times.expected(19_000) < 60_000
+    assert times.expected(250) < 20_600
+
+
 def test_reuse_that_waits_longer_than_it_spares_is_soon_declined() -> None:
     engine = engine_that_reuses()
     engine.fetch_s = 2 * engine.takes(cold_work(0, 6000)) / 1e6

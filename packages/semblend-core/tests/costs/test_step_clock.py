@@ -86,6 +86,17 @@ def test_steps_that_only_decode_are_looked_at_rarely_and_still_bound_the_next_on
     assert timed.took == [(prefill, 900)]
 
 
+def test_a_clock_that_is_set_back_tells_nothing() -> None:
+    timed, first, second = Timed(), object(), object()
+    timed.schedule(first)
+    timed.wait(-5_000)
+    timed.clock.finished(first)
+    timed.schedule(second)
+    timed.wait(300)
+    timed.clock.finished(second)
+    assert timed.took == [(second, 300)]
+
+
 def test_steps_whose_results_never_come_are_forgotten() -> None:
     timed = Timed()
     steps = [object() for _ in range(1000)]

@@ -85,5 +85,5 @@ class StepClock:
             return  # It computed nothing. Engines ask for its results late, while they begin another.
         step.overlapped = step.began < self._last_results
         began, self._last_results = max(step.began, self._last_results), now
-        if step.shape is not None:
+        if step.shape is not None and now >= began:  # A clock may be set back.
             self._took(step, (now - began) * 1e6)

@@ -108,7 +108,7 @@ class StepTimes:
         """
         if math.isfinite(took) and took > 0:
             self._new.append((shape, took, overlapped))
-            self.prefills += shape.tokens >= ENOUGH_TOKENS and not shape.reuses
+            self.prefills += _shows_prompts(shape)
             if len(self._new) >= MOST_NEW:
                 self._learn()
 
@@ -216,7 +216,7 @@ class StepTimes:
     def _note_scale(self, shape: StepShape, took: float) -> None:
         # Both creep upwards, so that one moment of good luck does not stay the measure for ever.
         self._least_step = min(self._least_step * 1.001, took)
-        if shape.tokens >= ENOUGH_TOKENS and not shape.reuses:
+        if _shows_prompts(shape):
             self._token = min(self._token * 1.01, took / shape.tokens)
         if shape.sequences:
             self._least_prompt = min(self._least_prompt * 1.001, took)
@@ -300,6 +300,11 @@ class StepTimes:
         expected = np.array([mean for _, mean, _ in _PRIOR.values()])
         deviation = np.array([deviation for _, _, deviation in _PRIOR.values()])
         return units * expected, units * deviation
+
+
+def _shows_prompts(shape: StepShape) -> bool:
+    """Whether it tells what a prompt's tokens take. Many sequences that decode have as many tokens, and do not."""
+    return bool(shape.sequences) and shape.tokens >= ENOUGH_TOKENS and not shape.reuses
 
 
 def _median(values: Collection[float]) -> float:
