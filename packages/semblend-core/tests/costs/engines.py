@@ -66,6 +66,9 @@ ENGINES: dict[str, Formula] = {
     formula.__name__: formula for formula in (small_model_on_gpu, large_model_on_gpu, cpu, with_dear_rows)
 }
 SLOW_TO_BEGIN: dict[str, Formula] = {formula.__name__: formula for formula in (with_slow_prefills, bound_by_launches)}
+EVERY = ENGINES | SLOW_TO_BEGIN
+LENGTHS = (2000, 6000, 16_000, 32_000)
+COUNTS = (1, 4, 10)
 
 
 def passages(prompt: int, count: int, gap: int = 50) -> Plan:
@@ -199,3 +202,16 @@ def claimed_work(claim: Claim, prompt: int) -> list[StepWork]:
             work[-1].parts.append(Part(before, min(left, room), is_row=part.is_row))
             before, left = before + min(left, room), max(0, left - room)
     return work
+
+
+def serve_all(engine: SyntheticEngine, rounds: int, seed: int = 1) -> dict[tuple[int, int], list[Served]]:
+    """Every length with every number of passages, a cold prompt between any two."""
+    random = np.random.default_rng(seed)
+    served: dict[tuple[int, int], list[Served]] = {}
+    for _ in range(rounds):
+        for length in LENGTHS:
+            for count in COUNTS:
+                prompt = length + int(random.integers(-100, 100))
+                engine.serve_cold(prompt)
+                served.setdefault((length, count), []).append(engine.serve(passages(prompt, count)))
+    return served
