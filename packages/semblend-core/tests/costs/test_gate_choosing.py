@@ -77,6 +77,16 @@ def test_a_part_of_a_plan_is_taken_where_the_whole_does_not_pay() -> None:
     assert served[-1].by_cold < 0.97
 
 
+def test_of_two_claims_that_pay_the_shorter_is_made_before_any_short_prompt_was_seen() -> None:
+    """Half of the plan would do, and as long as only that is made nobody learns that the whole is twice as fast."""
+    engine, plan = SyntheticEngine(lambda step: 1000 + 800.0 * step.tokens + 2000 * step.reuses), passages(4000, 2)
+    engine.probe_layers = 28
+    for _ in range(3):
+        engine.serve_cold(4000)
+    served = [engine.serve(plan) for _ in range(20)]
+    assert np.median([each.by_cold for each in served[5:]]) < 0.5
+
+
 def test_rows_are_joined_where_another_sequence_costs_more_than_the_tokens_between() -> None:
     asked: list[int] = []
     for formula in (with_dear_rows, cpu):

@@ -112,10 +112,10 @@ class StepTimes:
             if len(self._new) >= MOST_NEW:
                 self._learn()
 
-    def predict(self, shapes: Iterable[StepShape]) -> float:
-        """What these steps take together."""
+    def predict(self, shapes: Iterable[StepShape], *, hoping: bool = False) -> float:
+        """What these steps take together. ``hoping``: short prompts, where none was seen, take what the sum says."""
         self._learn()
-        return sum(self._expected(shape) for shape in shapes)
+        return sum(self._expected(shape, hoping) for shape in shapes)
 
     def doubt(self, some: Sequence[StepShape], others: Sequence[StepShape], *, unseen: float = UNSEEN) -> float:
         """Standard deviation of the difference between what ``some`` steps and ``others`` take.
@@ -264,9 +264,9 @@ class StepTimes:
         """Whether nobody has seen such a step, and the sum over features alone says what its reuse takes."""
         return shape.reuses and shape.kind not in self._last
 
-    def _expected(self, shape: StepShape) -> float:
+    def _expected(self, shape: StepShape, hoping: bool) -> float:
         plain = self._plain(shape.vector)
-        if shape.sequences and not self._knows_short_prompts and shape.kind not in self._last:
+        if shape.sequences and not (self._knows_short_prompts or hoping) and shape.kind not in self._last:
             # A few tokens may take as long as the shortest prompt so far. What reuse adds comes on top of that.
             least = min(self._least_prompt, LEAST_STEP_TOKENS * self._token)
             plain += max(0.0, least - self._plain(shape.without_reuse.vector))

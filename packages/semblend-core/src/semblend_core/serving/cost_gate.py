@@ -202,7 +202,7 @@ class CostGate:
             if isinstance(made, DeclineReason):
                 return made
             seemed_to_pay = weighed.pays
-            chosen, steps, weighed = self._weigh_claim(plan, cold, *made)
+            chosen, steps, weighed = self._best_of(plan, cold, made)
             trial = trial and not weighed.pays
             if seemed_to_pay and not weighed.pays:
                 kind = steps[0].kind
@@ -288,9 +288,9 @@ class CostGate:
 
     def _make_claims(
         self, plan: Plan, forecasts: list[_Forecast], claim_for: ClaimMaker
-    ) -> tuple[Claim, list[StepShape]] | DeclineReason:
-        """The fastest claim, with its steps, of those forecasts that are nearly as good as the best."""
-        made: list[tuple[float, Claim, list[StepShape]]] = []
+    ) -> list[tuple[Claim, list[StepShape]]] | DeclineReason:
+        """Claims, with their steps, of those forecasts that are nearly as good as the best."""
+        made: list[tuple[Claim, list[StepShape]]] = []
         refusal = DeclineReason.DOES_NOT_PAY
         for forecast in forecasts:
             if made and (len(made) == MOST_CLAIMS or forecast.predicted > NEARLY_AS_GOOD * forecasts[0].predicted):
@@ -300,12 +300,8 @@ class CostGate:
             if isinstance(claim, DeclineReason):
                 refusal = claim
                 continue
-            steps = claim_steps(claim, plan.prompt_tokens, self._step_tokens)
-            made.append((self.times.predict(steps), claim, steps))
-        if not made:
-            return refusal
-        _, claim, steps = min(made, key=lambda each: each[0])
-        return claim, steps
+            made.append((claim, claim_steps(claim, plan.prompt_tokens, self._step_tokens)))
+        return made or refusal
 
     def _worth_joining(self, plan: Plan) -> int:
         """Tokens that are computed faster than another sequence."""
@@ -319,6 +315,16 @@ class CostGate:
         reuse = self.times.predict(steps) + waiting
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
         return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain, waiting)
+
+    def _best_of(
+        self, plan: Plan, cold: list[StepShape], made: list[tuple[Claim, list[StepShape]]]
+    ) -> tuple[Claim, list[StepShape], _Weighed]:
+        """The fastest claim of those that pay; where none does, of all."""
+        weighed = [self._weigh_claim(plan, cold, claim, steps) for claim, steps in made]
+        paying = [each for each in weighed if each[2].pays]
+        # Before a short prompt was seen, whatever computes few tokens is predicted to take as long as what computes
+        # more. Of claims that pay even so, the one with fewer is made: nothing else would ever tell.
+        return min(paying or weighed, key=lambda each: self.times.predict(each[1], hoping=bool(paying)))
 
     def _weigh_claim(
         self, plan: Plan, cold: list[StepShape], claim: Claim, steps: list[StepShape]
