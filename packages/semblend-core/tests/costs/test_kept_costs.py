@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from semblend_core.contract import DeclineReason
+from semblend_core.costs import StepShape
 
 from .engines import (
     SyntheticEngine,
@@ -41,6 +42,25 @@ def test_what_was_kept_is_believed_less_than_what_is_measured(tmp_path: Path) ->
     second.formula = small_model_on_gpu
     served = serve_all(second, 12)
     assert all(np.median([each.by_cold for each in cell[6:]]) <= 1.03 for cell in served.values())
+
+
+def test_prefills_that_were_slow_in_an_earlier_process_are_soon_looked_at_again(tmp_path: Path) -> None:
+    """All is reused since, which loses by now."""
+
+    def slow_loads(step: StepShape) -> float:
+        return 5000 + 8.0 * step.tokens + 30_000 * step.reuses
+
+    first = kept_in(tmp_path)
+    first.formula = lambda step: slow_loads(step) * (1 if step.reuses else 10)
+    for _ in range(20):
+        first.serve_cold(2400)
+        first.serve(passages(2400, 1))
+    first.gate.close()
+    second = kept_in(tmp_path)
+    second.formula = slow_loads
+    served = [second.serve(passages(2400, 1)).by_cold for _ in range(100)]
+    assert served[0] > 1.2, "no test of anything"
+    assert np.mean(served) < 1.06
 
 
 def _with_times(text: str, change: Callable[[dict[str, Any]], Any]) -> str:

@@ -119,6 +119,8 @@ class CostGate:
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
         self._fetches = FetchTimes()
         self._learned, self._now, self._saved_at = 0, now, now()
+        self._timed_prefills = False
+        """Otherwise what a prefill takes is known from an earlier process only."""
         self._asked_at = self._saved_at
         """When the lookup began whose plan is judged."""
         self._saving: threading.Thread | None = None
@@ -208,7 +210,8 @@ class CostGate:
                 kind = steps[0].kind
                 trial = self._trials.is_due(kind, max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after), requests)
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
-        if weighed.pays and self._cold_trials.is_due(cold[0].kind, weighed.trial_after):
+        cold_after = weighed.trial_after if self._timed_prefills else FIRST_LOSING_TRIAL_AFTER
+        if weighed.pays and self._cold_trials.is_due(cold[0].kind, cold_after):
             # Where all is reused, nobody sees any more what a prefill takes.
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
         spent = self._spent()
@@ -359,6 +362,7 @@ class CostGate:
             return
         if not step.shape.reuses:
             self._cold_trials.not_needed(step.shape.kind)
+            self._timed_prefills |= step.shape.sequences > 0
         self.times.observe(step.shape, microseconds, overlapped=step.overlapped)
         self._judgements.took(step, microseconds)
         self._learned += 1
