@@ -30,7 +30,7 @@ from semblend_core.kv.store.vocabulary import (
 OPEN_S, STORE_S, LOAD_S, ASK_S = 60.0, 30.0, 10.0, 5.0
 """How long a call may take."""
 KEPT_S = 10.0
-"""How long a server that answers may take to find what it was sent."""
+"""How long a server may take to find what it was sent, and to answer: nobody waits for it."""
 ATTEMPTS = 3
 """Connections may have broken since they were last used. From the second on they are new."""
 _REMOTE = "RemoteBackend"
@@ -97,7 +97,7 @@ class LmcacheClient:
             while True:
                 if self._is_kept(key, tokens):
                     return
-                why = self._why_missing(key, tokens)
+                why = self._why_missing(key, tokens, KEPT_S)
                 if isinstance(why, StoreFaultError) or time.monotonic() > deadline:
                     break
                 time.sleep(wait_s)
@@ -122,7 +122,7 @@ class LmcacheClient:
         for _ in range(ATTEMPTS):
             if self._try_to_load(key, tokens, ranges, take):
                 return
-            why = self._why_missing(key, tokens)
+            why = self._why_missing(key, tokens, ASK_S / 2)
             if why is not None:
                 raise why
             self._must_reconnect = True
@@ -176,7 +176,7 @@ class LmcacheClient:
             if local is not None:
                 local.remove(each)
 
-    def _why_missing(self, key: LmcacheKey, tokens: list[int]) -> Exception | None:
+    def _why_missing(self, key: LmcacheKey, tokens: list[int], timeout_s: float) -> Exception | None:
         """Why LMCache did not find or give ``tokens``; None where the server has them all.
 
         LMCache says of a server that does not answer that it holds nothing, and so it does when a connection has broken
@@ -187,7 +187,7 @@ class LmcacheClient:
             return LostDonorError("LMCache no longer has all of it")
         try:
             for _, _, each in self._engine.token_database.process_tokens(tokens, request_configs=key.configs):
-                if not self._on_loop(remote.connection.exists(each), ASK_S / 2):
+                if not self._on_loop(remote.connection.exists(each), timeout_s):
                     return LostDonorError(f"LMCache{self._place} no longer has all of it")
         except Exception as error:
             self._must_reconnect = True

@@ -26,7 +26,7 @@ def test_prompts_are_reused_while_tokens_are_guessed(
     speculation: dict[str, Any], documents: str, most: float, divergence: Any, answer: Any
 ) -> None:
     found = speculation["answers"][documents]
-    assert found["confirmed"] > 0.5 * found["cold"]["prompt_tokens"]
+    assert found["confirmed"] > 0.4 * found["cold"]["prompt_tokens"]
     assert found["reused"]["cached_tokens"] == found["confirmed"]
     assert divergence(answer(found["cold"]), answer(found["reused"])) < most
     assert found["cold"]["guessed"] > 0
