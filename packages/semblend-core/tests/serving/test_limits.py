@@ -19,6 +19,7 @@ from semblend_core import (
     SelfTestState,
     Settings,
     Span,
+    TenantReport,
     TokenIds,
     create_provider,
     donor_id_of,
@@ -26,6 +27,7 @@ from semblend_core import (
     tenant_of_salt,
 )
 from semblend_core.serving import Claim, DonorKeeper, LineageBook, RequestLife, SelfTest
+from semblend_core.serving.ages import DonorAges
 
 
 class Clock:
@@ -197,3 +199,52 @@ def test_nobody_holds_more_than_its_quota_nor_pays_for_others(offers: list[tuple
         mine[salt] = keeper.held_by(tenant_of_salt(salt)).tokens
         assert mine[salt] <= 600
     keeper.donors._provider.check_integrity()
+
+
+class Moment(float):
+    """Counts how often any is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Moment.compared += 1
+        return super().__eq__(other)
+
+    def __lt__(self, other: float) -> bool:
+        Moment.compared += 1
+        return super().__lt__(other)
+
+    __hash__ = float.__hash__
+
+
+def test_a_tenants_oldest_is_known_however_many_it_has() -> None:
+    ages, tenant = DonorAges(), tenant_of_salt("a")
+    for number in range(1000):
+        ages.add((namespace().digest, str(number)), 10, Moment(number))
+    Moment.compared = 0
+    for number in range(100):
+        oldest = ages.oldest_of(tenant)
+        assert oldest == (namespace().digest, str(number))
+        ages.remove(oldest)
+    assert Moment.compared < 100 * 100, "each goes by halves, not through all"
+    assert ages.report(tenant, 1000.0) == TenantReport(donors=900, tokens=9000, oldest_s=900.0)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 5))))
+def test_ages_are_those_of_the_donors_there_are(steps: list[tuple[bool, str, int, int]]) -> None:
+    ages, there = DonorAges(), {}
+    for comes, salt, number, born in steps:
+        name = (namespace(salt).digest, str(number))
+        if comes and name not in there:
+            there[name] = born
+            ages.add(name, number, born)
+        elif not comes:
+            there.pop(name, None)
+            ages.remove(name)
+        oldest = ages.oldest_of(tenant_of_salt("a"))
+        theirs = {each: born for each, born in there.items() if each[0] == namespace("a").digest}
+        assert (oldest is None) == (not theirs)
+        assert oldest is None or theirs[oldest] == min(theirs.values())
+        assert set(ages.names_of(tenant_of_salt("a"))) == set(theirs)
+        assert ages.tokens_of(tenant_of_salt("a")) == sum(int(number) for _, number in theirs)
+        assert ages.born_before(3) is None or there[ages.born_before(3)] == min(there.values())
