@@ -25,7 +25,6 @@ from semblend_core.serving.ages import DonorAges, Limits
 from semblend_core.serving.containment import contain
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName, DonorPrefixes
-from semblend_core.serving.unshared import UnsharedTokens
 from semblend_core.settings import Settings
 
 Note = TypeVar("Note")
@@ -33,6 +32,9 @@ Note = TypeVar("Note")
 _FOR_NOW = (DeclineReason.DISABLED, DeclineReason.SHUT_DOWN)
 """Reasons that say nothing of the donor: its bytes may be of use to a later process."""
 MOST_LOST = 4096
+AT_A_TIME = 16
+"""Donors that are forgotten when one comes for which there is no room. It may be a thousand times as long as they are,
+and each takes up to half a millisecond of the scheduler's."""
 SMALL_ADDITION = 0.1
 """A prompt that adds less than this share of itself to a donor is kept when it is asked for twice."""
 MOST_ASKED_ONCE = 4096
@@ -84,19 +86,19 @@ class DonorBook(Generic[Note]):
 
         ``copied`` is told how many of a donor's first tokens a newer one holds too. ``most_tokens``: what an engine
         can hold that does not say which donors it evicts, and holds shared beginnings once. If there are more, the
-        least recently used are taken to be gone.
+        least recently used are taken to be gone, some at a time.
         """
         self._provider, self._most, self._gone, self._limits = provider, most, gone, limits
         self.price, self._copied = price, copied
         self._ages = DonorAges()
-        self._most_tokens, self._unshared = most_tokens, UnsharedTokens()
+        self._most_tokens = most_tokens
         self._donors: OrderedDict[DonorName, Donor[Note]] = OrderedDict()
         self._lost: OrderedDict[DonorName, DeclineReason] = OrderedDict()
         """The last that went, and why."""
         self.prefixes = DonorPrefixes()
         """Of the donors that can be found, and of those on their way."""
-        self._replaced: dict[DonorName, None] = {}
-        """Donors that another holds from its beginning on. They go when no plan needs them any more."""
+        self._replaced: dict[DonorName, DonorName] = {}
+        """Donors that another, the second, holds from its beginning on. They go when no plan needs them any more."""
         self.generation = 0
         """Grows with every donor that can be found: a lookup that found nothing is not repeated while it stands."""
 
@@ -144,24 +146,22 @@ class DonorBook(Generic[Note]):
         self._donors[donor.name] = donor
         self._ages.add(donor.name, donor.tokens, time.time() if born is None else born)
         self.prefixes.add(donor.name, token_ids)
-        self._unshared.add(donor.name, donor.tokens - self._note_copies(donor, token_ids))
+        self._note_copies(donor, token_ids)
         while len(self._donors) > self._most:
             self.drop(next(iter(self._donors)), cause="budget")
-        while self._most_tokens is not None and self._unshared.total > self._most_tokens and len(self._donors) > 1:
-            self.drop(next(iter(self._donors)))
+        self._forget_some_beyond_room()
         return donor
 
     def replace_prefixes(self, donor: Donor[Note], token_ids: TokenIds) -> None:
         """This donor's KV is safe: those that are its beginning are of no more use."""
-        self._replaced.update(dict.fromkeys(self.prefixes.replaced_by(donor.name, token_ids)))
-        for name in list(self._replaced):
+        self._replaced.update(dict.fromkeys(self.prefixes.replaced_by(donor.name, token_ids), donor.name))
+        for name, longer in list(self._replaced.items()):
             shorter = self._donors.get(name)  # None: it went meanwhile, or is on its way.
-            if shorter is None or self._provider.retire_donor(shorter.namespace, shorter.donor_id):
+            if shorter is None or longer not in self._donors:
+                del self._replaced[name]  # Where the longer one went first, nobody else holds what it held.
+            elif self._provider.retire_donor(shorter.namespace, shorter.donor_id):
                 del self._replaced[name]
-                if shorter is not None:
-                    if donor.name in self._donors:
-                        self._unshared.hand_over(name, donor.name)
-                    self._remove(name)
+                self._remove(name)
 
     def drop(
         self,
@@ -229,19 +229,21 @@ class DonorBook(Generic[Note]):
         known = [self._ages.born((namespace.digest, donor_id)) for donor_id in donor_ids]
         return min((born for born in known if born is not None), default=time.time())
 
-    def _note_copies(self, newer: Donor[Note], token_ids: TokenIds) -> int:
-        """Those that begin as the newer one does are worth only what they go on with. The most that one has of it."""
+    def _note_copies(self, newer: Donor[Note], token_ids: TokenIds) -> None:
+        """Those that begin as the newer one does are worth only what they go on with."""
         holders = self.prefixes.holders(newer.namespace.digest, token_ids)
-        most = 0
         for name, held in islice(holders, MOST_COPIES):
             donor = self._donors.get(name)
-            if donor is None or donor is newer:
-                continue
-            most = max(most, held)
-            if held >= LEAST_COPIED * donor.tokens:
+            if donor is not None and donor is not newer and held >= LEAST_COPIED * donor.tokens:
                 contain("noting a copy", self._provider.note_copied, donor.namespace, donor.donor_id, held)
                 self._copied(donor, held)
-        return most
+
+    def _forget_some_beyond_room(self) -> None:
+        """The others go with the next that come: whether a donor is there is asked before it is used."""
+        for _ in range(min(AT_A_TIME, len(self._donors) - 1)):
+            if self._most_tokens is None or self.prefixes.tokens <= self._most_tokens:
+                return
+            self.drop(next(iter(self._donors)))
 
     def _too_old(self) -> float | None:
         """Who came before is; None: nobody."""
@@ -257,7 +259,6 @@ class DonorBook(Generic[Note]):
         """Out of everything that is known of donors here."""
         self.prefixes.discard(name)
         self._ages.remove(name)
-        self._unshared.remove(name)
         return self._donors.pop(name, None)
 
 

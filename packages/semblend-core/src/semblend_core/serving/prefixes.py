@@ -34,9 +34,16 @@ class DonorPrefixes:
         """Of the last tokens that were asked about: a new donor's are, several times in a row. They are not held."""
         self._roots: dict[str, _Node] = {}
         self._ends: dict[DonorName, _Node] = {}
+        self._steps = 0
+        """Of all nodes."""
 
     def __contains__(self, name: DonorName) -> bool:
         return name in self._ends
+
+    @property
+    def tokens(self) -> int:
+        """What all hold together, where beginnings that several share are held once. In whole steps: never too many."""
+        return STEP * self._steps
 
     def held(self, namespace: str, token_ids: TokenIds) -> int:
         """How many of the first tokens some donor holds at the same places, in whole steps."""
@@ -74,6 +81,7 @@ class DonorPrefixes:
             node, at = node.children[int(marks[at])].split(matched - at), matched
         if at < marks.size:
             node = node.grow(marks[at:].copy())
+            self._steps += node.steps
         node.donors[name] = (token_ids.size, int(sums[-1]) if sums.size else 0)
         self._ends[name] = node
 
@@ -96,6 +104,7 @@ class DonorPrefixes:
         while node.parent is not None and not node.donors and not node.children:
             parent = node.parent
             del parent.children[int(node.marks[0])]
+            self._steps -= node.steps
             node = parent
         if node.parent is None and not node.donors and not node.children:
             del self._roots[name[0]]
@@ -107,10 +116,13 @@ class DonorPrefixes:
         self._summed = None
         self._roots.clear()
         self._ends.clear()
+        self._steps = 0
 
     def check_integrity(self) -> None:
         listed = {donor for root in self._roots.values() for node in root.all() for donor in node.donors}
         assert listed == set(self._ends), "donors and the tree of prompts disagree"
+        steps = sum(node.steps for root in self._roots.values() for node in root.all())
+        assert steps == self._steps, "steps are counted that nobody holds, or some twice"
         for root in self._roots.values():
             for node in root.all():
                 assert node.parent is None or node.donors or len(node.children) > 1, "a node stands for nothing"
