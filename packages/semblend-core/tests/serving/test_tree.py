@@ -240,6 +240,21 @@ def test_a_conversation_in_the_tree_is_one_donor_and_one_kept_copy() -> None:
     kept.close()
 
 
+def test_a_donor_that_the_tree_is_asked_for_exactly_is_known_as_long_as_the_tree_keeps_it() -> None:
+    """Others come that fill the tree several times, and it keeps what it is asked for."""
+    bench = Bench()
+    bench.serve(DONOR)
+    (slots,) = bench.tree.prompts.values()
+    for seed in range(40):
+        other = prompt(100 + seed, 200)
+        bench.donors.add(life_of(other), other, lambda: slots)
+        asked = np.concatenate([DONOR, prompt(200 + seed, 20)])
+        bench.donors.add(life_of(asked), asked, lambda: slots)
+    assert len(bench.donors) == 1 + (SLOTS - DONOR.size) // 192
+    assert bench.provider.stats().declines == {DeclineReason.DONOR_COVERED: 40}, "it came once"
+    assert bench.plan_for(ASKED) is not None
+
+
 def test_what_found_no_room_in_the_store_replaces_no_kept_donor() -> None:
     kept = KeptDonors(StoreOptions(host_bytes=DONOR.size * 2 * HEAD * 4 + 4096))
     bench = Bench(kept)

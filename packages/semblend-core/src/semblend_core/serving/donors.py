@@ -116,6 +116,12 @@ class DonorBook(Generic[Note]):
             self._donors.move_to_end(name)
         return donor
 
+    def use_holder(self, namespace: Namespace, token_ids: TokenIds, least: int) -> None:
+        """The engine was asked for these: a use of the donor that begins with most of them, if with ``least``."""
+        for name, held in islice(self.prefixes.holders(namespace.digest, token_ids), 1):
+            if held >= least and name in self._donors:
+                self._donors.move_to_end(name)
+
     def offer(
         self,
         namespace: Namespace,

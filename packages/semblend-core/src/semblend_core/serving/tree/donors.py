@@ -185,6 +185,8 @@ class TreeDonors:
         """The donor that a prompt is from now on; None where it is known, or is not wanted."""
         name = (life.namespace.digest, donor_id_of(tokens))
         if not self._rule.wants(life, name, tokens):
+            # The tree keeps what it is asked for, whether or not by way of us.
+            self.book.use_holder(life.namespace, tokens, self._settings.min_span_tokens)
             return None
         return self._offer(life.namespace, life.key, tokens, name[1])
 
