@@ -12,6 +12,7 @@ from semblend_core.costs import Part
 from semblend_core.provider.sharing import may_share, shown_as_cached
 from semblend_core.quality import Scored
 from semblend_core.serving.alias_ledger import AliasLedger
+from semblend_core.serving.captures import tokens_to_keep
 from semblend_core.serving.claims import (
     Claim,
     Rows,
@@ -24,7 +25,7 @@ from semblend_core.serving.claims import (
 from semblend_core.serving.containment import contain, contained
 from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.disk_waits import Arrival
-from semblend_core.serving.donors import Donor, DonorBook, tokens_to_keep
+from semblend_core.serving.donors import Donor, DonorBook
 from semblend_core.serving.earlier import LeftAtRanks
 from semblend_core.serving.fetch_orders import FetchOrders
 from semblend_core.serving.hot import HotOpenings, Opening

@@ -15,16 +15,8 @@ from semblend_core.contract import (
     donor_id_of,
 )
 from semblend_core.serving.ages import Limits
-from semblend_core.serving.donors import (
-    Capture,
-    CaptureRule,
-    Captures,
-    Donor,
-    DonorBook,
-    Price,
-    not_known,
-    tokens_to_keep,
-)
+from semblend_core.serving.captures import Capture, CaptureRule, Captures, tokens_to_keep
+from semblend_core.serving.donors import Donor, DonorBook, Price, not_known
 from semblend_core.serving.earlier import EarlierDonors, LeftAtRanks, LeftDonor
 from semblend_core.serving.life import RequestLife
 from semblend_core.serving.prefixes import DonorName

@@ -11,7 +11,7 @@ import numpy as np
 BOUNDS_OF_BOOKS = (
     "semblend_core.donors.regret.MOST_GONE",
     "semblend_core.provider.open_requests.REMEMBERED_REPORTS",
-    "semblend_core.serving.donors.MOST_ASKED_ONCE",
+    "semblend_core.serving.captures.MOST_ASKED_ONCE",
     "semblend_core.serving.donors.MOST_LOST",
     "semblend_core.serving.hot.MOST_LINEAGES",
     "semblend_core.serving.lineage.MOST_LINEAGES",

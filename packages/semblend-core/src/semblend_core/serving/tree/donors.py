@@ -27,8 +27,9 @@ from semblend_core.contract import (
 from semblend_core.kv.fetching import DonorFetch, fetch_donor
 from semblend_core.kv.store import Tier
 from semblend_core.serving.ages import Limits
+from semblend_core.serving.captures import CaptureRule
 from semblend_core.serving.containment import contain
-from semblend_core.serving.donors import CaptureRule, Donor, DonorBook, Price, not_known
+from semblend_core.serving.donors import Donor, DonorBook, Price, not_known
 from semblend_core.serving.earlier import EarlierDonors
 from semblend_core.serving.tree.exact_tree import ExactTree, TreeLife, TreeMatch
 from semblend_core.serving.tree.kept import KeptDonors
