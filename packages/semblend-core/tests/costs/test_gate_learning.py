@@ -10,6 +10,8 @@ import pytest
 from semblend_core.contract import DeclineReason
 from semblend_core.costs import Part, StepShape
 from semblend_core.costs.step_times import UNSEEN
+from semblend_core.costs.trials import FIRST_TRIAL_AFTER
+from semblend_core.serving import Claim
 from semblend_core.settings import QualityTier
 from semblend_core.telemetry import CostsCompared, NoAudit
 
@@ -212,3 +214,20 @@ def test_one_that_is_never_computed_is_told_of_without_a_time() -> None:
     engine.gate.choose("gone", NAMESPACE, passages(2000, 1), engine.claim_for)
     engine.gate.close()
     assert [(event.request_id, event.measured_us, event.reused) for event in heard.events] == [("gone", None, None)]
+
+
+def test_what_cannot_be_tried_as_its_donors_are_gone_is_tried_with_others() -> None:
+    heard = Heard()
+    engine = SyntheticEngine(with_dear_rows, audit=heard)
+    for _ in range(4):
+        engine.serve_cold(6000)
+    gate, plan, tries = engine.gate, passages(6000, 10), []
+    for number in range(100):
+        if isinstance(gate.choose(f"gone-{number}", NAMESPACE, plan, engine.claim_for), Claim):
+            tries.append(number)
+            gate.donors_gone(f"gone-{number}")
+    assert len(tries) > 10, "in vain"
+    served = [engine.serve(plan) for _ in range(FIRST_TRIAL_AFTER)]
+    assert any(each.claim for each in served)
+    gate.close()
+    assert not any(event.trial for event in heard.events if event.request_id.startswith("gone"))

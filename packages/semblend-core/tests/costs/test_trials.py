@@ -48,6 +48,15 @@ def test_what_was_seen_anyway_need_not_be_tried() -> None:
         trials.not_needed(KIND)
 
 
+def test_one_that_was_not_made_makes_the_next_no_rarer() -> None:
+    trials = Trials()
+    for _ in range(10):
+        assert tried(trials, FIRST_TRIAL_AFTER) == [FIRST_TRIAL_AFTER]
+        trials.was_not_made(KIND)
+    assert tried(trials, FIRST_TRIAL_AFTER) == [FIRST_TRIAL_AFTER]
+    assert tried(trials, 2 * FIRST_TRIAL_AFTER) == [2 * FIRST_TRIAL_AFTER], "that one was"
+
+
 def test_each_kind_has_its_own() -> None:
     trials = Trials()
     assert tried(trials, 3) == []

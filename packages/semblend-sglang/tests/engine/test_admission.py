@@ -208,6 +208,17 @@ def test_a_donor_that_is_used_may_be_evicted_at_once(rig: Any) -> None:
     assert len(rig.side.donors) == 1, "the donor that is gone is forgotten, the new one known"
 
 
+def test_the_gate_hears_of_donors_that_are_gone(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[str] = []
+    monkeypatch.setattr(rig.side.costs, "donors_gone", gone.append)
+    rig.serve([*passage(1, 64), *DOCUMENT], "donor")
+    rig.serve([*passage(3, 80), *DOCUMENT, *passage(4, 40)], "reuses")
+    assert gone == []
+    rig.evict(rig.slots)
+    rig.serve([*passage(6, 80), *DOCUMENT, *passage(7, 40)], "computes")
+    assert gone == ["computes"]
+
+
 def test_a_full_pool_evicts_for_reuse_as_it_does_for_prefill(new_rig: Callable[..., Any]) -> None:
     rig = new_rig(slots=1024, lookup_budget_ms=10_000.0)
     rig.serve(passage(9, 450), "old")

@@ -60,6 +60,10 @@ class Judgements:
     def find(self, request_id: str) -> Judgement | None:
         return self._open.get(request_id)
 
+    def drop(self, request_id: str) -> Judgement | None:
+        """What was judged is not there. It is on no record."""
+        return self._open.pop(request_id, None)
+
     def took(self, step: Step, microseconds: float) -> None:
         """A step with a part of their prompts took so long."""
         if not self._open or step.parts is None:

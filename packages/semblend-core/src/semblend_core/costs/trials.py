@@ -52,6 +52,11 @@ class Trials:
         known.declined, known.wait = 0, 2 * known.wait
         return True
 
+    def was_not_made(self, kind: Kind) -> None:
+        """It taught nothing, so the next is no rarer for it."""
+        if kind in self._kinds:
+            self._kinds[kind].wait = max(1, self._kinds[kind].wait // 2)
+
     def not_needed(self, kind: Kind) -> None:
         """What a trial would tell was seen anyway."""
         if kind in self._kinds:

@@ -235,6 +235,12 @@ class CostGate:
         )
         return chosen if reason is None else reason
 
+    def donors_gone(self, request_id: str) -> None:
+        """Donors of the plan that was chosen last are gone, so nothing will be seen of it."""
+        judgement = self._judgements.drop(request_id)
+        if judgement is not None and judgement.trial_of is not None:
+            self._trials.was_not_made(judgement.trial_of)
+
     def may_wait_s(self, request_id: str) -> float:
         """How long reuse stays worth while a request waits for its donors: as long as it would spare by then."""
         judgement = self._judgements.find(request_id)
