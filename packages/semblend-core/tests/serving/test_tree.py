@@ -196,6 +196,22 @@ def test_what_the_tree_still_holds_of_a_donor_is_a_donor() -> None:
     assert not bench.donors.drop_missing(life_of(ASKED), again)
 
 
+def test_what_the_tree_still_holds_is_no_donor_beside_one_that_begins_with_it() -> None:
+    bench = Bench()
+    bench.serve(DONOR)
+    other = np.concatenate([DONOR[:340], prompt(9, 100)])
+    bench.serve(other)
+    plan = bench.plan_for(ASKED)
+    assert plan is not None
+    del bench.tree.prompts[tuple(DONOR.tolist())]
+    assert bench.donors.drop_missing(life_of(ASKED), plan)
+    assert [donor_id for _, donor_id in bench.donors.book._donors] == [donor_id_of(other)]
+    again = bench.plan_for(ASKED)
+    assert again is not None
+    assert max(span.donor_end for span in again.spans) == 340
+    assert not bench.donors.drop_missing(life_of(ASKED), again)
+
+
 def test_a_full_pool_declines_the_load_and_lets_the_donors_go() -> None:
     bench = Bench()
     bench.serve(DONOR)

@@ -149,7 +149,8 @@ class TreeDonors:
             missing = True
             tokens, born = self.tokens_of(donor)[:there], self.book.born(donor.namespace, [donor_id])
             self.book.drop(donor.name)
-            if there >= self._settings.min_span_tokens:
+            by_others = self.book.prefixes.held(donor.namespace.digest, tokens)  # In the tree it is the same KV.
+            if there - by_others >= self._settings.min_span_tokens:
                 self._offer(donor.namespace, donor.note.key, tokens, born=born)
         return missing
 
