@@ -1,6 +1,5 @@
 """Jobs that run side by side while the environments they need are being made."""
 
-import shutil
 import sys
 import tempfile
 import threading
@@ -19,7 +18,9 @@ from semblend_tools.progress import say, saying_into
 
 R = TypeVar("R")
 
-_PROGRESS_S = 30.0
+_PROGRESS_S = 60.0
+_SUMMARY = "short test summary info"
+"""Where pytest says of a run that went well what it left out, and why."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class Job(Generic[R]):
     """The result where an environment could not be made."""
     progress: Callable[[], str] = str
     """A few words while it runs."""
+    went_well: Callable[[R], bool] = lambda result: False
+    """Then the end of what it printed is enough."""
 
 
 def run_side_by_side(jobs: Sequence[Job[R]], lanes: int) -> list[R]:
-    """The jobs' results, in their order. Each prints when it has ended, whole; meanwhile a line tells how far all are.
+    """The jobs' results, in their order. Each prints when it has ended, in one piece; meanwhile a line tells how far all are.
 
     Environments are made one after the other, those that packages share first. Each lane takes the next job that has
     its environment, those with an engine first: they take longest.
@@ -98,7 +101,7 @@ class _Run(Generic[R]):
                 failures = [failure for needed in job.needs if (failure := self._made[needed])]
                 result = job.without_environment(failures[0]) if failures else job.run()
             with self._changed:
-                _show(job.name, log)
+                _show(job.name, log, only_end=job.went_well(result))
                 self._running.remove(job)
                 self._results[id(job)] = result
                 self._changed.notify_all()
@@ -131,9 +134,13 @@ def _is_shared(job: Job[R]) -> bool:
     return all(needed.is_shared for needed in job.needs)
 
 
-def _show(name: str, log: Path) -> None:
+def _show(name: str, log: Path, *, only_end: bool = False) -> None:
     """What it printed, all at once."""
     print(f"\n[run] ---- {name} ----", flush=True)
-    with log.open("rb") as file:
-        shutil.copyfileobj(file, sys.stdout.buffer)
+    printed = log.read_bytes()
+    if only_end:
+        lines = printed.splitlines(keepends=True)
+        summary = next((at for at in reversed(range(len(lines))) if _SUMMARY.encode() in lines[at]), len(lines) - 1)
+        printed = b"".join(lines[max(0, summary) :])
+    sys.stdout.buffer.write(printed)
     sys.stdout.flush()

@@ -66,6 +66,12 @@ class Result:
     """Tells how much of the time a busy machine cost."""
     trouble: str = ""
     """Told once more at the end."""
+    failed: tuple[str, ...] = ()
+    """Tests, by their pytest ids."""
+
+    @property
+    def is_fine(self) -> bool:
+        return self.verdict not in ("FAILED", "DIED")
 
     def row(self) -> list[str]:
         numbers = [self.counts.passed, self.counts.failed, self.counts.skipped, self.counts.not_run]
@@ -150,7 +156,11 @@ def _lint_job(clone: Clone) -> Job[Result]:
         return Result("lint", "lint", verdict, Counts(), time.monotonic() - started)
 
     return Job(
-        "lint", (shared(clone, "test"), shared(clone, "lint")), run, lambda error: _without("lint", "lint", error)
+        "lint",
+        (shared(clone, "test"), shared(clone, "lint")),
+        run,
+        lambda error: _without("lint", "lint", error),
+        went_well=_went_well,
     )
 
 
@@ -162,7 +172,12 @@ def _suite_job(clone: Clone, suite: Suite, choice: Choice, records: Path) -> Job
         lambda: _run(clone, suite, choice, record),
         lambda error: _without(suite.name, suite.environment.label, error),
         lambda: _progress(record),
+        _went_well,
     )
+
+
+def _went_well(result: Result) -> bool:
+    return result.is_fine
 
 
 def _without(name: str, environment: str, error: ToolError) -> Result:
@@ -193,7 +208,8 @@ def _run(clone: Clone, suite: Suite, choice: Choice, folder: Path) -> Result:
         # Without a test to blame it is a failure all the same.
         counts = counts if counts.failed else counts + Counts(failed=1)
     seconds = time.monotonic() - started
-    return Result(suite.name, suite.environment.label, verdict, counts, seconds, ended.cpu_seconds, trouble)
+    label, failed = suite.environment.label, tuple(record.failed)
+    return Result(suite.name, label, verdict, counts, seconds, ended.cpu_seconds, trouble, failed)
 
 
 def _pytest(clone: Clone, suite: Suite, choice: Choice, record: Path) -> list[object]:
@@ -213,12 +229,15 @@ def _report(results: Sequence[Result], choice: Choice, seconds: float) -> int:
     print_table((*_COLUMNS, "seconds", "CPU seconds"), rows)
     for trouble in filter(None, (result.trouble for result in results)):
         complain(trouble)
+    for result in results:
+        for failed in result.failed:
+            complain(f"{failed} failed in `{result.environment}`")
     total = sum((result.counts for result in results), Counts())
     # With a selection of the caller's own (-k, -m), a package without a match is at no fault.
     empty = [result.name for result in results if result.verdict == "no tests" and not choice.pytest]
     for name in empty:
         complain(f"{name} collected no test at all")
-    failed = bool(empty) or any(result.verdict in ("FAILED", "DIED") for result in results) or total.collected == 0
+    failed = bool(empty) or not all(result.is_fine for result in results) or total.collected == 0
     say(f"{seconds / 60:.1f} minutes")
     print(total, flush=True)
     return 1 if failed else 0

@@ -61,10 +61,15 @@ class RunRecord:
         return [test for test in self.collected if test not in self.outcomes and test != self.running]
 
     @property
+    def failed(self) -> list[str]:
+        """Tests, and files that could not be collected. Not one that took pytest along."""
+        return [*self.broken, *(test for test, outcome in self.outcomes.items() if outcome == "failed")]
+
+    @property
     def counts(self) -> Counts:
         """A test that took pytest along has failed; so has a file that could not be collected."""
         found = Counter(self.outcomes.values())
-        failed = found["failed"] + len(self.broken) + (self.running is not None)
+        failed = len(self.failed) + (self.running is not None)
         return Counts(found["passed"], failed, found["skipped"], len(self.not_run))
 
 

@@ -258,6 +258,22 @@ def test_side_by_side_each_package_prints_in_one_piece_and_the_table_keeps_its_o
         assert "\n".join(f"{name} {n}" for n in range(50)) in output
 
 
+def test_side_by_side_of_what_went_well_the_end_is_shown_and_what_failed_is_named_once_more(
+    with_engine: Any, capfd: Any
+) -> None:
+    well = "import pytest\ndef test_it(): pass\n@pytest.mark.skip(reason='no moon tonight')\ndef test_that(): pass\n"
+    with_engine.write("packages/semblend-core/tests/test_it.py", well)
+    with_engine.write("packages/semblend-beta/tests/test_it.py", "def test_it(): assert 'sun' == 'moon'\n")
+    assert run_tests(with_engine.clone, ["semblend-core", "semblend-beta"], lanes=2, pytest=("-rs",)) == 1
+    captured = capfd.readouterr()
+    of_core = captured.out.partition("---- testing semblend-core")[2].partition("[run]")[0]
+    assert "no moon tonight" in of_core
+    assert "1 passed, 1 skipped" in of_core
+    assert "test session starts" not in of_core
+    assert "assert 'sun' == 'moon'" in captured.out
+    assert "packages/semblend-beta/tests/test_it.py::test_it failed in `test`" in captured.err
+
+
 def test_side_by_side_an_environment_that_cannot_be_made_fails_its_packages_and_no_others(
     with_engine: Any, capfd: Any, monkeypatch: Any
 ) -> None:

@@ -38,6 +38,8 @@ ClaimMaker: TypeAlias = Callable[[Plan, int], Claim | DeclineReason]
 
 LEAST_GAIN = 0.03
 """Of the cold prefill's time."""
+SMALL_SHARE = LEAST_GAIN / 2
+"""Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
 SMALL_LOSS = 0.1
 """Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
 LEAST_SPENT_US = 100.0
@@ -174,13 +176,10 @@ class CostGate:
         return not self.is_on or self._lookups.are_worth_it(tokens)
 
     def found_nothing(self, tokens: int) -> None:
-        """The lookup for such a request has found no plan.
-
-        One that takes a small share of the prefill's time is never spared: the next may find something.
-        """
+        """The lookup for such a request has found no plan."""
         if self.is_on and self.times.is_ready:
             spent = self._spent()
-            if spent > LEAST_GAIN * self.times.predict(cold_steps(0, tokens, self._step_tokens)):
+            if spent > SMALL_SHARE * self.times.predict(cold_steps(0, tokens, self._step_tokens)):
                 self._lookups.found_nothing(tokens, spent)
 
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
@@ -217,7 +216,8 @@ class CostGate:
         spent = self._spent()
         if not trial:
             spared = weighed.cold - weighed.reuse if weighed.pays else 0.0
-            self._lookups.note(computed, spared - spent)
+            if spared > spent or spent > SMALL_SHARE * weighed.cold:
+                self._lookups.note(computed, spared - spent)
         self._judgements.add(
             Judgement(
                 request_id,
