@@ -109,7 +109,7 @@ class StepOrders:
     ) -> None:
         for request_id, tokens in scheduled.items():
             life = self._requests.get(request_id)
-            if life is None or life.captured or not _completes_prompt(life.request, tokens):
+            if life is None or life.captured or not _is_time_to_capture(life.request, tokens):
                 continue
             blocks = block_ids_of(request_id)  # First: what is decided must be ordered.
             kept = self._keeper.decide(life)
@@ -118,5 +118,9 @@ class StepOrders:
                 work.captures.append(order)
 
 
-def _completes_prompt(request: Any, tokens: int) -> bool:
-    return bool(request.num_computed_tokens + tokens >= request.num_prompt_tokens)
+def _is_time_to_capture(request: Any, tokens: int) -> bool:
+    """Once its first token is out: until then somebody waits. Earlier where this is the last step of it."""
+    computed = request.num_computed_tokens + tokens
+    if computed < request.num_prompt_tokens:
+        return False
+    return bool(request.num_output_tokens or computed >= request.num_prompt_tokens + request.max_tokens - 1)
