@@ -37,7 +37,7 @@ class Job(Generic[R]):
 
 
 def run_side_by_side(jobs: Sequence[Job[R]], lanes: int) -> list[R]:
-    """The jobs' results, in their order. Each prints when it has ended, in one piece; meanwhile a line tells how far all are.
+    """The jobs' results, in their order. Each prints when it has ended, in one piece, and a line tells how far all are.
 
     Environments are made one after the other, those that packages share first. Each lane takes the next job that has
     its environment, those with an engine first: they take longest.

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from semblend_core.contract import DeclineReason, Plan, Span
 from semblend_core.costs import StepShape
-from semblend_core.serving.cost_gate import SMALL_LOSS
+from semblend_core.serving import Claim
+from semblend_core.serving.forecast import claim_steps
+from semblend_core.serving.weighing import SMALL_LOSS
 from semblend_core.settings import QualityTier
 
 from .engines import (
@@ -230,3 +232,17 @@ def test_a_probe_is_made_where_its_step_pays_too(formula: Formula, probed: bool)
     claim = engine.serve(passages(8000, 4)).claim
     assert claim is not None
     assert (claim.probing is not None) == probed
+
+
+def test_a_probe_in_the_step_of_its_rows_makes_one_step_of_both() -> None:
+    engine, plan = SyntheticEngine(cpu), passages(8000, 4)
+    engine.probe_layers = 28
+    claim = engine.claim_for(plan, 0)
+    assert isinstance(claim, Claim)
+    apart = claim_steps(claim, plan.prompt_tokens, step_tokens=8192)
+    together = claim_steps(claim, plan.prompt_tokens, step_tokens=8192, probes_apart=False)
+    assert (len(apart), len(together)) == (2, 1)
+    assert together[0].tokens == apart[0].tokens + apart[1].tokens
+    assert together[0].sequences == apart[0].sequences + apart[1].sequences
+    assert (together[0].moved, together[0].corrected) == (apart[0].moved, apart[1].corrected)
+    assert together[0].kind not in {apart[0].kind, apart[1].kind}

@@ -80,6 +80,18 @@ class StepShape:
             rows += is_row
         return cls(tokens, attention, context, sequences, bool(moved or rows), moved, corrected)
 
+    def __add__(self, other: StepShape) -> StepShape:
+        """Both in one step."""
+        return StepShape(
+            self.tokens + other.tokens,
+            self.attention + other.attention,
+            self.context + other.context,
+            self.sequences + other.sequences,
+            self.reuses or other.reuses,
+            self.moved + other.moved,
+            self.corrected + other.corrected,
+        )
+
     @property
     def without_reuse(self) -> StepShape:
         """The same tokens as one sequence, nothing moved."""

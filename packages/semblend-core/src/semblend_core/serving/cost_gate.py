@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from semblend_core.contract import DeclineReason, Namespace, Plan, Span
 from semblend_core.costs import (
@@ -19,78 +18,26 @@ from semblend_core.costs import (
     Part,
     Step,
     StepClock,
-    StepShape,
     StepTimes,
     Trials,
 )
 from semblend_core.costs.fetch_times import FetchTimes
-from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
+from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER
 from semblend_core.planning import CostModel
-from semblend_core.recompute.tiers import choose_policy_for
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.containment import contained
-from semblend_core.serving.forecast import claim_steps, cold_steps, planned_steps
+from semblend_core.serving.forecast import cold_steps
+from semblend_core.serving.weighing import LEAST_GAIN, SMALL_LOSS, ClaimMaker, Weigher
 from semblend_core.settings import Settings
 from semblend_core.telemetry import AuditSink, NoAudit
 
-ClaimMaker: TypeAlias = Callable[[Plan, int], Claim | DeclineReason]
-"""What the engine makes of a plan. Rows with at most so many tokens between them are to become one."""
-
-LEAST_GAIN = 0.03
-"""Of the cold prefill's time."""
 SMALL_SHARE = LEAST_GAIN / 2
 """Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
-SMALL_LOSS = 0.1
-"""Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
 LEAST_SPENT_US = 100.0
 """On a lookup and its judgement, however fast the clock says that they were."""
-MOST_CLAIMS = 2
-"""That are made for one request."""
-NEARLY_AS_GOOD = 1.1
-MOST_JOINED_TOKENS = 128
 FIRST_SAVE = 16
 """Steps that were looked at."""
 SAVED_EVERY_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Forecast:
-    spans: tuple[Span, ...]
-    steps: list[StepShape]
-    predicted: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Weighed:
-    """In microseconds."""
-
-    cold: float
-    reuse: float
-    doubt: float
-    least_gain: float
-    waiting: float
-    """Of ``reuse``: until donors have come that are not in memory."""
-
-    @property
-    def pays(self) -> bool:
-        return self.cold - self.reuse - self.doubt > self.least_gain
-
-    @property
-    def may_pay(self) -> bool:
-        """For all that is known. Such are tried now and then, or it would never be known."""
-        gain = self.cold - self.reuse
-        return gain + 2 * self.doubt + SMALL_LOSS * self.cold > self.least_gain and -gain < self.cold
-
-    @property
-    def trial_after(self) -> float:
-        """Requests until one is served in the other way. The longer that would take, the more they are."""
-        if self.pays:
-            return FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
-        if self.may_pay:
-            return FIRST_TRIAL_AFTER
-        if self.reuse < 2 * self.cold:
-            return FIRST_LOSING_TRIAL_AFTER
-        return FIRST_DEAR_TRIAL_AFTER * self.reuse / self.cold
 
 
 class CostGate:
@@ -109,17 +56,21 @@ class CostGate:
         audit: AuditSink | None = None,
         now: Callable[[], float] = time.perf_counter,
         spending: Callable[[Sequence[Span]], float] = lambda spans: 1.0,
+        probes_apart: bool = True,
     ) -> None:
-        """``spending``: what is computed of such spans, by their tier's budget."""
-        self._spending = spending
+        """``spending``: what is computed of such spans, by their tier's budget.
+
+        ``probes_apart``: probes are steps of their own, and not computed in the step of their rows.
+        """
         self.is_on = settings.cost_gate and CostModel.from_settings(settings) is None
-        self._settings, self._step_tokens = settings, step_tokens
+        self._step_tokens = step_tokens
         self._file = CostFile.of(settings.cost_dir, identity) if self.is_on and identity is not None else None
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
         self._judgements = Judgements(audit or NoAudit(), self._measured)
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
         self._fetches = FetchTimes()
+        self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart)
         self._learned, self._now, self._saved_at = 0, now, now()
         self._timed_prefills = False
         """Otherwise what a prefill takes is known from an earlier process only."""
@@ -191,22 +142,22 @@ class CostGate:
         cold = cold_steps(plan.exact_prefix_tokens, plan.prompt_tokens, self._step_tokens)
         computed = plan.prompt_tokens - plan.exact_prefix_tokens
         requests = self._lookups.stand_for(computed)
-        forecasts = self._forecasts(plan)
+        forecasts = self._weigher.forecasts(plan)
         if not forecasts:
             return DeclineReason.QUALITY_TIER
-        weighed, kind = self._weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
+        weighed, kind = self._weigher.weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
         trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, requests)
         # To make a claim takes longer than to weigh a plan, and hardly any is faster than its plan promises.
         if weighed.pays or trial:
-            made = self._make_claims(plan, forecasts, claim_for)
-            if isinstance(made, DeclineReason):
-                return made
+            best = self._weigher.best_claim(plan, cold, forecasts, claim_for)
+            if isinstance(best, DeclineReason):
+                return best
             seemed_to_pay = weighed.pays
-            chosen, steps, weighed = self._best_of(plan, cold, made)
+            chosen, weighed = best.claim, best.weighed
             trial = trial and not weighed.pays
             if seemed_to_pay and not weighed.pays:
-                kind = steps[0].kind
+                kind = best.steps[0].kind
                 trial = self._trials.is_due(kind, max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after), requests)
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
         cold_after = weighed.trial_after if self._timed_prefills else FIRST_LOSING_TRIAL_AFTER
@@ -270,87 +221,6 @@ class CostGate:
     def _spent(self) -> float:
         """On the lookup, since it was asked for; in microseconds."""
         return LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
-
-    def _forecasts(self, plan: Plan) -> list[_Forecast]:
-        """Of the plan and of smaller ones, by about what their tier computes of them. The fastest first."""
-        tier, limit = self._settings.quality_tier, self._settings.recompute_limit
-        found = []
-        for spans in (plan.spans, *self._fewer_spans(plan)):
-            spending = self._spending(spans)
-            choice = choose_policy_for(tier, spans, probing=False, limit=limit, spending=spending)
-            if choice is not None:
-                most_seam = choice.policy.longest_seam
-                steps = planned_steps(plan, spans, self._step_tokens, choice.budget, most_seam)
-                found.append(_Forecast(spans, steps, self.times.predict(steps)))
-        return sorted(found, key=lambda forecast: forecast.predicted)
-
-    def _fewer_spans(self, plan: Plan) -> Iterator[tuple[Span, ...]]:
-        """The longest of them, half as many each time, while they are enough for a plan."""
-        settings = self._settings
-        least = settings.min_reuse_ratio * (plan.prompt_tokens - plan.exact_prefix_tokens)
-        least = max(least, settings.min_saved_tokens)
-        by_length = sorted(plan.spans, key=lambda span: -span.length)
-        count = 1 << (len(by_length) - 1).bit_length() >> 1
-        while count and sum(span.length for span in by_length[:count]) >= least:
-            yield tuple(sorted(by_length[:count], key=lambda span: span.target_start))
-            count //= 2
-
-    def _make_claims(
-        self, plan: Plan, forecasts: list[_Forecast], claim_for: ClaimMaker
-    ) -> list[tuple[Claim, list[StepShape]]] | DeclineReason:
-        """Claims, with their steps, of those forecasts that are nearly as good as the best."""
-        made: list[tuple[Claim, list[StepShape]]] = []
-        refusal = DeclineReason.DOES_NOT_PAY
-        for forecast in forecasts:
-            if made and (len(made) == MOST_CLAIMS or forecast.predicted > NEARLY_AS_GOOD * forecasts[0].predicted):
-                break
-            part = plan if forecast.spans is plan.spans else plan.only(forecast.spans)
-            claim = claim_for(part, self._worth_joining(part))
-            if isinstance(claim, DeclineReason):
-                refusal = claim
-                continue
-            made.append((claim, claim_steps(claim, plan.prompt_tokens, self._step_tokens)))
-        return made or refusal
-
-    def _worth_joining(self, plan: Plan) -> int:
-        """Tokens that are computed faster than another sequence."""
-        beyond = self.times.cost("token_beyond_flat") if plan.computed_tokens > self._step_tokens // 4 else 0.0
-        token = self.times.cost("token") + beyond
-        row = self.times.cost("sequence") + self.times.cost("context") * plan.prompt_tokens / 2
-        return MOST_JOINED_TOKENS if token * MOST_JOINED_TOKENS <= row else int(row / token)
-
-    def _weigh(self, cold_steps: list[StepShape], steps: list[StepShape]) -> _Weighed:
-        cold, waiting = self.times.predict(cold_steps), self._fetches.expected(sum(step.moved for step in steps))
-        reuse = self.times.predict(steps) + waiting
-        least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
-        return _Weighed(cold, reuse, self.times.doubt(steps, cold_steps), least_gain, waiting)
-
-    def _best_of(
-        self, plan: Plan, cold: list[StepShape], made: list[tuple[Claim, list[StepShape]]]
-    ) -> tuple[Claim, list[StepShape], _Weighed]:
-        """The fastest claim of those that pay; where none does, of all."""
-        weighed = [self._weigh_claim(plan, cold, claim, steps) for claim, steps in made]
-        paying = [each for each in weighed if each[2].pays]
-        # Before a short prompt was seen, whatever computes few tokens is predicted to take as long as what computes
-        # more. Of claims that pay even so, the one with fewer is made: nothing else would ever tell.
-        return min(paying or weighed, key=lambda each: self.times.predict(each[1], hoping=bool(paying)))
-
-    def _weigh_claim(
-        self, plan: Plan, cold: list[StepShape], claim: Claim, steps: list[StepShape]
-    ) -> tuple[Claim, list[StepShape], _Weighed]:
-        """A claim with a probe if it pays with the probe's step, else without."""
-        weighed = self._weigh(cold, steps)
-        if claim.probing is None or weighed.pays:
-            return claim, steps, weighed
-        plain = claim.unprobed()
-        plain_steps = claim_steps(plain, plan.prompt_tokens, self._step_tokens)
-        without_probe = self._weigh(cold, plain_steps)
-        if without_probe.pays:
-            # Steps of a probe's kind are seen only if one is made, and answers are worth more with it.
-            trusting = replace(weighed, doubt=self.times.doubt(steps, cold, unseen=0.0))
-            if trusting.pays:
-                return claim, steps, trusting
-        return plain, plain_steps, without_probe
 
     def _measured(self, judgement: Judgement) -> None:
         """A trial that took less than what is done instead: the next tells whether that was luck."""

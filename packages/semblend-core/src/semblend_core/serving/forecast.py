@@ -18,14 +18,18 @@ def cold_steps(start: int, end: int, step_tokens: int) -> list[StepShape]:
     return [StepShape.of([part]) for part in _pieces(start, end, step_tokens)]
 
 
-def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int) -> list[StepShape]:
-    """A probe, if there is one; rows in front of the rest of the prompt, in their own steps if one cannot hold them."""
+def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int, *, probes_apart: bool = True) -> list[StepShape]:
+    """A probe, if there is one; rows in front of the rest of the prompt, in their own steps if one cannot hold them.
+
+    ``probes_apart``: a probe is a step of its own. Otherwise it is computed in that of its rows.
+    """
     moved = sum(span.length for span in claim.spans)
     corrected = 0 if claim.correction is None else moved
-    if claim.probing is not None:
-        probe = _rows_over_steps(claim.probing.rows, step_tokens, moved, 0)
-        return probe + _claim_steps(_as_if_chosen(claim), prompt_tokens, step_tokens, 0, corrected)
-    return _claim_steps(claim, prompt_tokens, step_tokens, moved, corrected)
+    if claim.probing is None:
+        return _claim_steps(claim, prompt_tokens, step_tokens, moved, corrected)
+    probe = _rows_over_steps(claim.probing.rows, step_tokens, moved, 0)
+    behind = _claim_steps(_as_if_chosen(claim), prompt_tokens, step_tokens, 0, corrected)
+    return probe + behind if probes_apart else [sum([*probe[1:], behind[0]], probe[0]), *behind[1:]]
 
 
 def _claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int, moved: int, corrected: int) -> list[StepShape]:

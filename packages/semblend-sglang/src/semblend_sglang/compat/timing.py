@@ -112,4 +112,4 @@ def cost_gate_of(
         "ranks": str(arguments.tp_size),
         "graphs": str(not arguments.disable_cuda_graph),
     }
-    return CostGate(settings, step_tokens, identity, audit, spending=spending)
+    return CostGate(settings, step_tokens, identity, audit, spending=spending, probes_apart=False)
