@@ -88,7 +88,8 @@ def measure(engine: EngineUnderTest, prompts: Prompts, cell: Cell, options: argp
             engine.settle()
             asked = [material.recipient() for _ in range(cell.in_flight)]
             # Reuse off needs no donors: its salt has none, and what it computes is not captured.
-            answers[arm] = engine.ask(asked, salt="grid" if arm == "on" else "grid, off", reuse=arm == "on")
+            salt = "grid" if arm == "on" else "grid, off"
+            answers[arm] = engine.ask(asked, salt=salt, reuse=arm == "on", output_tokens=options.answer)
         _check_cold(answers["off"])
         if number >= options.warm_up:
             pairs.ours.append(_first_token_ms(answers["on"]))
@@ -131,6 +132,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=2, help="pairs of each cell that are not counted")
+    parser.add_argument("--answer", type=int, default=4, help="tokens: some things are done behind the first of them")
     parser.add_argument("--recipients-per-donor", type=int, default=4, help="donors are not timed, but take time")
     parser.add_argument("--out", type=Path, help="folder: one file for each cell, written as soon as it is done")
     parser.add_argument("--resume", action="store_true", help="leave out cells that lie in --out")
