@@ -19,8 +19,8 @@ from semblend_tools.progress import say, saying_into
 R = TypeVar("R")
 
 _PROGRESS_S = 60.0
-_SUMMARY = "short test summary info"
-"""Where pytest says of a run that went well what it left out, and why."""
+_SUMMARY, _RULE = b"short test summary info", b"====="
+"""Where pytest says of a run that went well what it left out, and why; what its last line begins with."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,10 @@ def _show(name: str, log: Path, *, only_end: bool = False) -> None:
     printed = log.read_bytes()
     if only_end:
         lines = printed.splitlines(keepends=True)
-        summary = next((at for at in reversed(range(len(lines))) if _SUMMARY.encode() in lines[at]), len(lines) - 1)
-        printed = b"".join(lines[max(0, summary) :])
+        # Something may have been said behind pytest's last line, by processes that it left to end.
+        ends = [at for at, line in enumerate(lines) if _SUMMARY in line] or [
+            at for at, line in enumerate(lines) if _RULE in line
+        ]
+        printed = b"".join(lines[ends[-1] if ends else -1 :])
     sys.stdout.buffer.write(printed)
     sys.stdout.flush()

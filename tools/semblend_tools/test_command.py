@@ -230,8 +230,8 @@ def _report(results: Sequence[Result], choice: Choice, seconds: float) -> int:
     for trouble in filter(None, (result.trouble for result in results)):
         complain(trouble)
     for result in results:
-        for failed in result.failed:
-            complain(f"{failed} failed in `{result.environment}`")
+        for test_id in result.failed:
+            complain(f"{test_id} failed in `{result.environment}`")
     total = sum((result.counts for result in results), Counts())
     # With a selection of the caller's own (-k, -m), a package without a match is at no fault.
     empty = [result.name for result in results if result.verdict == "no tests" and not choice.pytest]
