@@ -100,11 +100,6 @@ class StepWork:
     computes: bool = True
     """Whether the engine computes anything in this step."""
 
-    @property
-    def only_captures(self) -> bool:
-        """Whether it ends prompts that are kept, and no request of it depends on us."""
-        return bool(self.captures) and not (self.loads or self.corrections or self.probes)
-
 
 @dataclass
 class Landed:

@@ -42,7 +42,7 @@ class _WithRows:
         if side is _NO_HALF:
             logger.warning("SemBlendScheduler runs without SemBlendConnectorV1, so it is vLLM's own: nothing is reused")
         self._side: SchedulerSide | None = side if isinstance(side, SchedulerSide) else None
-        self._in_vain, self._only_captures = InVain(), False
+        self._in_vain = InVain()
         # Without chunks a prompt waits until a whole step is free: room kept for others could let it wait for ever.
         self._look_ahead = LOOK_AHEAD if compat.is_chunked(self) else 1
         if self._side is not None:
@@ -67,8 +67,7 @@ class _WithRows:
     def _schedule(self, side: SchedulerSide, *args: Any, **kwargs: Any) -> SchedulerOutput:
         side.costs.begin_step()
         side.admission.round.begin()
-        if not self._has_time_later:
-            side.catch_up()
+        side.catch_up()
         self._background.step_aside()
         self._comparing.step_aside()
         self._start_failed_over(side, None)
@@ -83,16 +82,7 @@ class _WithRows:
         work = output.kv_connector_metadata
         if isinstance(work, StepWork):
             work.computes = output.total_num_scheduled_tokens > 0  # It may be nothing but rows.
-        self._only_captures = isinstance(work, StepWork) and work.only_captures
         return output
-
-    @property
-    def _has_time_later(self) -> bool:
-        """Whether all that there can be to hear is of new donors, which nobody is there to use.
-
-        Their prompts' first tokens are on the way, and would wait for us where the GPU is faster than its host.
-        """
-        return self._only_captures and next(compat.waiting_requests(self), None) is None
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         side = self._side

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from semblend_core.serving import RoundTime
 from semblend_core.testing import passage
 
@@ -33,28 +31,4 @@ def test_a_step_has_time_for_a_few_first_lookups_and_who_is_behind_waits(new_ove
     assert (per_step[0], max(per_step), sum(per_step)) == (4, 4, 10)
     assert plain.request_id in first_step, "who wants no reuse waits for no lookup"
     assert not any(request.request_id in first_step for request in asked[4:])
-    engine.check_nothing_is_left()
-
-
-def test_news_of_donors_wait_for_the_first_tokens_on_the_way_unless_somebody_could_use_them(
-    new_overlapping: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = new_overlapping(tokens_of_a_step=4096, places=8, blocks=2048)
-    heard: list[None] = []
-    catch_up = engine.side.catch_up
-    monkeypatch.setattr(engine.side, "catch_up", lambda: (heard.append(None), catch_up()))
-
-    def hears() -> bool:
-        before = len(heard)
-        engine.schedule()
-        return len(heard) > before
-
-    engine.add([*passage(1, 48), *DOCUMENT], 4)
-    assert [hears() for _ in range(3)] == [True, False, True], "its first token comes behind the second"
-    engine.finish()
-    engine.add([*passage(3, 48), *passage(4, 700)], 4)
-    engine.schedule()
-    engine.add([*passage(5, 48), *DOCUMENT, *passage(6, 20)], 4)
-    assert hears(), "it waits, and may find what is new"
-    engine.finish()
     engine.check_nothing_is_left()
