@@ -35,6 +35,8 @@ SMALL_SHARE = LEAST_GAIN / 2
 """Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
 LEAST_SPENT_US = 100.0
 """On a lookup and its judgement, however fast the clock says that they were."""
+MOST_MISSES = 8
+"""Lookups that found nothing and were not held against their prefills yet."""
 FIRST_SAVE = 16
 """Steps that were looked at."""
 SAVED_EVERY_S = 60.0
@@ -72,6 +74,8 @@ class CostGate:
         self._fetches = FetchTimes()
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart)
         self._learned, self._now, self._saved_at = 0, now, now()
+        self._misses: list[tuple[int, float]] = []
+        """Lookups that found nothing: for how many tokens, and what they took."""
         self._timed_prefills = False
         """Otherwise what a prefill takes is known from an earlier process only."""
         self._asked_at = self._saved_at
@@ -129,9 +133,7 @@ class CostGate:
     def found_nothing(self, tokens: int) -> None:
         """The lookup for such a request has found no plan."""
         if self.is_on and self.times.is_ready:
-            spent = self._spent()
-            if spent > SMALL_SHARE * self.times.predict(cold_steps(0, tokens, self._step_tokens)):
-                self._lookups.found_nothing(tokens, spent)
+            self._misses.append((tokens, self._spent()))
 
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
         """The claim that is predicted to be fastest, of the whole plan or of a part of it; or why there is none."""
@@ -242,7 +244,16 @@ class CostGate:
         self.times.observe(step.shape, microseconds, overlapped=step.overlapped)
         self._judgements.took(step, microseconds)
         self._learned += 1
+        # To predict takes as long as a lookup, and first tokens are not to wait for it.
+        if not step.shape.sequences or len(self._misses) >= MOST_MISSES:
+            self._note_misses()
         self._save_now_and_then()
+
+    def _note_misses(self) -> None:
+        misses, self._misses = self._misses, []
+        for tokens, spent in misses:
+            if spent > SMALL_SHARE * self.times.predict(cold_steps(0, tokens, self._step_tokens)):
+                self._lookups.found_nothing(tokens, spent)
 
     def _save_now_and_then(self) -> None:
         """Soon after the start, since some engines are ended without a word; then rarely."""
