@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 
 from semblend_core.costs.steps import Kind
@@ -76,44 +76,52 @@ NEWEST_MISS_COUNTS = 0.05
 """The same for one that found nothing: where one in ten finds something, that may be worth all of them."""
 
 
+@dataclass(slots=True)
+class _Length:
+    """Prompts of about one length."""
+
+    worth: float | None = None
+    """What a lookup gains or costs on average, in microseconds; None: there was none."""
+    in_vain: int = 0
+    """Lookups in a row that took longer than they spared."""
+    skipped: int = 0
+    """Prompts since the last lookup."""
+    stand_for: int = 1
+    """Prompts that the last lookup stands for: its own, and those before it that were not looked up."""
+
+
 class Lookups:
     """A lookup takes time too. Where plans have spared less lately, few prompts of that length are looked up."""
 
     def __init__(self) -> None:
-        self._worth: dict[int, float] = {}
-        """By length: what a lookup gains or costs on average, in microseconds."""
-        self._in_vain: dict[int, int] = {}
-        """By length: lookups in a row that took longer than they spared."""
-        self._skipped: dict[int, int] = {}
-        """By length: since the last lookup."""
-        self._stand_for: dict[int, int] = {}
-        """By length: requests that the last lookup stands for."""
+        self._lengths: defaultdict[int, _Length] = defaultdict(_Length)
 
     def are_worth_it(self, tokens: int) -> bool:
         """``tokens``: what would be computed without reuse."""
-        length = _length(tokens)
-        skipped = self._skipped.get(length, 0)
-        if skipped + 1 < LOOK_ONE_IN and self._in_vain.get(length, 0) >= FEWEST_IN_VAIN and self._worth[length] < 0:
-            self._skipped[length] = skipped + 1
+        known = self._lengths[_length(tokens)]
+        loses = known.worth is not None and known.worth < 0
+        if loses and known.in_vain >= FEWEST_IN_VAIN and known.skipped + 1 < LOOK_ONE_IN:
+            known.skipped += 1
             return False
-        self._skipped[length], self._stand_for[length] = 0, skipped + 1
+        known.skipped, known.stand_for = 0, known.skipped + 1
         return True
 
     def stand_for(self, tokens: int) -> int:
         """The requests that the last lookup for such a prompt stands for: itself, and those without one before it."""
-        return self._stand_for.get(_length(tokens), 1)
+        return self._lengths[_length(tokens)].stand_for
 
     def note(self, tokens: int, gained: float) -> None:
         """What a plan for a prompt of this length spares, as far as can be told, less what it took to find it."""
-        self._note(_length(tokens), gained, NEWEST_COUNTS)
+        self._note(tokens, gained, NEWEST_COUNTS)
 
     def found_nothing(self, tokens: int, spent: float) -> None:
-        self._note(_length(tokens), -spent, NEWEST_MISS_COUNTS)
+        self._note(tokens, -spent, NEWEST_MISS_COUNTS)
 
-    def _note(self, length: int, gained: float, counts: float) -> None:
-        before = self._worth.get(length, gained)
-        self._worth[length] = before + counts * (gained - before)
-        self._in_vain[length] = 0 if gained > 0 else self._in_vain.get(length, 0) + 1
+    def _note(self, tokens: int, gained: float, counts: float) -> None:
+        known = self._lengths[_length(tokens)]
+        before = gained if known.worth is None else known.worth
+        known.worth = before + counts * (gained - before)
+        known.in_vain = 0 if gained > 0 else known.in_vain + 1
 
 
 def _length(tokens: int) -> int:
