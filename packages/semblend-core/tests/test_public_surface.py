@@ -17,6 +17,7 @@ PUBLIC_NAMES = [
     "ENGINE_GAUGES",
     "ENGINE_LABELLED_COUNTERS",
     "ENGINE_STATES",
+    "Glimpse",
     "LOADED_FROM_FILES",
     "InvalidPlanError",
     "InvalidTokenIdsError",

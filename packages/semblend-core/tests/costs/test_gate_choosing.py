@@ -164,7 +164,7 @@ def look_up(engine: SyntheticEngine, prompt: int, seconds: float) -> bool:
     looked_up = engine.gate.may_pay(prompt)
     if looked_up:
         engine.now += seconds
-        engine.gate.found_nothing(prompt)
+        engine.gate.found_nothing()
     engine.serve_cold(prompt)
     return looked_up
 

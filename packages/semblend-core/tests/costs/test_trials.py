@@ -1,4 +1,4 @@
-"""What does not seem to pay is tried rarely, and looked up rarely; what went well is tried again at once."""
+"""What does not seem to pay is tried rarely; what went well is tried again at once."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from semblend_core.costs import Lookups, Trials
+from semblend_core.costs import Trials
 from semblend_core.costs.trials import (
-    FEWEST_IN_VAIN,
     FIRST_DEAR_TRIAL_AFTER,
     FIRST_LOSING_TRIAL_AFTER,
     FIRST_TRIAL_AFTER,
-    LOOK_ONE_IN,
 )
 
 KIND = (1, 2, 3)
@@ -77,45 +75,3 @@ def test_after_one_that_went_well_the_next_is_a_trial_too() -> None:
     trials.went_well(KIND)
     assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
     assert not trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
-
-
-def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:
-    lookups = Lookups()
-    for _ in range(FEWEST_IN_VAIN):
-        assert lookups.are_worth_it(2048)
-        lookups.note(2048, -3_000)
-    assert lookups.stand_for(2048) == 1
-    assert sum(lookups.are_worth_it(2048) for _ in range(10 * LOOK_ONE_IN)) == 10
-    assert lookups.stand_for(2048) == LOOK_ONE_IN
-    assert lookups.are_worth_it(6144), "another length is another matter"
-
-
-def test_one_that_pays_ends_that() -> None:
-    lookups = Lookups()
-    for _ in range(FEWEST_IN_VAIN):
-        lookups.note(2048, -3_000)
-    lookups.note(2100, 8_000)
-    assert all(lookups.are_worth_it(2048) for _ in range(5))
-
-
-@pytest.mark.parametrize(("gained", "are_worth_it"), [(100_000, True), (8_000, False)])
-def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_worth_it: bool) -> None:
-    lookups = Lookups()
-    for _ in range(20):
-        lookups.note(2048, gained)
-    for _ in range(FEWEST_IN_VAIN):
-        lookups.note(2048, -3_000)
-    assert all(lookups.are_worth_it(2048) for _ in range(LOOK_ONE_IN - 1)) is are_worth_it
-
-
-@pytest.mark.parametrize(("gained", "skipped"), [(0.0, True), (100_000.0, False)])
-def test_lookups_that_find_nothing_are_worth_what_the_rare_finding_spares(gained: float, skipped: bool) -> None:
-    lookups, looked_up = Lookups(), 0
-    for number in range(400):
-        if lookups.are_worth_it(2048):
-            looked_up += 1
-            if gained and number % 10 == 0:
-                lookups.note(2048, gained)
-            else:
-                lookups.found_nothing(2048, 1_000.0)
-    assert (looked_up < 400 / LOOK_ONE_IN + 2 * FEWEST_IN_VAIN) if skipped else looked_up == 400

@@ -110,7 +110,7 @@ def test_the_time_for_a_lookup_grows_with_the_prompt(
     provider.offer_donor(offer("d", text(1, 300)))
     search = provider.registry.find
 
-    def slow_search(namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> Any:
+    def slow_search(namespace: str, query: TokenIds, min_run: int, deadline: float | None, *more: Any) -> Any:
         clock.now += 0.020
         return search(namespace, query, min_run, None)
 

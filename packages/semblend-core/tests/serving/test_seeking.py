@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from semblend_core import (
     DeclineReason,
+    Glimpse,
     Namespace,
     OutcomeKind,
     Plan,
@@ -19,13 +21,42 @@ from semblend_core import (
     TokenIds,
     create_provider,
 )
-from semblend_core.serving import Claim, DonorBook, RequestBook, RequestLife, Seeker, SelfTest, Stage, claim_by_tier
+from semblend_core.serving import (
+    Claim,
+    CostGate,
+    DonorBook,
+    RequestBook,
+    RequestLife,
+    Seeker,
+    SelfTest,
+    Stage,
+    claim_by_tier,
+)
 from semblend_core.testing import listen_to
 
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="nhd", block_size=16, adapter=None, salt="a"
 )
 DOCUMENT, INSTRUCTION = (np.random.default_rng(seed).integers(0, 50_000, size) for seed, size in ((1, 600), (2, 50)))
+
+
+class Costs(CostGate):
+    """Remembers what it was asked and told."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.glimpses: list[Glimpse | None] = []
+        self.asked_for: list[int] = []
+        self.in_vain = 0
+        self.refuses = False
+
+    def may_pay(self, tokens: int, glimpse: Callable[[], Glimpse | None] = lambda: None) -> bool:
+        self.asked_for.append(tokens)
+        self.glimpses.append(glimpse())
+        return not self.refuses
+
+    def found_nothing(self) -> None:
+        self.in_vain += 1
 
 
 class Desk:
@@ -37,10 +68,8 @@ class Desk:
         self.self_test.hear({0: SelfTestResult(SelfTestState.PASSED, final=False)})
         self.donors: DonorBook[None] = DonorBook(provider, 100, lambda donor: None)
         self.requests: RequestBook[RequestLife] = RequestBook(provider.report_outcome)
-        self.in_vain: list[int] = []
-        self.seeker = Seeker(
-            *(provider, self.requests, self.donors, self.self_test, self._claim_for), found_nothing=self.in_vain.append
-        )
+        self.costs = Costs(Settings(), step_tokens=8192)
+        self.seeker = Seeker(provider, self.requests, self.donors, self.self_test, self._claim_for, costs=self.costs)
         self.donors.offer(NAMESPACE, ids(DOCUMENT), None)
         self.life = RequestLife(None, "r", NAMESPACE, ids(np.concatenate([INSTRUCTION, DOCUMENT, INSTRUCTION])))
         self.requests.add(self.life)
@@ -87,10 +116,22 @@ def test_a_claim_does_not_outlive_the_self_test_that_allowed_it(desk: Desk) -> N
     ]
 
 
-def test_a_lookup_that_finds_nothing_is_told_of_with_what_is_left_to_compute(desk: Desk) -> None:
+def test_a_lookup_that_finds_nothing_is_told_of(desk: Desk) -> None:
     assert desk.seeker.seek(desk.life, 16) is not None
-    assert desk.in_vain == []
+    assert desk.costs.in_vain == 0
     unknown = RequestLife(None, "unknown", NAMESPACE, ids(np.arange(700)))
     desk.requests.add(unknown)
     assert desk.seeker.seek(unknown, 16) is None
-    assert desk.in_vain == [684]
+    assert desk.costs.in_vain == 1
+    assert desk.costs.asked_for == [684, 684]
+
+
+def test_what_a_glimpse_shows_decides_whether_it_is_looked_up(desk: Desk) -> None:
+    desk.costs.refuses = True
+    assert desk.seeker.seek(desk.life, 0) is None
+    (glimpse,) = desk.costs.glimpses
+    assert glimpse is not None
+    assert glimpse.places == 1
+    assert desk.life.finding.reason is DeclineReason.DOES_NOT_PAY
+    assert desk.lookups == []
+    assert desk.seeker.provider.stats().pinned_requests == 0

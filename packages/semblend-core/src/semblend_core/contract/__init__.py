@@ -7,6 +7,7 @@ Read in this order: ``plan`` (what is reused and computed), ``lookup`` (what an 
 from semblend_core.contract.lookup import (
     DonorOffer,
     EvictionCause,
+    Glimpse,
     LookupRequest,
     LookupResult,
     OfferResult,
@@ -27,6 +28,7 @@ __all__ = [
     "DeclineReason",
     "DonorOffer",
     "EvictionCause",
+    "Glimpse",
     "InvalidPlanError",
     "InvalidTokenIdsError",
     "LookupRequest",

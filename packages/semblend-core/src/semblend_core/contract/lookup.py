@@ -15,6 +15,23 @@ from semblend_core.contract.tokens import TokenIds, as_token_ids
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Glimpse:
+    """What a lookup would find, more or less, seen in a fraction of its time."""
+
+    places: int
+    """Pieces of earlier prompts that this one seems to hold."""
+    share: float
+    """Of the prompt, that they make up."""
+    fingerprints: object = None
+    """The provider's own. They spare it time if the lookup brings them back."""
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """Prompts of one length and kind come to much the same plans."""
+        return self.places.bit_length(), int(4 * self.share)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LookupRequest:
     """One new request, asked about after the engine's own prefix lookup and before allocation."""
 
@@ -27,6 +44,8 @@ class LookupRequest:
     """Leading tokens that the engine's own cache covers. SemBlend never takes them."""
     span_alignment: int = 1
     """Target starts and ends of spans are multiples of this; 1 where the engine writes single slots."""
+    glimpse: Glimpse | None = None
+    """What the provider saw at a glance, if it was asked."""
 
     def __post_init__(self) -> None:
         if not self.request_id:
@@ -155,6 +174,11 @@ class SemanticLookupProvider(ABC):
     @abstractmethod
     def lookup(self, request: LookupRequest) -> LookupResult:
         """Find the plan for ``request``. The caller reports one outcome for it, plan or not, also after an abort."""
+
+    def glimpse(self, request: LookupRequest) -> Glimpse | None:
+        """Whether a lookup may be worth its time. It pins nothing and calls for no outcome. None: this provider cannot
+        tell without a lookup."""
+        return None
 
     @abstractmethod
     def offer_donor(self, offer: DonorOffer) -> OfferResult:

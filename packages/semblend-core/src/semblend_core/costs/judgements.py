@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from semblend_core.contract import DeclineReason, Namespace
+from semblend_core.costs.lookups import Lookup
 from semblend_core.costs.step_clock import Step
 from semblend_core.costs.steps import Kind
 from semblend_core.telemetry import AuditSink, CostsCompared
@@ -30,6 +31,7 @@ class Judgement:
     reuse: float
     doubt: float
     """Standard deviation of the difference."""
+    lookup: Lookup
     waiting: float = 0.0
     """Of ``reuse``: until its donors have come."""
     looking: float = 0.0

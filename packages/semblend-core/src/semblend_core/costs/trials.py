@@ -1,9 +1,8 @@
-"""What does not seem to pay is tried now and then, or it would never be known; and looked up no more often."""
+"""What does not seem to pay is tried now and then, or it would never be known."""
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from semblend_core.costs.steps import Kind
@@ -65,65 +64,3 @@ class Trials:
     def went_well(self, kind: Kind) -> None:
         self._well.add(kind)
         self._kinds.pop(kind, None)
-
-
-FEWEST_IN_VAIN = 4
-"""Lookups in a row, for prompts of about one length, that took longer than their plans spared."""
-LOOK_ONE_IN = 8
-NEWEST_COUNTS = 0.4
-"""Of what a lookup of that length is worth: the share of the last one."""
-NEWEST_MISS_COUNTS = 0.05
-"""The same for one that found nothing: where one in ten finds something, that may be worth all of them."""
-
-
-@dataclass(slots=True)
-class _Length:
-    """Prompts of about one length."""
-
-    worth: float | None = None
-    """What a lookup gains or costs on average, in microseconds; None: there was none."""
-    in_vain: int = 0
-    """Lookups in a row that took longer than they spared."""
-    skipped: int = 0
-    """Prompts since the last lookup."""
-    stand_for: int = 1
-    """Prompts that the last lookup stands for: its own, and those before it that were not looked up."""
-
-
-class Lookups:
-    """A lookup takes time too. Where plans have spared less lately, few prompts of that length are looked up."""
-
-    def __init__(self) -> None:
-        self._lengths: defaultdict[int, _Length] = defaultdict(_Length)
-
-    def are_worth_it(self, tokens: int) -> bool:
-        """``tokens``: what would be computed without reuse."""
-        known = self._lengths[_length(tokens)]
-        loses = known.worth is not None and known.worth < 0
-        if loses and known.in_vain >= FEWEST_IN_VAIN and known.skipped + 1 < LOOK_ONE_IN:
-            known.skipped += 1
-            return False
-        known.skipped, known.stand_for = 0, known.skipped + 1
-        return True
-
-    def stand_for(self, tokens: int) -> int:
-        """The requests that the last lookup for such a prompt stands for: itself, and those without one before it."""
-        return self._lengths[_length(tokens)].stand_for
-
-    def note(self, tokens: int, gained: float) -> None:
-        """What a plan for a prompt of this length spares, as far as can be told, less what it took to find it."""
-        self._note(tokens, gained, NEWEST_COUNTS)
-
-    def found_nothing(self, tokens: int, spent: float) -> None:
-        self._note(tokens, -spent, NEWEST_MISS_COUNTS)
-
-    def _note(self, tokens: int, gained: float, counts: float) -> None:
-        known = self._lengths[_length(tokens)]
-        before = gained if known.worth is None else known.worth
-        known.worth = before + counts * (gained - before)
-        known.in_vain = 0 if gained > 0 else known.in_vain + 1
-
-
-def _length(tokens: int) -> int:
-    """Lengths that differ by less than a fifth are about one."""
-    return int(4 * math.log2(max(1, tokens)))

@@ -50,8 +50,7 @@ class Diagonals:
         comparing it would be wasted on donors that share only islands with the prompt.
         """
         shift = donor_position - query
-        # One sortable word: 31 bits of donor above 32 of shift (positions are below 2**31, so shifts fit).
-        key = (donor << 32) + (shift + (1 << 31))
+        key = cls.lines(query, donor, donor_position)
         order = key.argsort(kind="stable")
         ordered, by_key = key[order], query[order]
         first = np.empty(key.size, np.bool_)
@@ -62,6 +61,11 @@ class Diagonals:
         ends[:-1], ends[-1] = starts[1:], key.size
         heads = order[starts]
         return cls(donor[heads], shift[heads], by_key[starts], by_key[ends - 1], ends - starts)
+
+    @staticmethod
+    def lines(query: Ints, donor: Ints, donor_position: Ints) -> Ints:
+        """Hits on one line have the same sortable word: 31 bits of donor above 32 of shift."""
+        return (donor << 32) + (donor_position - query + (1 << 31))  # Positions are below 2**31, so shifts fit.
 
     @classmethod
     def of_single_hits(cls, query: Ints, donor: Ints, donor_position: Ints) -> Diagonals:

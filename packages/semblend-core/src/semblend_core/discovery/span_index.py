@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from semblend_core.contract import TokenIds
+from semblend_core.contract import Glimpse, TokenIds
 from semblend_core.discovery.bucket_table import BucketTable, Tags
 from semblend_core.discovery.donor_choice import DonorChoice, FoundRuns, RepeatedFingerprints, worth_choosing
 from semblend_core.discovery.fingerprint import Geometry, Hashes, fingerprint, gram_hashes
@@ -53,6 +53,15 @@ class PreparedDonor:
     tags: Tags
     hashes: Hashes
     """The fingerprints as they are in every scope, in the order of their positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fingerprints:
+    """A query's, as they are in every scope."""
+
+    of_tokens: int
+    positions: npt.NDArray[np.int64]
+    hashes: Hashes
 
 
 class SpanIndex:
@@ -174,9 +183,36 @@ class SpanIndex:
             copy.flags.writeable = False
             return copy
 
-    def find(self, query: TokenIds, scope: int, min_run: int, *, deadline: float | None = None) -> FoundRuns | None:
+    def glimpse(self, query: TokenIds, scope: int) -> Glimpse | None:
+        """By the newest donor of each fingerprint; no token is compared. None: donors are being changed just now."""
+        prints = _Fingerprints(query.size, *fingerprint(query, self.geometry, self.geometry.query_repeats))
+        if not self._readers.acquire(blocking=False):
+            return None
+        try:
+            newest = self._chains.newest(_scoped(prints.hashes, scope), prints.positions)
+            newest = newest.where(self._scope[newest.donor] == scope)
+            lines = Diagonals.lines(newest.query, newest.donor, newest.offset - self._start[newest.donor])
+        finally:
+            self._readers.release()
+        found = newest.query.size
+        places = 1 + int(np.count_nonzero(lines[1:] != lines[:-1])) if found else 0
+        return Glimpse(places, found / max(1, prints.positions.size), prints)
+
+    def find(
+        self,
+        query: TokenIds,
+        scope: int,
+        min_run: int,
+        *,
+        deadline: float | None = None,
+        glimpse: Glimpse | None = None,
+    ) -> FoundRuns | None:
         """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
-        positions, hashes = fingerprint(query, self.geometry, self.geometry.query_repeats)
+        prints = None if glimpse is None else glimpse.fingerprints
+        if isinstance(prints, _Fingerprints) and prints.of_tokens == query.size:
+            positions, hashes = prints.positions, prints.hashes
+        else:
+            positions, hashes = fingerprint(query, self.geometry, self.geometry.query_repeats)
         tags = _scoped(hashes, scope)
         if not self._readers.acquire(timeout=_time_left(deadline)):
             return None

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from semblend_core.contract import DeclineReason, TokenIds, tenant_of
+from semblend_core.contract import DeclineReason, Glimpse, TokenIds, tenant_of
 from semblend_core.discovery import FoundRuns, Geometry, Hashes, PreparedDonor, Run, SpanIndex
 from semblend_core.discovery.fingerprint import fingerprint
 from semblend_core.donors.regret import Regret, RegretLedger, sample_of
@@ -165,10 +165,19 @@ class DonorRegistry:
                     self._index.remove(self._unswept.pop())
             time.sleep(0)  # Whoever waits for the lock would otherwise hardly get it.
 
-    def find(self, namespace: str, query: TokenIds, min_run: int, deadline: float | None) -> FoundRuns | None:
-        """Runs the namespace's donors share with ``query``; None when out of time."""
+    def glimpse(self, namespace: str, query: TokenIds) -> Glimpse | None:
+        """What ``find`` would find, more or less; None: it cannot be told now."""
         scope = self._scopes.get(namespace)
-        return FoundRuns() if scope is None else self._index.find(query, scope.number, min_run, deadline=deadline)
+        return None if scope is None else self._index.glimpse(query, scope.number)
+
+    def find(
+        self, namespace: str, query: TokenIds, min_run: int, deadline: float | None, glimpse: Glimpse | None = None
+    ) -> FoundRuns | None:
+        """Runs the namespace's donors share with ``query``; None when out of time. ``glimpse``: of the same query."""
+        scope = self._scopes.get(namespace)
+        if scope is None:
+            return FoundRuns()
+        return self._index.find(query, scope.number, min_run, deadline=deadline, glimpse=glimpse)
 
     def most_alike(
         self, namespace: str, prompt: TokenIds, cover: list[Run], found: FoundRuns, deadline: float | None

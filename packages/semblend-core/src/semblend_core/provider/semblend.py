@@ -11,6 +11,7 @@ from semblend_core.contract import (
     DeclineReason,
     DonorOffer,
     EvictionCause,
+    Glimpse,
     InvalidTokenIdsError,
     LookupRequest,
     LookupResult,
@@ -104,6 +105,16 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if self._auditing:
             self._audit_lookup(request, result)
         return result
+
+    def glimpse(self, request: LookupRequest) -> Glimpse | None:
+        try:
+            if self._refuse_early(request) is not None:
+                return None
+            tokens = request.token_ids[request.exact_prefix_tokens :]
+            return self.registry.glimpse(request.namespace.digest, tokens)
+        except Exception as error:
+            self._contained(error, "glimpse", request.request_id, request.namespace)
+            return None
 
     def offer_donor(self, offer: DonorOffer) -> OfferResult:
         try:
@@ -298,7 +309,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         """Runs behind the exact prefix, in prompt positions."""
         exact = request.exact_prefix_tokens
         shortest = ISLAND_GRAM if self.settings.fuzzy_chunks else self.settings.min_span_tokens
-        runs = self.registry.find(request.namespace.digest, request.token_ids[exact:], shortest, deadline)
+        tokens, seen = request.token_ids[exact:], request.glimpse
+        runs = self.registry.find(request.namespace.digest, tokens, shortest, deadline, seen)
         return runs if runs is None else runs.behind(exact)
 
     def _register(self, offer: DonorOffer) -> OfferResult:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from semblend_core.contract import DeclineReason, Namespace, Plan, Span
+from semblend_core.contract import DeclineReason, Glimpse, Namespace, Plan, Span
 from semblend_core.costs import (
     CostFile,
     Judgement,
     Judgements,
+    Lookup,
     Lookups,
     Part,
     Step,
@@ -74,12 +75,14 @@ class CostGate:
         self._fetches = FetchTimes()
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart)
         self._learned, self._now, self._saved_at = 0, now, now()
-        self._misses: list[tuple[int, float]] = []
-        """Lookups that found nothing: for how many tokens, and what they took."""
+        self._misses: list[tuple[Lookup, float]] = []
+        """Lookups that found nothing, and what they took."""
         self._timed_prefills = False
         """Otherwise what a prefill takes is known from an earlier process only."""
         self._asked_at = self._saved_at
-        """When the lookup began whose plan is judged."""
+        """When it was asked whether a lookup may pay."""
+        self._lookup: Lookup | None = None
+        """The one that is made for that."""
         self._saving: threading.Thread | None = None
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
@@ -125,15 +128,22 @@ class CostGate:
 
     # --- A request ---------------------------------------------------------------------------------------------------
 
-    def may_pay(self, tokens: int) -> bool:
-        """Whether a lookup is worth its time, where ``tokens`` would be computed without reuse."""
-        self._asked_at = self._now()
-        return not self.is_on or self._lookups.are_worth_it(tokens)
+    def may_pay(self, tokens: int, glimpse: Callable[[], Glimpse | None] = lambda: None) -> bool:
+        """Whether a lookup is worth its time, where ``tokens`` would be computed without reuse.
 
-    def found_nothing(self, tokens: int) -> None:
-        """The lookup for such a request has found no plan."""
-        if self.is_on and self.times.is_ready:
-            self._misses.append((tokens, self._spent()))
+        ``glimpse``: asks what the lookup would find, if that matters.
+        """
+        if not self.is_on:
+            return True
+        self._asked_at = self._now()
+        self._lookup = self._lookups.ask(tokens, glimpse)
+        return self._lookup is not None
+
+    def found_nothing(self) -> None:
+        """The lookup that might have paid has found no plan."""
+        if self._lookup is not None and self.times.is_ready:
+            self._misses.append((self._lookup, self._spent()))
+        self._lookup = None
 
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
         """The claim that is predicted to be fastest, of the whole plan or of a part of it; or why there is none."""
@@ -142,14 +152,14 @@ class CostGate:
         if not self.times.is_ready:
             return DeclineReason.COSTS_UNKNOWN
         cold = cold_steps(plan.exact_prefix_tokens, plan.prompt_tokens, self._step_tokens)
-        computed = plan.prompt_tokens - plan.exact_prefix_tokens
-        requests = self._lookups.stand_for(computed)
+        lookup = self._lookup or Lookup(plan.prompt_tokens - plan.exact_prefix_tokens)
+        self._lookup = None
         forecasts = self._weigher.forecasts(plan)
         if not forecasts:
             return DeclineReason.QUALITY_TIER
         weighed, kind = self._weigher.weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
-        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, requests)
+        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, lookup.stands_for)
         # To make a claim takes longer than to weigh a plan, and hardly any is faster than its plan promises.
         if weighed.pays or trial:
             best = self._weigher.best_claim(plan, cold, forecasts, claim_for)
@@ -160,7 +170,8 @@ class CostGate:
             trial = trial and not weighed.pays
             if seemed_to_pay and not weighed.pays:
                 kind = best.steps[0].kind
-                trial = self._trials.is_due(kind, max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after), requests)
+                after = max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after)
+                trial = self._trials.is_due(kind, after, lookup.stands_for)
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
         cold_after = weighed.trial_after if self._timed_prefills else FIRST_LOSING_TRIAL_AFTER
         if weighed.pays and self._cold_trials.is_due(cold[0].kind, cold_after):
@@ -170,7 +181,7 @@ class CostGate:
         if not trial:
             spared = weighed.cold - weighed.reuse if weighed.pays else 0.0
             if spared > spent or spent > SMALL_SHARE * weighed.cold:
-                self._lookups.note(computed, spared - spent)
+                self._lookups.note(lookup, spared - spent)
         self._judgements.add(
             Judgement(
                 request_id,
@@ -182,6 +193,7 @@ class CostGate:
                 weighed.cold,
                 weighed.reuse,
                 weighed.doubt,
+                lookup,
                 weighed.waiting,
                 spent,
             )
@@ -230,8 +242,7 @@ class CostGate:
             return
         if judgement.reused:
             self._trials.went_well(judgement.trial_of)
-            computed = judgement.prompt_tokens - judgement.exact_prefix_tokens
-            self._lookups.note(computed, judgement.cold - judgement.measured - judgement.looking)
+            self._lookups.note(judgement.lookup, judgement.cold - judgement.measured - judgement.looking)
         elif judgement.reason is not None and judgement.measured < (1 - SMALL_LOSS) * judgement.cold:
             self._cold_trials.went_well(judgement.trial_of)
 
@@ -251,9 +262,9 @@ class CostGate:
 
     def _note_misses(self) -> None:
         misses, self._misses = self._misses, []
-        for tokens, spent in misses:
-            if spent > SMALL_SHARE * self.times.predict(cold_steps(0, tokens, self._step_tokens)):
-                self._lookups.found_nothing(tokens, spent)
+        for lookup, spent in misses:
+            if spent > SMALL_SHARE * self.times.predict(cold_steps(0, lookup.tokens, self._step_tokens)):
+                self._lookups.found_nothing(lookup, spent)
 
     def _save_now_and_then(self) -> None:
         """Soon after the start, since some engines are ended without a word; then rarely."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic
 
-from semblend_core.contract import DeclineReason, LookupRequest, Plan, SemanticLookupProvider
+from semblend_core.contract import DeclineReason, Glimpse, LookupRequest, Plan, SemanticLookupProvider
 from semblend_core.serving.claims import Claim
+from semblend_core.serving.cost_gate import CostGate
 from semblend_core.serving.donors import DonorBook
 from semblend_core.serving.life import Finding, Stage
 from semblend_core.serving.requests import Life, RequestBook
@@ -28,19 +30,15 @@ class Seeker(Generic[Life]):
         claim_for: Callable[[Life, Plan], Claim | DeclineReason],
         drop_missing: Callable[[Life, Plan], bool] = lambda life, plan: False,
         is_sound: Callable[[Life, Plan], bool] = lambda life, plan: True,
-        may_pay: Callable[[int], bool] = lambda tokens: True,
-        found_nothing: Callable[[int], None] = lambda tokens: None,
+        costs: CostGate | None = None,
     ) -> None:
-        """``claim_for``: what this engine makes of a plan, or why nothing.
-
-        ``may_pay``: whether a lookup is worth its time for a request with so many tokens to compute. ``found_nothing``:
-        told of one that was not.
+        """``claim_for``: what this engine makes of a plan, or why nothing. ``costs``: whether it is worth a lookup.
 
         ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
         donors go without a word. ``is_sound``: whether the plan reuses what it says, which is asked last.
         """
         self.provider, self._requests, self._donors, self._self_test = provider, requests, donors, self_test
-        self._claim_for, self._may_pay, self._found_nothing = claim_for, may_pay, found_nothing
+        self._claim_for, self._costs = claim_for, costs
         self._drop_missing, self._is_sound = drop_missing, is_sound
 
     def seek(self, life: Life, exact_tokens: int, may_ask: Callable[[Life], bool] = lambda life: True) -> Claim | None:
@@ -63,20 +61,29 @@ class Seeker(Generic[Life]):
         return life.claim
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
-        computed = life.token_ids.size - exact_tokens
-        if life.wish.mode == "on" and not self._may_pay(computed):
-            life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
-            return None
+        request = LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens)
+        if life.wish.mode == "on" and self._costs is not None:
+            glimpses: list[Glimpse | None] = []
+
+            def glimpse() -> Glimpse | None:
+                glimpses.append(self.provider.glimpse(request))
+                return glimpses[0]
+
+            if not self._costs.may_pay(life.token_ids.size - exact_tokens, glimpse):
+                life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
+                return None
+            if glimpses:
+                request = replace(request, glimpse=glimpses[0])
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):
-            result = self.provider.lookup(LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens))
+            result = self.provider.lookup(request)
             covered = 0 if result.plan is None else result.plan.covered_tokens
             plan = result.loadable_plan
             life.finding = Finding(result.plan is not None, result.reason, covered, loadable=plan is not None)
             if life.wish.mode != "on":
                 return None
-            if plan is None:
-                self._found_nothing(computed)
+            if plan is None and self._costs is not None:
+                self._costs.found_nothing()
             if plan is None or not self._self_test.passed:
                 return None
             claim = self._claim_for(life, plan)

@@ -116,8 +116,7 @@ class Side:
             self._fitting.claim_for,
             self._drop_missing,
             self.donors.are_of_same_tokens,
-            may_pay=self.costs.may_pay,
-            found_nothing=self.costs.found_nothing,
+            costs=self.costs,
         )
         holders = (self.donors, self.lineages, self.continuing.hot, self.guard)
         self._tenants = Tenants(provider, lambda: self.requests, holders, audit, now=time.perf_counter)

@@ -52,11 +52,7 @@ class Admission:
         self.probes = ProbeTrust(settings)
         self._settings, self._block_size, self._correcting = settings, block_size, correcting
         self._requests, self._donors, self._self_test, self._costs = requests, donors, self_test, costs
-        self.seeker = Seeker(
-            *(provider, requests, donors, self_test, self._claim_for),
-            may_pay=costs.may_pay,
-            found_nothing=costs.found_nothing,
-        )
+        self.seeker = Seeker(provider, requests, donors, self_test, self._claim_for, costs=costs)
         slow_tier = settings.store_disk_bytes or settings.store_lmcache_bytes
         self.fetch_orders = FetchOrders(ranks, costs) if slow_tier else None
         """None where every donor lies in memory."""

@@ -1,0 +1,102 @@
+"""Prompts whose plans do not pay are looked up rarely: those of a length, and those of a kind among them."""
+
+from __future__ import annotations
+
+import pytest
+
+from semblend_core.contract import Glimpse
+from semblend_core.costs import Lookup, Lookups
+from semblend_core.costs.lookups import FEWEST_IN_VAIN, KIND_FOR_LENGTH, LOOK_ONE_IN
+
+SHORT = Lookup(2048)
+ONE_DOCUMENT, TEN_PASSAGES = Glimpse(1, 0.95), Glimpse(10, 0.9)
+
+
+def in_vain(lookups: Lookups, glimpse: Glimpse | None = None, times: int = FEWEST_IN_VAIN) -> None:
+    for _ in range(times):
+        lookup = lookups.ask(2048, lambda: glimpse)
+        assert lookup is not None
+        assert lookup.stands_for == 1
+        lookups.note(lookup, -3_000)
+
+
+def asked(lookups: Lookups, times: int, glimpse: Glimpse | None = None) -> list[Lookup]:
+    made = (lookups.ask(2048, lambda: glimpse) for _ in range(times))
+    return [lookup for lookup in made if lookup is not None]
+
+
+def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:
+    lookups = Lookups()
+    in_vain(lookups)
+    made = asked(lookups, 10 * LOOK_ONE_IN)
+    assert [lookup.stands_for for lookup in made] == [LOOK_ONE_IN] * 10
+    assert lookups.ask(6144) is not None, "another length is another matter"
+
+
+def test_one_that_pays_ends_that() -> None:
+    lookups = Lookups()
+    in_vain(lookups)
+    lookups.note(Lookup(2100), 8_000)
+    assert len(asked(lookups, 5)) == 5
+
+
+@pytest.mark.parametrize(("gained", "are_worth_it"), [(100_000, True), (8_000, False)])
+def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_worth_it: bool) -> None:
+    lookups = Lookups()
+    for _ in range(20):
+        lookups.note(SHORT, gained)
+    in_vain(lookups)
+    assert bool(asked(lookups, LOOK_ONE_IN - 1)) is are_worth_it
+
+
+@pytest.mark.parametrize(("gained", "skipped"), [(0.0, True), (100_000.0, False)])
+def test_lookups_that_find_nothing_are_worth_what_the_rare_finding_spares(gained: float, skipped: bool) -> None:
+    lookups, looked_up = Lookups(), 0
+    for number in range(400):
+        lookup = lookups.ask(2048)
+        if lookup is None:
+            continue
+        looked_up += 1
+        if gained and number % 10 == 0:
+            lookups.note(lookup, gained)
+        else:
+            lookups.found_nothing(lookup, 1_000.0)
+    assert (looked_up < 400 / LOOK_ONE_IN + 2 * FEWEST_IN_VAIN) if skipped else looked_up == 400
+
+
+# --- Kinds of prompts ------------------------------------------------------------------------------------------------
+
+
+def test_a_kind_that_does_not_pay_leaves_others_of_its_length_alone() -> None:
+    lookups = Lookups()
+    in_vain(lookups, TEN_PASSAGES)
+    assert [lookup.stands_for for lookup in asked(lookups, 2 * LOOK_ONE_IN, TEN_PASSAGES)] == [LOOK_ONE_IN] * 2
+    assert len(asked(lookups, 20, ONE_DOCUMENT)) == 20
+
+
+@pytest.mark.parametrize("alike", [Glimpse(11, 0.8), Glimpse(8, 0.99)])
+def test_about_as_many_places_and_as_much_of_a_prompt_are_one_kind(alike: Glimpse) -> None:
+    lookups = Lookups()
+    in_vain(lookups, TEN_PASSAGES)
+    assert not asked(lookups, LOOK_ONE_IN - 1, alike)
+
+
+@pytest.mark.parametrize("other", [Glimpse(10, 0.3), Glimpse(4, 0.9), Glimpse(40, 0.9)])
+def test_more_places_or_less_of_a_prompt_are_another(other: Glimpse) -> None:
+    lookups = Lookups()
+    in_vain(lookups, TEN_PASSAGES)
+    assert len(asked(lookups, LOOK_ONE_IN, other)) == LOOK_ONE_IN
+
+
+def test_where_no_kind_pays_nobody_looks_any_more_what_kind_it_is() -> None:
+    lookups, kinds = Lookups(), [Glimpse(1 << n, 0.9) for n in range(round(1 / KIND_FOR_LENGTH))]
+    for glimpse in kinds:
+        in_vain(lookups, glimpse)
+    looked: list[Glimpse] = []
+
+    def glimpse() -> Glimpse:
+        looked.append(kinds[0])
+        return kinds[0]
+
+    made = [lookup for lookup in (lookups.ask(2048, glimpse) for _ in range(10 * LOOK_ONE_IN)) if lookup is not None]
+    assert len(looked) == len(made) == 10, "and such a lookup is made, whatever is known of its kind"
