@@ -102,6 +102,7 @@ MODULE_NAMES = {
         "CostFile",
         "Judgement",
         "Judgements",
+        "Lookup",
         "Lookups",
         "Part",
         "Step",
