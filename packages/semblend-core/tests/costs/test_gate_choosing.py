@@ -24,6 +24,7 @@ from .engines import (
     SyntheticEngine,
     cold_work,
     cpu,
+    large_model_on_gpu,
     passages,
     serve_all,
     small_model_on_gpu,
@@ -171,7 +172,7 @@ def look_up(engine: SyntheticEngine, prompt: int, seconds: float) -> bool:
 
 @pytest.mark.parametrize(("share", "spared"), [(0.2, True), (0.005, False)])
 def test_lookups_that_find_nothing_are_made_rarely_where_they_take_long(share: float, spared: bool) -> None:
-    engine = SyntheticEngine(small_model_on_gpu)
+    engine = SyntheticEngine(large_model_on_gpu)
     seconds = share * engine.takes(cold_work(0, 2000)) / 1e6
     looked_up = sum(look_up(engine, 2000, seconds) for _ in range(200))
     assert looked_up < 40 if spared else looked_up == 200

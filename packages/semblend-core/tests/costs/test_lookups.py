@@ -22,7 +22,7 @@ def in_vain(lookups: Lookups, glimpse: Glimpse | None = None, times: int = FEWES
 
 def asked(lookups: Lookups, times: int, glimpse: Glimpse | None = None) -> list[Lookup]:
     made = (lookups.ask(2048, lambda: glimpse) for _ in range(times))
-    return [lookup for lookup in made if lookup is not None]
+    return [lookup for lookup in made if lookup is not None and lookup.stands_for]
 
 
 def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:
@@ -86,6 +86,26 @@ def test_more_places_or_less_of_a_prompt_are_another(other: Glimpse) -> None:
     lookups = Lookups()
     in_vain(lookups, TEN_PASSAGES)
     assert len(asked(lookups, LOOK_ONE_IN, other)) == LOOK_ONE_IN
+
+
+def test_glimpses_that_lead_to_nothing_become_rare_too() -> None:
+    lookups = Lookups()
+    for _ in range(20):
+        lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 4_000)
+    in_vain(lookups, TEN_PASSAGES)
+    glimpsed = 0
+    for _ in range(400):
+        lookup = lookups.ask(2048, lambda: TEN_PASSAGES)
+        if lookup is None:
+            continue
+        glimpsed += 1
+        if lookup.stands_for:
+            lookups.note(lookup, -3_000)
+        else:
+            lookups.in_vain(lookup, 200)
+    assert 400 / LOOK_ONE_IN <= glimpsed < 100
+    lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 4_000)
+    assert len(asked(lookups, 10, ONE_DOCUMENT)) == 10, "one that spared more ends it"
 
 
 def test_where_no_kind_pays_nobody_looks_any_more_what_kind_it_is() -> None:

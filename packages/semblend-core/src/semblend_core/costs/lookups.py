@@ -27,7 +27,7 @@ class Lookup:
     kind: tuple[int, ...] | None = None
     """Of its glimpse; None: there was none."""
     stands_for: int = 1
-    """Prompts: its own, and those like it before that were not looked up."""
+    """Prompts: its own, and those like it before that were not looked up. 0: it is not made; its glimpse said all."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Lookups:
         self._kinds: defaultdict[tuple[int, ...], _Alike] = defaultdict(_Alike)
 
     def ask(self, tokens: int, glimpse: Callable[[], Glimpse | None] = lambda: None) -> Lookup | None:
-        """Of a prompt of which ``tokens`` would be computed without reuse; None: it is not worth one."""
+        """Of a prompt of which ``tokens`` would be computed without reuse; None: it is not even worth a glimpse."""
         length = self._lengths[_length(tokens)]
         of_length_lose, stand_for = length.loses, length.stand_for()
         if not stand_for:
@@ -77,7 +77,7 @@ class Lookups:
         kind = None if seen is None else seen.kind
         if kind is not None and not of_length_lose:
             stand_for = self._kinds[_length(tokens), *kind].stand_for()
-        return Lookup(tokens, kind, stand_for) if stand_for else None
+        return Lookup(tokens, kind, stand_for)
 
     def note(self, lookup: Lookup, gained: float) -> None:
         """What its plan spares, as far as can be told, less what it took to find it."""
@@ -85,6 +85,10 @@ class Lookups:
 
     def found_nothing(self, lookup: Lookup, spent: float) -> None:
         self._note(lookup, -spent, NEWEST_MISS_COUNTS)
+
+    def in_vain(self, glimpse: Lookup, spent: float) -> None:
+        """It showed a kind of prompt that is not worth a lookup."""
+        self._lengths[_length(glimpse.tokens)].note(-spent, NEWEST_COUNTS, KIND_FOR_LENGTH)
 
     def _note(self, lookup: Lookup, gained: float, counts: float) -> None:
         length = _length(lookup.tokens)

@@ -32,12 +32,12 @@ from semblend_core.serving.weighing import LEAST_GAIN, SMALL_LOSS, ClaimMaker, W
 from semblend_core.settings import Settings
 from semblend_core.telemetry import AuditSink, NoAudit
 
-SMALL_SHARE = LEAST_GAIN / 2
+SMALL_SHARE = 0.01
 """Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
 LEAST_SPENT_US = 100.0
 """On a lookup and its judgement, however fast the clock says that they were."""
 MOST_MISSES = 8
-"""Lookups that found nothing and were not held against their prefills yet."""
+"""Lookups and glimpses that found nothing of use and were not held against their prefills yet."""
 FIRST_SAVE = 16
 """Steps that were looked at."""
 SAVED_EVERY_S = 60.0
@@ -76,7 +76,7 @@ class CostGate:
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart)
         self._learned, self._now, self._saved_at = 0, now, now()
         self._misses: list[tuple[Lookup, float]] = []
-        """Lookups that found nothing, and what they took."""
+        """Lookups and glimpses that found nothing of use, and what they took."""
         self._timed_prefills = False
         """Otherwise what a prefill takes is known from an earlier process only."""
         self._asked_at = self._saved_at
@@ -137,10 +137,12 @@ class CostGate:
             return True
         self._asked_at = self._now()
         self._lookup = self._lookups.ask(tokens, glimpse)
+        if self._lookup is not None and not self._lookup.stands_for:
+            self.found_nothing()
         return self._lookup is not None
 
     def found_nothing(self) -> None:
-        """The lookup that might have paid has found no plan."""
+        """The lookup that might have paid has found no plan, or its glimpse no reason for one."""
         if self._lookup is not None and self.times.is_ready:
             self._misses.append((self._lookup, self._spent()))
         self._lookup = None
@@ -264,7 +266,8 @@ class CostGate:
         misses, self._misses = self._misses, []
         for lookup, spent in misses:
             if spent > SMALL_SHARE * self.times.predict(cold_steps(0, lookup.tokens, self._step_tokens)):
-                self._lookups.found_nothing(lookup, spent)
+                note = self._lookups.found_nothing if lookup.stands_for else self._lookups.in_vain
+                note(lookup, spent)
 
     def _save_now_and_then(self) -> None:
         """Soon after the start, since some engines are ended without a word; then rarely."""

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from semblend_core.contract import Namespace, TenantReport, TokenIds, tenant_of
 from semblend_core.recompute.reuse import places_of
@@ -22,6 +23,9 @@ from semblend_core.serving.claims import Claim
 
 MOST_LINEAGES = 4096
 """The least recently used are forgotten: what they named is evicted by the engine as it grows old."""
+
+
+Branches: TypeAlias = "dict[int, dict[bytes, list[Lineage]]]"
 
 
 @dataclass(eq=False)
@@ -45,7 +49,7 @@ class Lineage:
     """The most documents or passages that a claim took, of those it is behind."""
     spending: float = 1.0
     """The least that was computed afresh for one of them, by its tier's budget."""
-    children: dict[int, dict[bytes, list[Lineage]]] = field(default_factory=dict, repr=False)
+    children: Branches = field(default_factory=dict, repr=False)
     """By start and path: what grew from it by further relocated KV."""
 
 
@@ -71,7 +75,7 @@ class LineageBook:
         self._oldest = math.inf
         """No lineage is older."""
         self._key = os.urandom(32)
-        self._roots: dict[str, dict[int, dict[bytes, list[Lineage]]]] = {}
+        self._roots: dict[str, Branches] = {}
         """By digest of the namespace, start and path."""
         self._known: OrderedDict[bytes, Lineage] = OrderedDict()
         """By name, the least recently used first."""
@@ -112,6 +116,10 @@ class LineageBook:
             self.forget(next(iter(self._known.values())))
         return known
 
+    def grown_from(self, namespace: Namespace, parent: Lineage | None = None) -> Branches:
+        """By first token; ``parent`` None: from exact tokens."""
+        return self._roots.get(namespace.digest, {}) if parent is None else parent.children
+
     def behind(
         self,
         namespace: Namespace,
@@ -126,7 +134,7 @@ class LineageBook:
         ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``. ``trusted``: only such as are good
         enough for others.
         """
-        branches = self._roots.get(namespace.digest) if parent is None else parent.children
+        branches = self.grown_from(namespace, parent)
         if not branches:
             return
         ahead = self.TOLD_APART_BY
@@ -203,7 +211,7 @@ class LineageBook:
         """This very one: what is forgotten may grow again under the same name, while its old KV is still around."""
         return self._known.get(lineage.name) is lineage
 
-    def _branches(self, lineage: Lineage) -> dict[int, dict[bytes, list[Lineage]]]:
+    def _branches(self, lineage: Lineage) -> Branches:
         if lineage.parent is not None:
             return lineage.parent.children
         return self._roots.setdefault(lineage.namespace, {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Generic
 
 from semblend_core.contract import DeclineReason, Glimpse, LookupRequest, Plan, SemanticLookupProvider
@@ -61,19 +60,10 @@ class Seeker(Generic[Life]):
         return life.claim
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
-        request = LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens)
-        if life.wish.mode == "on" and self._costs is not None:
-            glimpses: list[Glimpse | None] = []
-
-            def glimpse() -> Glimpse | None:
-                glimpses.append(self.provider.glimpse(request))
-                return glimpses[0]
-
-            if not self._costs.may_pay(life.token_ids.size - exact_tokens, glimpse):
-                life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
-                return None
-            if glimpses:
-                request = replace(request, glimpse=glimpses[0])
+        request = self._request(life, exact_tokens)
+        if request is None:
+            life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
+            return None
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):
             result = self.provider.lookup(request)
@@ -98,3 +88,19 @@ class Seeker(Generic[Life]):
             return None
         life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
         return None
+
+    def _request(self, life: Life, exact_tokens: int) -> LookupRequest | None:
+        """What to ask the provider; None: that is not worth its time."""
+
+        def request(glimpse: Glimpse | None = None) -> LookupRequest:
+            return LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens, glimpse=glimpse)
+
+        if life.wish.mode != "on" or self._costs is None:
+            return request()
+        seen: list[Glimpse | None] = [None]
+
+        def glimpse() -> Glimpse | None:
+            seen[0] = self.provider.glimpse(request())
+            return seen[0]
+
+        return request(seen[0]) if self._costs.may_pay(len(life.prompt) - exact_tokens, glimpse) else None

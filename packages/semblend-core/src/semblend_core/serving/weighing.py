@@ -18,8 +18,8 @@ from semblend_core.settings import Settings
 ClaimMaker: TypeAlias = Callable[[Plan, int], Claim | DeclineReason]
 """What the engine makes of a plan. Rows with at most so many tokens between them are to become one."""
 
-LEAST_GAIN = 0.03
-"""Of the cold prefill's time."""
+LEAST_GAIN = 0.06
+"""Of the cold prefill's time. Steps vary by as much, and for less no answer is worth approximating."""
 SMALL_LOSS = 0.1
 """Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
 MOST_CLAIMS = 2

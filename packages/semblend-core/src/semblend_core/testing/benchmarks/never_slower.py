@@ -38,6 +38,7 @@ class Cell:
     tokens: int
     shape: str
     in_flight: int = 1
+    pairs: int = 20
 
     @property
     def file_name(self) -> str:
@@ -78,7 +79,7 @@ def measure(engine: EngineUnderTest, prompts: Prompts, cell: Cell, options: argp
     pairs = Pairs([], [])
     served: list[Answer] = []
     material = SHAPES[cell.shape](prompts, cell.tokens)
-    for number in range(options.warm_up + options.pairs):
+    for number in range(options.warm_up + cell.pairs):
         if number % options.recipients_per_donor == 0:
             material = SHAPES[cell.shape](prompts, cell.tokens)
             engine.ask(material.donors, salt="grid")
@@ -112,7 +113,6 @@ def _result(cell: Cell, pairs: Pairs, served: Sequence[Answer], outcomes: Counte
     ratio, (ours, theirs) = pairs.ratio(), pairs.medians()
     return CellResult(
         **asdict(cell),
-        pairs=len(pairs.ours),
         ratio=round(ratio.value, 4),
         low=round(ratio.low, 4),
         high=round(ratio.high, 4),
@@ -126,9 +126,9 @@ def _result(cell: Cell, pairs: Pairs, served: Sequence[Answer], outcomes: Counte
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    sizes = [(2048, 1), (6144, 1), (16384, 1), (32000, 1)]
-    at_once = "of a prompt; N: how many such prompts come at once"
-    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN]", help=at_once)
+    sizes = [(2048, 1, 60), (6144, 1, 40), (16384, 1, None), (32000, 1, None)]
+    meaning = "of a prompt; N: how many such prompts come at once; PAIRS: more than --pairs, as short ones need"
+    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN][:PAIRS]", help=meaning)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=2, help="pairs of each cell that are not counted")
@@ -138,14 +138,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="leave out cells that lie in --out")
 
 
-def _size(written: str) -> tuple[int, int]:
-    tokens, _, at_once = written.partition("x")
-    return int(tokens), int(at_once or 1)
+def _size(written: str) -> tuple[int, int, int | None]:
+    size, _, pairs = written.partition(":")
+    tokens, _, at_once = size.partition("x")
+    return int(tokens), int(at_once or 1), int(pairs) if pairs else None
 
 
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
     """Every cell, by length: printed as a table, and returned."""
-    cells = [Cell(tokens, shape, n) for tokens, n in options.sizes for shape in options.shapes]
+    sizes = [(tokens, at_once, pairs or options.pairs) for tokens, at_once, pairs in options.sizes]
+    cells = [Cell(tokens, shape, at_once, pairs) for tokens, at_once, pairs in sizes for shape in options.shapes]
     results = []
     for cell in cells:
         file = None if options.out is None else options.out / cell.file_name
