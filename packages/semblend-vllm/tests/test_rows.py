@@ -25,6 +25,14 @@ def test_a_request_holds_its_place_little_longer_than_without_reuse() -> None:
     assert RowRoom(1000, 64, held_sequences=lambda: 60).most_rows_over_steps(700) == 20
 
 
+def test_rows_that_a_probe_chooses_make_no_more_steps_unless_others_make_them_anyway() -> None:
+    assert RowRoom(8192, 64).most_chosen_rows(6000) == 63
+    assert RowRoom(8192, 64, held_sequences=lambda: 20).most_chosen_rows(6000) == 43
+    assert RowRoom(8192, 64, held_sequences=lambda: 60).most_chosen_rows(6000) == 20, "others decode meanwhile"
+    assert RowRoom(8192, 64).most_chosen_rows(32_000) == 3 * 63, "a cold prefill takes four steps"
+    assert RowRoom(8192, 1).most_chosen_rows(6000) == 1
+
+
 def test_long_prompts_get_fewer_rows() -> None:
     assert RowRoom.most_rows_of(200_000) < 16 < 60 < RowRoom.most_rows_of(32_000)
 

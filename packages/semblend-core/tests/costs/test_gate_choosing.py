@@ -247,3 +247,18 @@ def test_a_probe_in_the_step_of_its_rows_makes_one_step_of_both() -> None:
     assert together[0].sequences == apart[0].sequences + apart[1].sequences
     assert (together[0].moved, together[0].corrected) == (apart[0].moved, apart[1].corrected)
     assert together[0].kind not in {apart[0].kind, apart[1].kind}
+
+
+def test_where_a_step_holds_few_rows_a_probe_chooses_longer_ones_and_others_take_more_steps() -> None:
+    engine, plan = SyntheticEngine(cpu), passages(8000, 4)
+    unprobed = engine.claim_for(plan, 0)
+    engine.probe_layers = 28
+    claim = engine.claim_for(plan, 0)
+    assert isinstance(claim, Claim)
+    assert isinstance(unprobed, Claim)
+    many, few = (claim_steps(claim, plan.prompt_tokens, 8192, step_rows=rows)[1] for rows in (None, 63))
+    assert 48 < few.sequences <= 64, "rows, and the rest of the prompt"
+    assert many.sequences > 2 * few.sequences
+    assert many.tokens == few.tokens
+    over_steps = claim_steps(unprobed, plan.prompt_tokens, 8192, step_rows=2)
+    assert [step.sequences for step in over_steps] == [2] * (len(unprobed.rows) // 2) + [1]

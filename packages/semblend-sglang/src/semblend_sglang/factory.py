@@ -157,7 +157,8 @@ def _side(
     )
     guard: QualityGuard[Served] = QualityGuard(settings, audit)
     decides = ranks is None or ranks.is_first
-    costs = cost_gate_of(ctx, settings, audit, step_tokens, guard.spending) if decides else None
+    step_rows = limits.sequences - 1
+    costs = cost_gate_of(ctx, settings, audit, step_tokens, step_rows, guard.spending) if decides else None
     correcting = no_correction is None
     side = Side(
         provider, settings, cache, pool, limits, namespaces, kept, costs, audit, guard, ranks, correcting=correcting

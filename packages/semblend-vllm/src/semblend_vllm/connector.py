@@ -89,13 +89,20 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         if missed is not None:
             logger.warning("%s", missed)
         guard: QualityGuard[Served] = QualityGuard(self.settings, audit)
-        identity = cost_identity(self._config)
+        costs = CostGate(
+            self.settings,
+            scheduler.max_num_batched_tokens,
+            cost_identity(self._config),
+            audit,
+            spending=guard.spending,
+            step_rows=scheduler.max_num_seqs - 1,
+        )
         return SchedulerSide(
             provider,
             self.settings,
             self._config.cache_config.block_size,
             Follower(self._config, self.settings),
-            CostGate(self.settings, scheduler.max_num_batched_tokens, identity, audit, spending=guard.spending),
+            costs,
             ranks=self._config.parallel_config.tensor_parallel_size,
             neighbour=neighbour.Neighbour(self._config.kv_transfer_config.engine_id),
             audit=audit,

@@ -60,10 +60,12 @@ class CostGate:
         now: Callable[[], float] = time.perf_counter,
         spending: Callable[[Sequence[Span]], float] = lambda spans: 1.0,
         probes_apart: bool = True,
+        step_rows: int | None = None,
     ) -> None:
         """``spending``: what is computed of such spans, by their tier's budget.
 
-        ``probes_apart``: probes are steps of their own, and not computed in the step of their rows.
+        ``probes_apart``: probes are steps of their own, and not computed in the step of their rows. ``step_rows``: the
+        most that one step has room for; None: as many as it has tokens.
         """
         self.is_on = settings.cost_gate and CostModel.from_settings(settings) is None
         self._step_tokens = step_tokens
@@ -73,7 +75,7 @@ class CostGate:
         self._judgements = Judgements(audit or NoAudit(), self._measured)
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
         self._fetches = FetchTimes()
-        self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart)
+        self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart, step_rows)
         self._learned, self._now, self._saved_at = 0, now, now()
         self._misses: list[tuple[Lookup, float]] = []
         """Lookups and glimpses that found nothing of use, and what they took."""

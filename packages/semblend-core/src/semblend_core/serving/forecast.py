@@ -18,31 +18,42 @@ def cold_steps(start: int, end: int, step_tokens: int) -> list[StepShape]:
     return [StepShape.of([part]) for part in _pieces(start, end, step_tokens)]
 
 
-def claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int, *, probes_apart: bool = True) -> list[StepShape]:
+def claim_steps(
+    claim: Claim, prompt_tokens: int, step_tokens: int, *, step_rows: int | None = None, probes_apart: bool = True
+) -> list[StepShape]:
     """A probe, if there is one; rows in front of the rest of the prompt, in their own steps if one cannot hold them.
 
-    ``probes_apart``: a probe is a step of its own. Otherwise it is computed in that of its rows.
+    ``step_rows``: the most of one step; None: as many as its tokens. ``probes_apart``: a probe is a step of its own.
+    Otherwise it is computed in that of its rows.
     """
+    step_rows = step_tokens if step_rows is None else max(1, step_rows)
     moved = sum(span.length for span in claim.spans)
     corrected = 0 if claim.correction is None else moved
     if claim.probing is None:
-        return _claim_steps(claim, prompt_tokens, step_tokens, moved, corrected)
-    probe = _rows_over_steps(claim.probing.rows, step_tokens, moved, 0)
-    behind = _claim_steps(_as_if_chosen(claim), prompt_tokens, step_tokens, 0, corrected)
+        return _claim_steps(claim, prompt_tokens, step_tokens, step_rows, moved, corrected)
+    probe = _rows_over_steps(claim.probing.rows, step_tokens, step_rows, moved, 0)
+    chosen = _as_if_chosen(claim, step_rows)
+    behind = _claim_steps(chosen, prompt_tokens, step_tokens, step_rows, 0, corrected)
     return probe + behind if probes_apart else [sum([*probe[1:], behind[0]], probe[0]), *behind[1:]]
 
 
-def _claim_steps(claim: Claim, prompt_tokens: int, step_tokens: int, moved: int, corrected: int) -> list[StepShape]:
-    if claim.row_tokens < step_tokens:
+def _claim_steps(
+    claim: Claim, prompt_tokens: int, step_tokens: int, step_rows: int, moved: int, corrected: int
+) -> list[StepShape]:
+    if claim.row_tokens < step_tokens and len(claim.rows) <= step_rows:
         return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
-    shapes = _rows_over_steps(claim.rows, step_tokens, moved, corrected)
+    shapes = _rows_over_steps(claim.rows, step_tokens, step_rows, moved, corrected)
     return shapes + cold_steps(claim.end, prompt_tokens, step_tokens)
 
 
-def _as_if_chosen(claim: Claim) -> Claim:
-    """As many tokens as the claim's own rows, in about as many rows as a probe will choose: who knows which."""
+def _as_if_chosen(claim: Claim, step_rows: int) -> Claim:
+    """As many tokens as the claim's own rows, in about as many rows as a probe will choose: who knows which.
+
+    Where a step has room for few rows, a probe chooses longer ones.
+    """
     assert claim.probing is not None
-    most = max(len(claim.rows), claim.row_tokens // max(MOST_LIKELY_RUN, claim.probing.block))
+    most = min(step_rows, claim.row_tokens // max(MOST_LIKELY_RUN, claim.probing.block))
+    most = max(len(claim.rows), most)
     shortest = -(-claim.row_tokens // max(1, most))
     rows: list[tuple[int, int]] = []
     for start, end in claim.rows:
@@ -50,10 +61,10 @@ def _as_if_chosen(claim: Claim) -> Claim:
     return replace(claim, rows=tuple(rows), probing=None)
 
 
-def _rows_over_steps(rows: Rows, step_tokens: int, moved: int, corrected: int) -> list[StepShape]:
+def _rows_over_steps(rows: Rows, step_tokens: int, step_rows: int, moved: int, corrected: int) -> list[StepShape]:
     shapes: list[StepShape] = []
     while rows:
-        taken, rows = take_rows(rows, step_tokens, len(rows))
+        taken, rows = take_rows(rows, step_tokens, step_rows)
         first = not shapes
         shapes.append(StepShape.of(_row_parts(taken), moved=moved * first, corrected=corrected * first))
     return shapes

@@ -86,9 +86,10 @@ class Weigher:
         fetches: FetchTimes,
         spending: Callable[[Sequence[Span]], float],
         probes_apart: bool,
+        step_rows: int | None,
     ) -> None:
         self._settings, self._step_tokens, self._times, self._fetches = settings, step_tokens, times, fetches
-        self._spending, self._probes_apart = spending, probes_apart
+        self._spending, self._probes_apart, self._step_rows = spending, probes_apart, step_rows
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
         """Of the plan and of smaller ones, by about what their tier computes of them. The fastest first."""
@@ -166,4 +167,5 @@ class Weigher:
         return WeighedClaim(plain, plain_steps, without_probe)
 
     def _steps_of(self, claim: Claim, plan: Plan) -> list[StepShape]:
-        return claim_steps(claim, plan.prompt_tokens, self._step_tokens, probes_apart=self._probes_apart)
+        apart, most_rows = self._probes_apart, self._step_rows
+        return claim_steps(claim, plan.prompt_tokens, self._step_tokens, step_rows=most_rows, probes_apart=apart)

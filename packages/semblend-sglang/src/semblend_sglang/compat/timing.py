@@ -97,6 +97,7 @@ def cost_gate_of(
     settings: Settings,
     audit: AuditSink | None,
     step_tokens: int,
+    step_rows: int,
     spending: Callable[[Sequence[Span]], float],
 ) -> CostGate:
     arguments, dtype = resolved(ctx.server_args), ctx.params.token_to_kv_pool_allocator.get_kvcache().dtype
@@ -112,4 +113,4 @@ def cost_gate_of(
         "ranks": str(arguments.tp_size),
         "graphs": str(not arguments.disable_cuda_graph),
     }
-    return CostGate(settings, step_tokens, identity, audit, spending=spending, probes_apart=False)
+    return CostGate(settings, step_tokens, identity, audit, spending=spending, probes_apart=False, step_rows=step_rows)

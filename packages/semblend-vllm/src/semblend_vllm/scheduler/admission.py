@@ -153,7 +153,7 @@ class Admission:
         """The claim with rows where the question looks, in as many as its place may be held for."""
         assert self.room is not None
         prompt_tokens = len(life.prompt)
-        most_rows = self.room.most_rows_over_steps(prompt_tokens - claim.start)
+        most_rows = self.room.most_chosen_rows(prompt_tokens - claim.start)
         return claim_by_scores(claim, scores, self._block_size, min(most_rows, self.room.most_rows_of(prompt_tokens)))
 
     def _claim_without_rows(self, plan: Plan) -> Claim | DeclineReason:
