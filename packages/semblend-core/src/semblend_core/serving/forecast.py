@@ -53,7 +53,7 @@ def _as_if_chosen(claim: Claim, step_rows: int) -> Claim:
     """
     assert claim.probing is not None
     most = min(step_rows, claim.row_tokens // max(MOST_LIKELY_RUN, claim.probing.block))
-    most = max(len(claim.rows), most)
+    most = max(len(claim.rows), most - len(claim.rows))  # Each of them may end in a shorter piece.
     shortest = -(-claim.row_tokens // max(1, most))
     rows: list[tuple[int, int]] = []
     for start, end in claim.rows:
