@@ -6,14 +6,14 @@ import pytest
 
 from semblend_core.contract import Glimpse
 from semblend_core.costs import Lookup, Lookups
-from semblend_core.costs.lookups import FEWEST_IN_VAIN, KIND_FOR_LENGTH, LOOK_ONE_IN
+from semblend_core.costs.lookups import FEWEST_AGAIN, FEWEST_IN_VAIN, KIND_FOR_LENGTH, LOOK_ONE_IN
 
 SHORT = Lookup(2048)
 ONE_DOCUMENT, TEN_PASSAGES = Glimpse(1, 0.95), Glimpse(10, 0.9)
 
 
-def in_vain(lookups: Lookups, glimpse: Glimpse | None = None, times: int = FEWEST_IN_VAIN) -> None:
-    for _ in range(times):
+def in_vain(lookups: Lookups, glimpse: Glimpse | None = None) -> None:
+    for _ in range(FEWEST_IN_VAIN):
         lookup = lookups.ask(2048, lambda: glimpse)
         assert lookup is not None
         assert lookup.stands_for == 1
@@ -88,6 +88,16 @@ def test_more_places_or_less_of_a_prompt_are_another(other: Glimpse) -> None:
     assert len(asked(lookups, LOOK_ONE_IN, other)) == LOOK_ONE_IN
 
 
+def test_a_kind_that_did_not_pay_before_is_given_up_sooner() -> None:
+    lookups = Lookups()
+    in_vain(lookups, TEN_PASSAGES)
+    lookups.note(Lookup(2048, TEN_PASSAGES.kind), 2_000)
+    for _ in range(FEWEST_AGAIN):
+        (lookup,) = asked(lookups, 1, TEN_PASSAGES)
+        lookups.note(lookup, -3_000)
+    assert not asked(lookups, LOOK_ONE_IN - 1, TEN_PASSAGES)
+
+
 def test_glimpses_that_lead_to_nothing_become_rare_too() -> None:
     lookups = Lookups()
     for _ in range(20):
@@ -109,7 +119,8 @@ def test_glimpses_that_lead_to_nothing_become_rare_too() -> None:
 
 
 def test_where_no_kind_pays_nobody_looks_any_more_what_kind_it_is() -> None:
-    lookups, kinds = Lookups(), [Glimpse(1 << n, 0.9) for n in range(round(1 / KIND_FOR_LENGTH))]
+    lookups, count = Lookups(), round(1 / KIND_FOR_LENGTH)
+    kinds = [Glimpse(1 << n, 0.9) for n in range(count)]
     for glimpse in kinds:
         in_vain(lookups, glimpse)
     looked: list[Glimpse] = []

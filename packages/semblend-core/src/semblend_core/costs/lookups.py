@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from semblend_core.contract import Glimpse
 
 FEWEST_IN_VAIN = 4
-"""Lookups in a row, for prompts that are alike, that took longer than their plans spared."""
+"""Lookups in a row, for prompts that are alike, that took longer than their plans spared. So many come before the first
+trial of a plan too."""
+FEWEST_AGAIN = 2
+"""The same for prompts of a kind of which more than those were looked up."""
 LOOK_ONE_IN = 8
 NEWEST_COUNTS = 0.4
 """Of what a lookup for such a prompt is worth: the share of the last one."""
@@ -38,12 +41,13 @@ class _Alike:
     """What a lookup gains or costs on average, in microseconds; None: there was none."""
     in_vain: float = 0
     """Lookups in a row that took longer than they spared."""
+    fewest_in_vain: int = FEWEST_IN_VAIN
     skipped: int = 0
     """Prompts since the last lookup."""
 
     @property
     def loses(self) -> bool:
-        return self.worth is not None and self.worth < 0 and self.in_vain >= FEWEST_IN_VAIN
+        return self.worth is not None and self.worth < 0 and self.in_vain >= self.fewest_in_vain
 
     def stand_for(self) -> int:
         """Prompts that a lookup stands for if it is made now; 0: it is not time for one."""
@@ -96,7 +100,10 @@ class Lookups:
             self._lengths[length].note(gained, counts)
         else:
             self._lengths[length].note(gained, counts, KIND_FOR_LENGTH)
-            self._kinds[length, *lookup.kind].note(gained, counts)
+            kind = self._kinds[length, *lookup.kind]
+            kind.note(gained, counts)
+            if kind.loses:
+                kind.fewest_in_vain = FEWEST_AGAIN
 
 
 def _length(tokens: int) -> int:
