@@ -25,6 +25,7 @@ from semblend_core.serving import (
     Claim,
     CostGate,
     DonorBook,
+    Finding,
     RequestBook,
     RequestLife,
     Seeker,
@@ -132,6 +133,10 @@ def test_what_a_glimpse_shows_decides_whether_it_is_looked_up(desk: Desk) -> Non
     (glimpse,) = desk.costs.glimpses
     assert glimpse is not None
     assert glimpse.places == 1
-    assert desk.life.finding.reason is DeclineReason.DOES_NOT_PAY
+    assert desk.life.finding == Finding(False, DeclineReason.DOES_NOT_PAY)
+    unknown = RequestLife(None, "unknown", NAMESPACE, ids(np.arange(700)))
+    desk.requests.add(unknown)
+    assert desk.seeker.seek(unknown, 0) is None
+    assert unknown.finding == Finding(False, DeclineReason.NO_SPANS)
     assert desk.lookups == []
     assert desk.seeker.provider.stats().pinned_requests == 0

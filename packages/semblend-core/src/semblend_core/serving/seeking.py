@@ -61,8 +61,8 @@ class Seeker(Generic[Life]):
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
         request = self._request(life, exact_tokens)
-        if request is None:
-            life.finding = Finding(False, DeclineReason.DOES_NOT_PAY)
+        if isinstance(request, DeclineReason):
+            life.finding = Finding(False, request)
             return None
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):
@@ -89,8 +89,8 @@ class Seeker(Generic[Life]):
         life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
         return None
 
-    def _request(self, life: Life, exact_tokens: int) -> LookupRequest | None:
-        """What to ask the provider; None: that is not worth its time."""
+    def _request(self, life: Life, exact_tokens: int) -> LookupRequest | DeclineReason:
+        """What to ask the provider, or why that is not worth its time."""
 
         def request(glimpse: Glimpse | None = None) -> LookupRequest:
             return LookupRequest(life.request_id, life.namespace, life.token_ids, exact_tokens, glimpse=glimpse)
@@ -103,4 +103,7 @@ class Seeker(Generic[Life]):
             seen[0] = self.provider.glimpse(request())
             return seen[0]
 
-        return request(seen[0]) if self._costs.may_pay(len(life.prompt) - exact_tokens, glimpse) else None
+        if self._costs.may_pay(len(life.prompt) - exact_tokens, glimpse):
+            return request(seen[0])
+        found_nothing = seen[0] is not None and seen[0].places == 0
+        return DeclineReason.NO_SPANS if found_nothing else DeclineReason.DOES_NOT_PAY
