@@ -112,7 +112,7 @@ def test_glimpses_that_lead_to_nothing_become_rare_too() -> None:
         if lookup.stands_for:
             lookups.note(lookup, -3_000)
         else:
-            lookups.in_vain(lookup, 200)
+            lookups.found_nothing(lookup, 200)
     assert 400 / LOOK_ONE_IN <= glimpsed < 100
     lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 4_000)
     assert len(asked(lookups, 10, ONE_DOCUMENT)) == 10, "one that spared more ends it"

@@ -13,7 +13,7 @@ FEWEST_IN_VAIN = 4
 """Lookups in a row, for prompts that are alike, that took longer than their plans spared. So many come before the first
 trial of a plan too."""
 FEWEST_AGAIN = 2
-"""The same for prompts of a kind of which more than those were looked up."""
+"""The same for prompts of a kind that was given up before."""
 LOOK_ONE_IN = 8
 NEWEST_COUNTS = 0.4
 """Of what a lookup for such a prompt is worth: the share of the last one."""
@@ -88,11 +88,10 @@ class Lookups:
         self._note(lookup, gained, NEWEST_COUNTS)
 
     def found_nothing(self, lookup: Lookup, spent: float) -> None:
-        self._note(lookup, -spent, NEWEST_MISS_COUNTS)
-
-    def in_vain(self, glimpse: Lookup, spent: float) -> None:
-        """It showed a kind of prompt that is not worth a lookup."""
-        self._lengths[_length(glimpse.tokens)].note(-spent, NEWEST_COUNTS, KIND_FOR_LENGTH)
+        if lookup.stands_for:
+            self._note(lookup, -spent, NEWEST_MISS_COUNTS)
+        else:  # What its glimpse took says nothing of a lookup for such a prompt.
+            self._lengths[_length(lookup.tokens)].note(-spent, NEWEST_COUNTS, KIND_FOR_LENGTH)
 
     def _note(self, lookup: Lookup, gained: float, counts: float) -> None:
         length = _length(lookup.tokens)

@@ -185,7 +185,7 @@ class SpanIndex:
 
     def glimpse(self, query: TokenIds, scope: int) -> Glimpse | None:
         """By the newest donor of each fingerprint; no token is compared. None: donors are being changed just now."""
-        prints = _Fingerprints(query.size, *fingerprint(query, self.geometry, self.geometry.query_repeats))
+        prints = self._fingerprints(query)
         if not self._readers.acquire(blocking=False):
             return None
         try:
@@ -208,16 +208,12 @@ class SpanIndex:
         glimpse: Glimpse | None = None,
     ) -> FoundRuns | None:
         """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
-        prints = None if glimpse is None else glimpse.fingerprints
-        if isinstance(prints, _Fingerprints) and prints.of_tokens == query.size:
-            positions, hashes = prints.positions, prints.hashes
-        else:
-            positions, hashes = fingerprint(query, self.geometry, self.geometry.query_repeats)
-        tags = _scoped(hashes, scope)
+        prints = self._fingerprints(query, glimpse)
+        tags = _scoped(prints.hashes, scope)
         if not self._readers.acquire(timeout=_time_left(deadline)):
             return None
         try:
-            newest = self._chains.newest(tags, positions)
+            newest = self._chains.newest(tags, prints.positions)
             if not newest.query.size:
                 return FoundRuns()
             runs = self._runs(query, newest, scope, min_run)
@@ -315,6 +311,13 @@ class SpanIndex:
             self._extents.check_integrity()
             assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
             assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
+
+    def _fingerprints(self, query: TokenIds, glimpse: Glimpse | None = None) -> _Fingerprints:
+        """Those that a glimpse has seen, if they are this query's."""
+        seen = None if glimpse is None else glimpse.fingerprints
+        if isinstance(seen, _Fingerprints) and seen.of_tokens == query.size:
+            return seen
+        return _Fingerprints(query.size, *fingerprint(query, self.geometry, self.geometry.query_repeats))
 
     def _stands_behind_other_text(self, prompt: TokenIds, piece: Run) -> bool:
         """Whether the text before the piece is another in its donor. In a piece that was cut off there it is not."""

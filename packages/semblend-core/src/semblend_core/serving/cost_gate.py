@@ -268,8 +268,7 @@ class CostGate:
         misses, self._misses = self._misses, []
         for lookup, spent in misses:
             if spent > SMALL_SHARE * self.times.predict(cold_steps(0, lookup.tokens, self._step_tokens)):
-                note = self._lookups.found_nothing if lookup.stands_for else self._lookups.in_vain
-                note(lookup, spent)
+                self._lookups.found_nothing(lookup, spent)
 
     def _save_now_and_then(self) -> None:
         """Soon after the start, since some engines are ended without a word; then rarely."""

@@ -50,9 +50,8 @@ class RowRoom:
         It may hold the place for as many steps as they would take, and for a few more, the fewer the places are: others
         wait for it. The rest of its prompt takes one of these steps.
         """
-        cold_steps = -(-cold_tokens // self.most_tokens)
         at_once = max(1, self.most_sequences - self.held_sequences())
-        return at_once * max(1, cold_steps - 1 + self.most_sequences // 12)
+        return at_once * max(1, self._steps(cold_tokens) - 1 + self.most_sequences // 12)
 
     def most_chosen_rows(self, cold_tokens: int) -> int:
         """The same for rows that a probe chooses: in fewer rows it chooses as many tokens.
@@ -60,10 +59,12 @@ class RowRoom:
         Alone in a batch they would make steps of their own, each of which takes as long as hundreds of tokens. Beside
         many others those steps are made anyway.
         """
-        cold_steps = -(-cold_tokens // self.most_tokens)
         at_once = self.most_sequences - self.held_sequences() - 1  # Its own place is beside those of its rows.
-        without_delay = max(at_once * max(1, cold_steps - 1), self.most_sequences // 2, 1)
+        without_delay = max(at_once * max(1, self._steps(cold_tokens) - 1), self.most_sequences // 2, 1)
         return min(without_delay, self.most_rows_over_steps(cold_tokens))
+
+    def _steps(self, tokens: int) -> int:
+        return -(-tokens // self.most_tokens)
 
     @staticmethod
     def most_rows_of(prompt_tokens: int) -> int:
