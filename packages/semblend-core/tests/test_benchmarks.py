@@ -21,6 +21,7 @@ from semblend_core.testing.benchmarks import (
     conversation,
     endurance,
     fidelity,
+    never_slower,
     production,
     saturation,
     traffic,
@@ -131,6 +132,50 @@ def test_a_cell_holds_by_its_median_and_by_the_end_of_its_interval(ratio: float,
     result = CellResult(cell.tokens, cell.shape, 1, 20, ratio, 0.9, high, 1.0, 1.0, 0.0, {}, [], [])
     assert result.holds is holds
     assert str(result).startswith("holds" if holds else "FAILS")
+
+
+class Slowing:
+    """Each request takes a millisecond longer than the one before, and half of it with reuse."""
+
+    name = "slowing"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bool]] = []
+
+    def settle(self) -> None: ...
+
+    def ask(self, prompts: list[list[int]], *, salt: str, reuse: bool = True, output_tokens: int = 1) -> list[Answer]:
+        self.asked.append((salt, reuse))
+        took = len(self.asked) * (0.5 if reuse else 1.0)
+        return [Answer("r", len(prompt), 0, took, (1,), ()) for prompt in prompts]
+
+    def outcomes(self, answers: list[Answer]) -> collections.Counter[str]:
+        return collections.Counter({"reused": len(answers)})
+
+
+def test_shapes_of_a_length_share_the_request_without_reuse_of_their_round(tmp_path: Path) -> None:
+    shapes, engine = ["one-document", "reorder-4"], Slowing()
+    options = argparse.Namespace(
+        sizes=[(1024, 1, None)],
+        shapes=shapes,
+        pairs=3,
+        warm_up=1,
+        answer=4,
+        recipients_per_donor=9,
+        out=tmp_path,
+        resume=True,
+    )
+    found = never_slower.run(engine, Prompts(50_000), options)  # type: ignore[arg-type]
+    one, other = found["cells"]
+    assert one["off_all_ms"] == other["off_all_ms"]
+    assert len(one["off_all_ms"]) == 3
+    rounds = [engine.asked[2 + 3 * number : 5 + 3 * number] for number in range(4)]
+    assert [[reuse for _, reuse in each].index(False) for each in rounds] == [0, 2, 1, 0], "each begins in turn"
+    assert one["ratio"] == pytest.approx(0.5, abs=0.1)
+    assert {salt for salt, reuse in engine.asked if reuse} == {"grid"}
+    served = len(engine.asked)
+    assert never_slower.run(engine, Prompts(50_000), options) == found  # type: ignore[arg-type]
+    assert len(engine.asked) == served, "what lies in the folder is not measured again"
 
 
 def test_turns_are_held_to_the_same_turn_without_reuse_and_the_first_to_its_second() -> None:

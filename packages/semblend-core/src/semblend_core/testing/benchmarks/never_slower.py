@@ -1,7 +1,9 @@
 """Is a request ever slower because SemBlend is there? Time to first token with reuse and with reuse off, in pairs.
 
 One process learns its costs from nothing and serves all cells. A cell is a length, a shape and a number of requests in
-flight. Both arms get fresh text, so the exact cache never helps. Their order alternates.
+flight. Cells of one length are measured in rounds: every shape with reuse, and once the same length with reuse off.
+That one is the other half of each shape's pair, since a cold prefill costs the same whatever its text is. Each begins a
+round in turn. Both arms get fresh text, so the exact cache never helps.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ SHAPES: dict[str, Callable[[Prompts, int], Material]] = {
     "composite-4": lambda prompts, size: prompts.composite(size, 4),
     "composite-10": lambda prompts, size: prompts.composite(size, 10),
 }
+OFF = "off"
 COLD_LIMIT = 64
 """Tokens: the arm with reuse off must find no more than chance in the exact cache."""
 
@@ -75,28 +78,34 @@ class CellResult:
         )
 
 
-def measure(engine: EngineUnderTest, prompts: Prompts, cell: Cell, options: argparse.Namespace) -> CellResult:
-    pairs = Pairs([], [])
-    served: list[Answer] = []
-    material = SHAPES[cell.shape](prompts, cell.tokens)
-    for number in range(options.warm_up + cell.pairs):
+def measure(
+    engine: EngineUnderTest, prompts: Prompts, cells: Sequence[Cell], options: argparse.Namespace
+) -> list[CellResult]:
+    """Cells that differ in their shape alone."""
+    first = cells[0]
+    material = {cell.shape: SHAPES[cell.shape](prompts, cell.tokens) for cell in cells}
+    pairs = {cell.shape: Pairs([], []) for cell in cells}
+    served: dict[str, list[Answer]] = {cell.shape: [] for cell in cells}
+    arms = (OFF, *material)
+    for number in range(options.warm_up + first.pairs):
         if number % options.recipients_per_donor == 0:
-            material = SHAPES[cell.shape](prompts, cell.tokens)
-            engine.ask(material.donors, salt="grid")
-        arms = ("on", "off") if number % 2 else ("off", "on")
+            material = {shape: SHAPES[shape](prompts, first.tokens) for shape in material}
+            for each in material.values():
+                engine.ask(each.donors, salt="grid")
         answers = {}
-        for arm in arms:
+        for arm in arms[number % len(arms) :] + arms[: number % len(arms)]:
             engine.settle()
-            asked = [material.recipient() for _ in range(cell.in_flight)]
             # Reuse off needs no donors: its salt has none, and what it computes is not captured.
-            salt = "grid" if arm == "on" else "grid, off"
-            answers[arm] = engine.ask(asked, salt=salt, reuse=arm == "on", output_tokens=options.answer)
-        _check_cold(answers["off"])
+            salt, shape = ("grid, off", first.shape) if arm == OFF else ("grid", arm)
+            asked = [material[shape].recipient() for _ in range(first.in_flight)]
+            answers[arm] = engine.ask(asked, salt=salt, reuse=arm != OFF, output_tokens=options.answer)
+        _check_cold(answers[OFF])
         if number >= options.warm_up:
-            pairs.ours.append(_first_token_ms(answers["on"]))
-            pairs.theirs.append(_first_token_ms(answers["off"]))
-            served += answers["on"]
-    return _result(cell, pairs, served, engine.outcomes(served))
+            for shape in material:
+                pairs[shape].ours.append(_first_token_ms(answers[shape]))
+                pairs[shape].theirs.append(_first_token_ms(answers[OFF]))
+                served[shape] += answers[shape]
+    return [_result(cell, pairs[cell.shape], served[cell.shape], engine.outcomes(served[cell.shape])) for cell in cells]
 
 
 def _first_token_ms(answers: Sequence[Answer]) -> float:
@@ -130,12 +139,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     meaning = "of a prompt; N: how many such prompts come at once; PAIRS: more than --pairs, as short ones need"
     parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN][:PAIRS]", help=meaning)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--warm-up", type=int, default=2, help="pairs of each cell that are not counted")
+    parser.add_argument("--pairs", type=int, default=20, help="rounds of a length")
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds of each length that are not counted")
     parser.add_argument("--answer", type=int, default=4, help="tokens: some things are done behind the first of them")
     parser.add_argument("--recipients-per-donor", type=int, default=4, help="donors are not timed, but take time")
-    parser.add_argument("--out", type=Path, help="folder: one file for each cell, written as soon as it is done")
-    parser.add_argument("--resume", action="store_true", help="leave out cells that lie in --out")
+    parser.add_argument("--out", type=Path, help="folder: one file for each cell, written when its length is done")
+    parser.add_argument("--resume", action="store_true", help="leave out lengths whose cells lie in --out")
 
 
 def _size(written: str) -> tuple[int, int, int | None]:
@@ -146,20 +155,13 @@ def _size(written: str) -> tuple[int, int, int | None]:
 
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
     """Every cell, by length: printed as a table, and returned."""
-    sizes = [(tokens, at_once, pairs or options.pairs) for tokens, at_once, pairs in options.sizes]
-    cells = [Cell(tokens, shape, at_once, pairs) for tokens, at_once, pairs in sizes for shape in options.shapes]
     results = []
-    for cell in cells:
-        file = None if options.out is None else options.out / cell.file_name
-        if file is not None and options.resume and file.exists():
-            result = CellResult(**json.loads(file.read_text()))
-        else:
-            result = measure(engine, prompts, cell, options)
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(json.dumps(asdict(result)) + "\n")
-        print(result, flush=True)
-        results.append(result)
+    for tokens, at_once, pairs in options.sizes:
+        cells = [Cell(tokens, shape, at_once, pairs or options.pairs) for shape in options.shapes]
+        for result in _measured_before(cells, options) or measure(engine, prompts, cells, options):
+            _keep(result, options)
+            print(result, flush=True)
+            results.append(result)
     failing = [f"{result.tokens} {result.shape} x{result.in_flight}" for result in results if not result.holds]
     print(f"at most {MOST_MEDIAN} of the time without reuse, the interval's end below {MOST_UPPER_END}: ", end="")
     print("holds in every cell" if not failing else f"FAILS in {', '.join(failing)}", flush=True)
@@ -169,3 +171,16 @@ def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) 
         "failing": failing,
         "options": as_text(options),
     }
+
+
+def _measured_before(cells: Sequence[Cell], options: argparse.Namespace) -> list[CellResult]:
+    """Of an earlier run that was broken off: all of them, or none."""
+    files = [options.out / cell.file_name for cell in cells] if options.out is not None and options.resume else []
+    return [CellResult(**json.loads(file.read_text())) for file in files] if all(map(Path.exists, files)) else []
+
+
+def _keep(result: CellResult, options: argparse.Namespace) -> None:
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        cell = Cell(result.tokens, result.shape, result.in_flight)
+        (options.out / cell.file_name).write_text(json.dumps(asdict(result)) + "\n")
