@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,6 +107,10 @@ class SyntheticEngine:
     probe_layers: int | None = None
     fetch_s: float | None = None
     """What requests wait for their donors; None: donors are in memory."""
+    pieces: int = 1
+    """That each row is computed in, whatever was forecast."""
+    claiming_s: float = 0.0
+    """What else is done for a claim before its first step."""
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -121,10 +126,12 @@ class SyntheticEngine:
     def serve(self, plan: Plan) -> Served:
         self._requests += 1
         request_id = f"r{self._requests}"
-        answer = self.gate.choose(request_id, NAMESPACE, plan, self.claim_for)
-        claim = answer if isinstance(answer, Claim) else None
+        with self.gate.apart():
+            answer = self.gate.choose(request_id, NAMESPACE, plan, self.claim_for)
+            claim = answer if isinstance(answer, Claim) else None
+            self.now += self.claiming_s if claim is not None else 0.0
         cold = cold_work(plan.exact_prefix_tokens, plan.prompt_tokens)
-        work = cold if claim is None else claimed_work(claim, plan.prompt_tokens)
+        work = cold if claim is None else claimed_work(claim, plan.prompt_tokens, self.pieces)
         if claim is not None and self.fetch_s is not None:
             self.gate.waited(request_id, sum(span.length for span in claim.spans), self.fetch_s)
         self._compute(request_id, plan.prompt_tokens, work)
@@ -187,11 +194,14 @@ def cold_work(start: int, end: int) -> list[StepWork]:
     return [StepWork([Part(at, min(STEP_TOKENS, end - at))]) for at in range(start, end, STEP_TOKENS)]
 
 
-def claimed_work(claim: Claim, prompt: int) -> list[StepWork]:
-    """Rows first. What one step cannot hold is computed in the next."""
+def claimed_work(claim: Claim, prompt: int, pieces: int = 1) -> list[StepWork]:
+    """Rows first, each in so many pieces. What one step cannot hold is computed in the next."""
     moved = sum(span.length for span in claim.spans)
     work = [StepWork([], moved, 0 if claim.correction is None else moved)]
-    parts = [Part(start, end - start, is_row=True) for start, end in claim.rows]
+    parts = []
+    for start, end in claim.rows:
+        cuts = np.linspace(start, end, pieces + 1, dtype=int).tolist()
+        parts += [Part(first, last - first, is_row=True) for first, last in pairwise(cuts) if last > first]
     for part in [*parts, Part(claim.end, prompt - claim.end)]:
         before, left = part.before, part.tokens
         while left:

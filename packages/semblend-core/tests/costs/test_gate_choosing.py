@@ -157,6 +157,26 @@ def test_trials_of_what_does_not_pay_become_rare() -> None:
     assert planned <= 8
 
 
+@pytest.mark.parametrize("times", [0.6, 0.9])
+def test_plans_that_do_not_come_about_as_forecast_are_given_up(times: float) -> None:
+    """Rows are computed in more pieces than forecast, and those take long: what such steps take mends no forecast."""
+    cold = sum(small_model_on_gpu(work.shape) for work in cold_work(0, 16_000))
+
+    def formula(step: StepShape) -> float:
+        return small_model_on_gpu(step) + (times * cold if step.sequences > 32 and step.corrected > 10_000 else 0)
+
+    engine, served = SyntheticEngine(formula), []
+    serve_all(engine, 3)
+    for _ in range(100):
+        engine.pieces = 1
+        engine.serve(passages(16_000, 10))
+        engine.serve_cold(16_000)
+        engine.pieces = 16
+        served.append(engine.serve(passages(16_000, 4)).by_cold)
+    assert served[0] > 1.03, "no test of anything"
+    assert sum(by_cold > 1.03 for by_cold in served) <= 6, "more than rare trials"
+
+
 # --- Lookups take time too -------------------------------------------------------------------------------------------
 
 
@@ -194,6 +214,23 @@ def test_a_trial_that_spares_less_than_its_lookup_took_does_not_bring_lookups_ba
         else:
             engine.serve_cold(2000)
     assert looked_up < 40
+
+
+@pytest.mark.parametrize(("share", "given_up"), [(0.01, False), (0.8, True)])
+def test_what_is_done_for_a_claim_before_its_first_step_is_held_against_what_it_spares(
+    share: float, given_up: bool
+) -> None:
+    engine, plan = SyntheticEngine(large_model_on_gpu, "fast"), passages(2000, 1)
+    serve_all(engine, 3)
+    assert engine.whole(plan) < 0.5
+    engine.claiming_s = share * engine.takes(cold_work(0, 2000)) / 1e6
+    looked_up = 0
+    for _ in range(100):
+        if engine.gate.may_pay(2000):
+            looked_up += engine.serve(plan).claim is not None
+        else:
+            engine.serve_cold(2000)
+    assert looked_up < 30 if given_up else looked_up > 90
 
 
 @pytest.mark.parametrize(("share", "spared"), [(0.2, True), (0.005, False)])

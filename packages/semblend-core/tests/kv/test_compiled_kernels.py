@@ -78,16 +78,21 @@ def test_mean_shift_moves_16_bytes_at_a_time(layout: str, interleaved: bool, ptx
     assert not any("fma." in ptx for ptx in (measure, mean, correct))
 
 
-def test_means_of_weighed_rows_compile_and_read_16_bytes_at_a_time(ptx_for_hopper: Compile) -> None:
-    kv = pool("joined")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_means_of_weighed_rows_are_made_on_tensor_cores_but_for_float32(
+    dtype: torch.dtype, ptx_for_hopper: Compile
+) -> None:
+    kv = pool("joined", dtype=dtype)
     measured = MeasuredSpans.choose(WEIGHED, SPANS, ROWS)
     places = Places.find(measured.spans, TABLE, kv)
     weights = [torch.zeros(span.length, int(rows)) for span, rows in zip(measured.spans, measured.counts, strict=True)]
     measure, length, weigh, correct = (
         ptx_for_hopper(kernel, arguments | {"layer": 1})
-        for kernel, _, arguments in launches(measured, places, donor(), kv, rotation(), weights)
+        for kernel, _, arguments in launches(measured, places, donor(dtype=dtype), kv, rotation(), weights)
     )
-    assert all("ld.global.v4.b32" in ptx for ptx in (length, weigh, correct))
+    assert all("ld.global.v4.b32" in ptx for ptx in (length, correct))
+    assert "cp.async.cg.shared.global" in weigh  # 16 bytes, while the pieces before them are multiplied.
+    assert ("mma" in weigh) is (dtype is torch.bfloat16)
     assert "atom." not in measure + length + weigh + correct
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from semblend_core.contract import DeclineReason, Namespace
 from semblend_core.costs.lookups import Lookup
 from semblend_core.costs.step_clock import Step
-from semblend_core.costs.steps import Kind
+from semblend_core.costs.steps import Kind, StepShape
 from semblend_core.telemetry import AuditSink, CostsCompared
 
 MOST_OPEN = 1024
@@ -34,8 +34,10 @@ class Judgement:
     lookup: Lookup
     waiting: float = 0.0
     """Of ``reuse``: until its donors have come."""
+    forecast: Sequence[StepShape] = ()
+    """The steps that ``reuse`` was predicted for."""
     looking: float = 0.0
-    """What its lookup and this judgement took."""
+    """What its lookup, this judgement and what else was done for a claim took, before any step."""
     measured: float = 0.0
     steps: int = 0
     reused: bool = False

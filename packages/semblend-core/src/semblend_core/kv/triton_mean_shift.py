@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,25 @@ FEWEST_ROWS = 16
 """Rows that one program measures at least: with less, adding up the sums takes as long as making them."""
 SUMS, COLUMNS = 64, 64
 """Partial sums and components that one step of ``mean_kernel`` takes."""
-WEIGHED_TOKENS, WEIGHED_ROWS = 32, 32
-"""Tokens whose means one program of ``weigh_kernel`` makes, and rows that it takes at a time."""
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """How ``weigh_kernel`` multiplies: long spans have millions of weights, each for all numbers of a row."""
+
+    precision: str
+    tokens: int
+    """Whose means one program makes."""
+    rows: int
+    """That it takes at a time."""
+    columns: int
+    """Components that it makes of each."""
+
+
+EXACTLY = Weighing("ieee", 32, 32, 64)
+"""For pools of float32: without tensor cores, at a few TFLOP/s."""
+FAST = Weighing("tf32", 32, 32, 128)
+"""On tensor cores. What is lost of a mean is no more than what a pool of 16 bits loses by rounding."""
 
 
 class TritonMeanShift:
@@ -174,7 +192,8 @@ def launches(
         columns = triton.cdiv(width, COLUMNS)
         making_means = [(mean_kernel, (measured.counts.size, heads, columns), averaging)]
     else:
-        making_means = _weighing(measured, lengths, tables, weights, sums, means, key_dim)
+        how = EXACTLY if pool.dtype is torch.float32 else FAST
+        making_means = _weighing(how, measured, lengths, tables, weights, sums, means, key_dim)
     return [
         (measure_kernel, (measured_spans.size, heads, 1), measuring),
         *making_means,
@@ -183,6 +202,7 @@ def launches(
 
 
 def _weighing(
+    how: Weighing,
     measured: MeasuredSpans,
     lengths: npt.NDArray[np.int64],
     tables: dict[str, Tensor],
@@ -193,7 +213,7 @@ def _weighing(
 ) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
     rows, heads, width = changes.shape
     sizes = np.array([weight.numel() for weight in weights], np.int64)
-    spans, first = tiles(lengths, WEIGHED_TOKENS)
+    spans, first = tiles(lengths, how.tokens)
     starts, tile_spans, first_tiles = upload([np.cumsum(sizes) - sizes, spans, first], changes.device)
     changed = torch.empty(rows, dtype=torch.float32, device=changes.device)
     measuring = {
@@ -221,11 +241,12 @@ def _weighing(
         "HEADS": heads,
         "KEY_DIM": key_dim,
         "WIDTH": width,
-        "TOKENS": WEIGHED_TOKENS,
-        "ROWS": WEIGHED_ROWS,
-        "COLUMNS": COLUMNS,
+        "PRECISION": how.precision,
+        "TOKENS": how.tokens,
+        "ROWS": how.rows,
+        "COLUMNS": how.columns,
     }
     return [
         (length_kernel, (triton.cdiv(rows, FEWEST_ROWS), 1, 1), measuring),
-        (weigh_kernel, (spans.size, heads, triton.cdiv(width, COLUMNS)), weighing),
+        (weigh_kernel, (spans.size, heads, triton.cdiv(width, how.columns)), weighing),
     ]

@@ -211,6 +211,7 @@ def weigh_kernel(
     HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -225,27 +226,23 @@ def weigh_kernel(
 
     # What is usual in the span: the mean of the roots, squared. Then longer changes hardly count.
     roots = tl.full((ROWS,), 0.0, tl.float32)
-    begin = 0
-    while begin < count:
+    for begin in range(0, count, ROWS):
         row = begin + tl.arange(0, ROWS)
         roots += tl.sqrt(tl.load(lengths + first_row + row, mask=row < count, other=0.0))
-        begin += ROWS
     root = tl.reduce(roots, 0, plus) / count
     most = LARGEST * (root * root)
 
     total = tl.full((TOKENS, COLUMNS), 0.0, tl.float32)
     weighed = tl.full((TOKENS,), 0.0, tl.float32)
     asked = weights + tl.load(weight_starts + span) + token.to(tl.int64) * count
-    begin = 0
-    while begin < count:
+    for begin in range(0, count, ROWS):
         row = begin + tl.arange(0, ROWS)
         counts = (row < count) & (tl.load(lengths + first_row + row, mask=row < count, other=0.0) <= most)
         weight = tl.load(asked + row[None, :], mask=is_token & counts[None, :], other=0.0)
         at = changes + ((first_row + row).to(tl.int64)[:, None] * HEADS + head) * WIDTH + column
         change = tl.load(at, mask=counts[:, None] & (column < WIDTH), other=0.0)
-        total += tl.dot(weight, change, input_precision="ieee")
+        total += tl.dot(weight, change, input_precision=PRECISION)
         weighed += tl.reduce(weight, 1, plus)
-        begin += ROWS
     strength = tl.where(column < KEY_DIM, key_strength, value_strength)
     mean = total / tl.maximum(weighed, LEAST)[:, None] * strength
     place = (tl.load(first_tokens + span) + token).to(tl.int64)

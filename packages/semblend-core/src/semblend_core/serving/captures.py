@@ -136,6 +136,6 @@ def tokens_to_keep(life: RequestLife, settings: Settings, page_size: int = 1) ->
     """What of a computed prompt may become a donor: whole pages of its untouched exact part, if they are enough."""
     if not may_share(settings, life.namespace):
         return None
-    exact = life.token_ids.size if life.approximate_from is None else life.approximate_from
+    exact = len(life.prompt) if life.approximate_from is None else life.approximate_from
     whole_pages = exact // page_size * page_size
     return None if whole_pages < settings.min_span_tokens else life.token_ids[:whole_pages]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from semblend_core.contract import DeclineReason, Glimpse, Namespace, Plan, Span
@@ -85,6 +85,8 @@ class CostGate:
         """When it was asked whether a lookup may pay."""
         self._lookup: Lookup | None = None
         """The one that is made for that."""
+        self._chosen: Judgement | None = None
+        """The last one that reuses, while its claim is made."""
         self._saving: threading.Thread | None = None
 
     # --- The engine's steps ------------------------------------------------------------------------------------------
@@ -95,8 +97,8 @@ class CostGate:
             self._clock.begin()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Around lookups: they are spent when the gate decides, whatever it decides."""
-        return self._clock.apart() if self.is_on else nullcontext()
+        """Around lookups and claims: they are spent when the first step begins, whatever the gate decides."""
+        return self._looking() if self.is_on else nullcontext()
 
     def wants(self, tokens: int, sequences: int) -> bool:
         """Whether to say what a step of this size computes."""
@@ -181,27 +183,26 @@ class CostGate:
         if weighed.pays and self._cold_trials.is_due(cold[0].kind, cold_after):
             # Where all is reused, nobody sees any more what a prefill takes.
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
-        spent = self._spent()
-        if not trial:
-            spared = weighed.cold - weighed.reuse if weighed.pays else 0.0
-            if spared > spent or spent > SMALL_SHARE * weighed.cold:
-                self._lookups.note(lookup, spared - spent)
-        self._judgements.add(
-            Judgement(
-                request_id,
-                namespace,
-                plan.prompt_tokens,
-                plan.exact_prefix_tokens,
-                reason,
-                kind if trial else None,
-                weighed.cold,
-                weighed.reuse,
-                weighed.doubt,
-                lookup,
-                weighed.waiting,
-                spent,
-            )
+        judgement = Judgement(
+            request_id,
+            namespace,
+            plan.prompt_tokens,
+            plan.exact_prefix_tokens,
+            reason,
+            kind if trial else None,
+            weighed.cold,
+            weighed.reuse,
+            weighed.doubt,
+            lookup,
+            weighed.waiting,
+            weighed.forecast,
+            self._spent(),
         )
+        self._judgements.add(judgement)
+        if reason is None:
+            self._chosen = judgement
+        elif not trial:
+            self._note_worth(judgement, 0.0)
         return chosen if reason is None else reason
 
     def donors_gone(self, request_id: str) -> None:
@@ -240,15 +241,39 @@ class CostGate:
         """On the lookup, since it was asked for; in microseconds."""
         return LEAST_SPENT_US + 1e6 * (self._now() - self._asked_at)
 
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self._chosen = None
+        try:
+            with self._clock.apart():
+                yield
+        finally:
+            if self._chosen is not None:
+                self._chosen.looking = self._spent()
+
     def _measured(self, judgement: Judgement) -> None:
-        """A trial that took less than what is done instead: the next tells whether that was luck."""
-        if judgement.trial_of is None or judgement.measured >= (1 - LEAST_GAIN) * judgement.cold:
+        """What was predicted is held against what came of it. Steps that others share tell nothing of one request."""
+        if judgement.reused and judgement.alone and not judgement.waiting:
+            self._weigher.surprises.note(judgement.forecast, judgement.measured)
+        took = judgement.measured if judgement.alone else judgement.reuse
+        if judgement.trial_of is None:
+            if judgement.reused:
+                self._note_worth(judgement, judgement.cold - took)
+            return
+        # A trial that took less than what is done instead: the next tells whether that was luck.
+        if judgement.measured >= (1 - LEAST_GAIN) * judgement.cold:
             return
         if judgement.reused:
             self._trials.went_well(judgement.trial_of)
-            self._lookups.note(judgement.lookup, judgement.cold - judgement.measured - judgement.looking)
+            self._note_worth(judgement, judgement.cold - judgement.measured)
         elif judgement.reason is not None and judgement.measured < (1 - SMALL_LOSS) * judgement.cold:
             self._cold_trials.went_well(judgement.trial_of)
+
+    def _note_worth(self, judgement: Judgement, spared: float) -> None:
+        """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""
+        worth = spared - judgement.looking - (LEAST_GAIN * judgement.cold if judgement.reason is None else 0.0)
+        if worth > 0 or judgement.looking > SMALL_SHARE * judgement.cold:
+            self._lookups.note(judgement.lookup, worth)
 
     def _took(self, step: Step, microseconds: float) -> None:
         if step.shape is None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from semblend_core.contract import DeclineReason, Plan, Span
 from semblend_core.costs import StepShape, StepTimes
 from semblend_core.costs.fetch_times import FetchTimes
+from semblend_core.costs.surprises import Surprises
 from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.recompute.tiers import choose_policy_for
 from semblend_core.serving.claims import Claim
@@ -45,6 +46,8 @@ class Weighed:
     least_gain: float
     waiting: float
     """Of ``reuse``: until donors have come that are not in memory."""
+    forecast: Sequence[StepShape]
+    """The steps of ``reuse``."""
 
     @property
     def pays(self) -> bool:
@@ -90,6 +93,7 @@ class Weigher:
     ) -> None:
         self._settings, self._step_tokens, self._times, self._fetches = settings, step_tokens, times, fetches
         self._spending, self._probes_apart, self._step_rows = spending, probes_apart, step_rows
+        self.surprises = Surprises(times)
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
         """Of the plan and of smaller ones, by about what their tier computes of them. The fastest first."""
@@ -106,9 +110,10 @@ class Weigher:
 
     def weigh(self, cold_steps: list[StepShape], steps: list[StepShape]) -> Weighed:
         cold, waiting = self._times.predict(cold_steps), self._fetches.expected(sum(step.moved for step in steps))
-        reuse = self._times.predict(steps) + waiting
+        reuse = self._times.predict(steps) * self.surprises.factor(steps) + waiting
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
-        return Weighed(cold, reuse, self._times.doubt(steps, cold_steps), least_gain, waiting)
+        doubt = self._times.doubt(steps, cold_steps)
+        return Weighed(cold, reuse, doubt, least_gain, waiting, steps)
 
     def best_claim(
         self, plan: Plan, cold: list[StepShape], forecasts: list[Forecast], claim_for: ClaimMaker

@@ -29,8 +29,8 @@ class Capturing:
         self._page_size, self._settings, self._requests, self._donors = page_size, settings, requests, donors
         self._pool, self._self_test, self._hear = pool, self_test, hear
         self._proof = RotationProof(*pool.rotations)
-        self._cached_lately: deque[tuple[SglangLife, TokenIds, Callable[[], Tensor]]] = deque()
-        """Prompts that become donors when their first tokens are out."""
+        self._cached_lately: deque[tuple[SglangLife, Callable[[], Tensor], bool]] = deque()
+        """Prompts that become donors when their first tokens are out, and whether the self-test has seen them."""
         self.old_weights_in_tree = False
         """Until the tree is emptied, what is cached may be of weights that are no more."""
 
@@ -41,9 +41,9 @@ class Capturing:
     def catch_up(self) -> None:
         """First tokens are out, or somebody wants to know of donors: what was cached lately becomes some."""
         while self._cached_lately:
-            life, tokens, read_slots = self._cached_lately.popleft()
+            life, read_slots, has_proved = self._cached_lately.popleft()
             if not life.purged and not self.old_weights_in_tree:
-                contain("making a donor", self._donors.add, life, tokens, read_slots)
+                contain("making a donor", self._make_donor, life, read_slots, has_proved)
 
     def forget(self) -> None:
         """What was cached lately is not in the tree any more, or is not to be used."""
@@ -56,16 +56,29 @@ class Capturing:
         if asked.unsupported is not None or self.old_weights_in_tree:
             return  # Its KV may be of more than its tokens, or of other weights.
         life.captured = True
+        wanted = life.wish.makes_donor(self._settings)
+        if self._donors.kept is None and self._self_test.passed:
+            if wanted:
+                self._cached_lately.append((life, read_slots, False))
+            return
         tokens = tokens_to_keep(life, self._settings, self._page_size)
         if tokens is None:
             return
-        wanted = life.wish.makes_donor(self._settings)
         if wanted or self._self_test.wants_prompts:
             contain("the self-test", self._prove, tokens, read_slots)
         if self._donors.kept is not None:  # A copy is made now: the tree may lose it. All ranks are asked.
             self._donors.add(life, tokens, read_slots, wanted=wanted)
         elif wanted:
-            self._cached_lately.append((life, tokens, read_slots))
+            self._cached_lately.append((life, read_slots, True))
+
+    def _make_donor(self, life: SglangLife, read_slots: Callable[[], Tensor], has_proved: bool) -> None:
+        """Behind its first token: to make the ids of all its tokens takes a while, and so does the self-test."""
+        tokens = tokens_to_keep(life, self._settings, self._page_size)
+        if tokens is None:
+            return
+        if not has_proved:
+            contain("the self-test", self._prove, tokens, read_slots)
+        self._donors.add(life, tokens, read_slots)
 
     def _prove(self, tokens: TokenIds, read_slots: Callable[[], Tensor]) -> None:
         found = self._pool.test_keys(self._proof, lambda: read_slots()[: tokens.size], tokens)

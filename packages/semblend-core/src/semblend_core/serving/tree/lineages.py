@@ -42,6 +42,8 @@ class TreeLineages:
         ``trusted``: only of lineages that are good enough for others.
         """
         self.shadow.drop(self.book.forget_expired())
+        if not self._any_behind(life, exact_tokens):
+            return None
         tokens = life.token_ids[: self._whole_pages(life.token_ids.size - 1)]
         best = self._longest(life.namespace, tokens, exact_tokens, trusted=trusted)
         if not best or best[-1][1] <= exact_tokens:
@@ -149,6 +151,13 @@ class TreeLineages:
         self.generation += 1
 
     # --- Steps -------------------------------------------------------------------------------------------------------
+
+    def _any_behind(self, life: TreeLife, exact_tokens: int) -> bool:
+        """Told by the first tokens: to make the ids of all takes longer than to see that nothing goes on from them."""
+        if not self.book.grown_from(life.namespace):
+            return False
+        first = life.first_tokens(exact_tokens + self.book.TOLD_APART_BY)
+        return any(True for _ in self.book.behind(life.namespace, first, exact_tokens, trusted=False))
 
     def _longest(
         self, namespace: Namespace, tokens: TokenIds, reach: int, parent: Lineage | None = None, *, trusted: bool
