@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
+from semblend_core.testing.benchmarks.fidelity import forced, strays
 from semblend_core.testing.benchmarks.paired import bootstrapped
 from semblend_core.testing.benchmarks.prompts import INSTRUCTION, Prompts
 from semblend_core.testing.benchmarks.script import as_text
-from semblend_core.testing.for_adapters import divergence
 
 FIRST_TURN, LATER_TURNS, MORE_COMPUTED = 1.3, 1.15, 64
 """The first turn's time of stock's second; a later turn's of stock's same; tokens it may compute beyond stock's."""
@@ -109,7 +109,7 @@ def judge(turns: Sequence[Turn], *, times: bool) -> list[str]:
 
 
 def fidelity(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
-    """KL of the first and of the last turn's answer against the same prompt computed cold. Needs real weights."""
+    """KL of the first and the last turn against the same prompt computed cold, by forced text. Needs real weights."""
     found: dict[str, list[float]] = {"first": [], "last": []}
     for number in range(options.fidelity):
         salt = f"fidelity-{number}"
@@ -117,11 +117,13 @@ def fidelity(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namesp
         for turn in range(options.turns):
             question = prompts.fresh(QUESTIONS[turn % len(QUESTIONS)])
             asked = [*speaker.history, *question]
-            ours = speaker.turn(question, options.top)
+            speaker.turn(question)
             if turn in (0, options.turns - 1):
                 limits = {"output_tokens": options.answer, "top": options.top}
                 cold = engine.ask([asked], salt=f"{salt}, cold {turn}", reuse=False, **limits)[0]
-                found["last" if turn else "first"].append(divergence(cold.top, ours.top))
+                steps = forced(engine, asked, cold, options, salt=salt)
+                found["last" if turn else "first"].append(strays(cold, steps)[0])
+                print(f"conversation {number + 1}, turn {turn + 1}: KL {strays(cold, steps)[0]:.5f}", flush=True)
     first, last = (bootstrapped(found[name], np.mean) for name in ("first", "last"))
     held = last.value <= first.high
     print(f"{'holds' if held else 'FAILS'} KL of turn 1 {first}, of turn {options.turns} {last}, against cold")

@@ -73,15 +73,20 @@ def _add_case(
     engine.settle()
     prompt = material.recipient()
     (cold,) = engine.ask([prompt], salt=f"{salt}, cold", reuse=False, output_tokens=options.answer, top=options.top)
-    steps = _forced(engine, prompt, cold, options, salt=salt)
+    steps = forced(engine, prompt, cold, options, salt=salt)
     strayed.reused.append(steps[0].cached_tokens / steps[0].prompt_tokens)
-    _compare(cold, steps, strayed.kl, strayed.top_1)
+    _note(strays(cold, steps), strayed.kl, strayed.top_1)
     if options.again:
-        steps = _forced(engine, prompt, cold, options, salt=f"{salt}, again", reuse=False)
-        _compare(cold, steps, strayed.kl_again, strayed.top_1_again)
+        steps = forced(engine, prompt, cold, options, salt=f"{salt}, again", reuse=False)
+        _note(strays(cold, steps), strayed.kl_again, strayed.top_1_again)
 
 
-def _forced(
+def _note(found: tuple[float, float], kl: list[float], top_1: list[float]) -> None:
+    kl.append(found[0])
+    top_1.append(found[1])
+
+
+def forced(
     engine: EngineUnderTest,
     prompt: list[int],
     cold: Answer,
@@ -95,10 +100,11 @@ def _forced(
     return [engine.ask([each], salt=salt, reuse=reuse, top=options.top)[0] for each in asked]
 
 
-def _compare(cold: Answer, steps: Sequence[Answer], kl: list[float], top_1: list[float]) -> None:
+def strays(cold: Answer, steps: Sequence[Answer]) -> tuple[float, float]:
+    """KL, mean over the forced tokens, and the share of them whose most likely token is the same."""
     pairs = [(ours, theirs.top[0]) for ours, theirs in zip(cold.top, steps, strict=True)]
-    kl.append(float(np.mean([divergence([ours], [theirs]) for ours, theirs in pairs])))
-    top_1.append(float(np.mean([_likeliest(ours) == _likeliest(theirs) for ours, theirs in pairs])))
+    kl = float(np.mean([divergence([ours], [theirs]) for ours, theirs in pairs]))
+    return kl, float(np.mean([_likeliest(ours) == _likeliest(theirs) for ours, theirs in pairs]))
 
 
 def one_document(prompts: Prompts, options: argparse.Namespace) -> Material:
