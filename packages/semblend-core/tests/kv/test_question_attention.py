@@ -31,11 +31,14 @@ def plainly(queries: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) 
     return most.sum(0)
 
 
+@pytest.mark.parametrize("first", [0, 17, 30])
 @pytest.mark.parametrize("at_once", [1 << 24, 2 * Q_HEADS * TOKENS, 1])
-def test_each_heads_most_is_added_up_over_heads_and_layers(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_heads_most_is_added_up_over_heads_and_layers(
+    at_once: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(question_attention, "MOST_WEIGHTS", at_once)
     positions = torch.tensor([30, 31, 32, 33, 39])
-    attention = QuestionAttention(positions, range(1, 3))
+    attention = QuestionAttention(positions, range(1, 3), first)
     for layer in attention.layers:
         attention.add(layer, *drawn(layer), SCALE)
     scores = attention.scores()

@@ -19,9 +19,12 @@ class QuestionAttention:
     ``scores``.
     """
 
-    def __init__(self, positions: Tensor, layers: range) -> None:
-        """``positions`` [rows]: of the question's tokens. ``layers``: that are to be seen, each once."""
-        self._positions, self.layers = positions, layers
+    def __init__(self, positions: Tensor, layers: range, first: int = 0) -> None:
+        """``positions`` [rows]: of the question's tokens. ``layers``: that are to be seen, each once.
+
+        ``first``: none of the positions is before it, so all see what is.
+        """
+        self._positions, self.layers, self._first = positions, layers, first
         self._totals: Tensor | None = None
         self._seen: list[int] = []
 
@@ -43,14 +46,15 @@ class QuestionAttention:
         """[tokens]: of one layer."""
         (tokens, kv_heads, dim), q_heads = keys.shape, queries.shape[1]
         heads = keys.permute(1, 2, 0).float()  # Products of half the precision would choose other tokens.
-        columns = torch.arange(tokens, device=keys.device)
+        columns = torch.arange(self._first, tokens, device=keys.device)
+        queries = queries.float() * scale  # There are far fewer of them than of products.
         most = torch.zeros(q_heads, tokens, device=keys.device)
         at_once = max(1, MOST_WEIGHTS // (q_heads * tokens))
         for first in range(0, len(queries), at_once):
             rows, positions = (each[first : first + at_once] for each in (queries, self._positions))
             # The query heads of one KV head stand below each other, so that no key is copied.
             grouped = rows.view(len(rows), kv_heads, -1, dim).permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
-            products = (grouped.float() @ heads).mul_(scale).view(kv_heads, len(rows), -1, tokens)
-            products.masked_fill_(columns > positions[:, None, None], -torch.inf)
+            products = (grouped @ heads).view(kv_heads, len(rows), -1, tokens)
+            products[..., self._first :].masked_fill_(columns > positions[:, None, None], -torch.inf)
             most = torch.maximum(most, products.softmax(-1).amax(1).view(q_heads, tokens))
         return most.sum(0)

@@ -29,7 +29,8 @@ class Look:
         self._pool = pool
         self._slots = row[:end].to(torch.int64)
         self._asking = slice(first_token + start - claim.end, first_token + end - claim.end)
-        self._attention = QuestionAttention(torch.arange(start, end, device=row.device), claim.probing.layers)
+        asking = torch.arange(start, end, device=row.device)
+        self._attention = QuestionAttention(asking, claim.probing.layers, start)
 
     def layer_has_attended(self, layer: Any, queries: Tensor) -> None:
         """``queries``: of all tokens of the forward, as SGLang's attention ``layer`` got them."""

@@ -23,7 +23,8 @@ class Look:
         self._memory = memory
         self._slots = torch.from_numpy(table.slots_of(positions)).to(memory.device)
         self._question_slots = self._slots[start:]
-        self._attention = QuestionAttention(torch.from_numpy(positions[start:]).to(memory.device), order.layers)
+        asking = torch.from_numpy(positions[start:]).to(memory.device)
+        self._attention = QuestionAttention(asking, order.layers, start)
         self._rows: Tensor | None = None
         """Of the batch: which compute the question. The same in every layer."""
 
