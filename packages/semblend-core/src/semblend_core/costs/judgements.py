@@ -39,6 +39,8 @@ class Judgement:
     looking: float = 0.0
     """What its lookup, this judgement and what else was done for a claim took, before any step."""
     measured: float = 0.0
+    waited: float = 0.0
+    """Of ``measured``: for its donors."""
     steps: int = 0
     reused: bool = False
     """Relocated KV was in its steps."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from semblend_core.costs.step_times import StepTimes
 from semblend_core.costs.steps import Kind, StepShape
@@ -18,6 +19,27 @@ MEMORY = 3
 """Plans of one kind."""
 MOST_KINDS = 256
 MOST_NEW = 16
+BELIEVED_FOR, BELIEVED_LONGEST = 32, 1024
+"""Judgements, at first and after many surprises. Then it is doubted, or a bad moment would be believed for ever: where
+something else is done instead, or steps are never one request's alone, nothing else tells that it is over."""
+
+
+@dataclass(slots=True)
+class _Slower:
+    """Plans of one kind, the last of which was surprising."""
+
+    plans: deque[tuple[Sequence[StepShape], float]] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    believed_for: int = BELIEVED_FOR
+    doubted_at: int = 0
+    """The judgement from which on it is not believed."""
+
+    def note(self, forecast: Sequence[StepShape], measured: float, judgements: int) -> None:
+        self.plans.append((forecast, measured))
+        if len(self.plans) < 2:
+            return  # One alone may have been an accident.
+        if 0 < self.doubted_at <= judgements:
+            self.believed_for = min(2 * self.believed_for, BELIEVED_LONGEST)
+        self.doubted_at = judgements + self.believed_for
 
 
 class Surprises:
@@ -25,36 +47,35 @@ class Surprises:
         self._times = times
         self._new: deque[tuple[Sequence[StepShape], float]] = deque(maxlen=MOST_NEW)
         """Forecasts and what came of them, not looked at: to predict takes a while, and first tokens wait for it."""
-        self._slower: OrderedDict[tuple[Kind, ...], deque[tuple[Sequence[StepShape], float]]] = OrderedDict()
-        """By the kinds of the steps that were forecast: the last plans, where the last one was surprising."""
+        self._slower: OrderedDict[tuple[Kind, ...], _Slower] = OrderedDict()
+        """By the kinds of the steps that were forecast."""
+        self._judgements = 0
 
     def note(self, forecast: Sequence[StepShape], measured: float) -> None:
         """A plan with this forecast took so many microseconds, by itself."""
         self._new.append((forecast, measured))
 
-    def factor(self, forecast: Sequence[StepShape]) -> float:
-        """What such plans take by what their steps are predicted to. Never less than 1: trials tell of good luck.
-
-        One alone may have been an accident.
-        """
-        self._learn()
-        last = self._slower.get(_kinds(forecast), ()) if self._slower else ()
-        if len(last) < 2:
-            return 1.0
-        ratios = sorted(measured / self._times.predict(steps) for steps, measured in last)
-        return max(1.0, ratios[(len(ratios) - 1) // 2])
-
-    def _learn(self) -> None:
+    def begin_judgement(self) -> None:
+        """What was noted counts from now on."""
+        self._judgements += 1
         while self._new:
             forecast, measured = self._new.popleft()
             kinds = _kinds(forecast)
             if measured <= SURPRISING * self._times.predict(forecast):
                 self._slower.pop(kinds, None)
                 continue
-            self._slower.setdefault(kinds, deque(maxlen=MEMORY)).append((forecast, measured))
+            self._slower.setdefault(kinds, _Slower()).note(forecast, measured, self._judgements)
             self._slower.move_to_end(kinds)
             if len(self._slower) > MOST_KINDS:
                 self._slower.popitem(last=False)
+
+    def factor(self, forecast: Sequence[StepShape]) -> float:
+        """What such plans take by what their steps are predicted to. Never less than 1: trials tell of good luck."""
+        slower = self._slower.get(_kinds(forecast)) if self._slower else None
+        if slower is None or self._judgements >= slower.doubted_at:
+            return 1.0
+        ratios = sorted(measured / self._times.predict(steps) for steps, measured in slower.plans)
+        return max(1.0, ratios[(len(ratios) - 1) // 2])
 
 
 def _kinds(forecast: Sequence[StepShape]) -> tuple[Kind, ...]:

@@ -162,6 +162,7 @@ class CostGate:
         self._lookup = None
         forecasts = self._weigher.forecasts(plan)
         if not forecasts:
+            self._misses.append((lookup, self._spent()))
             return DeclineReason.QUALITY_TIER
         weighed, kind = self._weigher.weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
@@ -170,6 +171,7 @@ class CostGate:
         if weighed.pays or trial:
             best = self._weigher.best_claim(plan, cold, forecasts, claim_for)
             if isinstance(best, DeclineReason):
+                self._misses.append((lookup, self._spent()))
                 return best
             seemed_to_pay = weighed.pays
             chosen, weighed = best.claim, best.weighed
@@ -208,7 +210,10 @@ class CostGate:
     def donors_gone(self, request_id: str) -> None:
         """Donors of the plan that was chosen last are gone, so nothing will be seen of it."""
         judgement = self._judgements.drop(request_id)
-        if judgement is not None and judgement.trial_of is not None:
+        if judgement is None:
+            return
+        self._lookup, self._chosen = judgement.lookup, None  # It goes on, without them.
+        if judgement.trial_of is not None:
             self._trials.was_not_made(judgement.trial_of)
 
     def may_wait_s(self, request_id: str) -> float:
@@ -227,6 +232,7 @@ class CostGate:
         judgement = self._judgements.find(request_id)
         if judgement is not None:
             judgement.measured += seconds * 1e6
+            judgement.waited += seconds * 1e6
 
     def close(self) -> None:
         self._judgements.close()
@@ -253,12 +259,13 @@ class CostGate:
 
     def _measured(self, judgement: Judgement) -> None:
         """What was predicted is held against what came of it. Steps that others share tell nothing of one request."""
-        if judgement.reused and judgement.alone and not judgement.waiting:
-            self._weigher.surprises.note(judgement.forecast, judgement.measured)
-        took = judgement.measured if judgement.alone else judgement.reuse
+        if judgement.reused and judgement.alone:
+            self._weigher.surprises.note(judgement.forecast, judgement.measured - judgement.waited)
         if judgement.trial_of is None:
-            if judgement.reused:
-                self._note_worth(judgement, judgement.cold - took)
+            if judgement.reason is None:
+                took = judgement.measured if judgement.alone else judgement.reuse
+                # What was not loaded after all has spared nothing.
+                self._note_worth(judgement, judgement.cold - took if judgement.reused else 0.0)
             return
         # A trial that took less than what is done instead: the next tells whether that was luck.
         if judgement.measured >= (1 - LEAST_GAIN) * judgement.cold:

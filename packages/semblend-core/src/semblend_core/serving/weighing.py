@@ -33,7 +33,8 @@ MOST_JOINED_TOKENS = 128
 class Forecast:
     spans: tuple[Span, ...]
     steps: list[StepShape]
-    predicted: float
+    expected: float
+    """To take so long, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Weighed:
     """Of ``reuse``: until donors have come that are not in memory."""
     forecast: Sequence[StepShape]
     """The steps of ``reuse``."""
+    surprise: float
+    """By which such plans took longer of late than their steps are predicted to."""
 
     @property
     def pays(self) -> bool:
@@ -97,6 +100,7 @@ class Weigher:
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
         """Of the plan and of smaller ones, by about what their tier computes of them. The fastest first."""
+        self.surprises.begin_judgement()
         tier, limit = self._settings.quality_tier, self._settings.recompute_limit
         found = []
         for spans in (plan.spans, *self._fewer_spans(plan)):
@@ -105,24 +109,30 @@ class Weigher:
             if choice is not None:
                 most_seam = choice.policy.longest_seam
                 steps = planned_steps(plan, spans, self._step_tokens, choice.budget, most_seam)
-                found.append(Forecast(spans, steps, self._times.predict(steps)))
-        return sorted(found, key=lambda forecast: forecast.predicted)
+                expected = self._times.predict(steps) * self.surprises.factor(steps)
+                found.append(Forecast(spans, steps, expected))
+        return sorted(found, key=lambda forecast: forecast.expected)
 
     def weigh(self, cold_steps: list[StepShape], steps: list[StepShape]) -> Weighed:
         cold, waiting = self._times.predict(cold_steps), self._fetches.expected(sum(step.moved for step in steps))
-        reuse = self._times.predict(steps) * self.surprises.factor(steps) + waiting
+        surprise = self.surprises.factor(steps)
+        reuse = self._times.predict(steps) * surprise + waiting
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
         doubt = self._times.doubt(steps, cold_steps)
-        return Weighed(cold, reuse, doubt, least_gain, waiting, steps)
+        return Weighed(cold, reuse, doubt, least_gain, waiting, steps, surprise)
 
     def best_claim(
         self, plan: Plan, cold: list[StepShape], forecasts: list[Forecast], claim_for: ClaimMaker
     ) -> WeighedClaim | DeclineReason:
-        """Of those forecasts that are nearly as good as the best: the fastest that pays; where none does, of all."""
+        """Of those forecasts that are nearly as good as the best: the fastest that pays; where none does, of all.
+
+        Where claims like the first took longer than expected, the next may be faster, whatever is expected of it.
+        """
         made: list[WeighedClaim] = []
         refusal = DeclineReason.DOES_NOT_PAY
         for forecast in forecasts:
-            if made and (len(made) == MOST_CLAIMS or forecast.predicted > NEARLY_AS_GOOD * forecasts[0].predicted):
+            far_behind = forecast.expected > NEARLY_AS_GOOD * forecasts[0].expected
+            if made and (len(made) == MOST_CLAIMS or (far_behind and made[0].weighed.surprise == 1.0)):
                 break
             part = plan if forecast.spans is plan.spans else plan.only(forecast.spans)
             claim = claim_for(part, self._worth_joining(part))
@@ -133,9 +143,11 @@ class Weigher:
         if not made:
             return refusal
         paying = [each for each in made if each.weighed.pays]
+        if not paying:  # What is tried is what was forecast to be best: only that tells whether it is so again.
+            return min(made, key=lambda each: self._times.predict(each.steps))
         # Before a short prompt was seen, whatever computes few tokens is predicted to take as long as what computes
         # more. Of claims that pay even so, the one with fewer is made: nothing else would ever tell.
-        return min(paying or made, key=lambda each: self._times.predict(each.steps, hoping=bool(paying)))
+        return min(paying, key=lambda each: self._times.predict(each.steps, hoping=True) * each.weighed.surprise)
 
     def _fewer_spans(self, plan: Plan) -> Iterator[tuple[Span, ...]]:
         """The longest of them, half as many each time, while they are enough for a plan."""

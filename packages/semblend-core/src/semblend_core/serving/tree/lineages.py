@@ -156,7 +156,8 @@ class TreeLineages:
         """Told by the first tokens: to make the ids of all takes longer than to see that nothing goes on from them."""
         if not self.book.grown_from(life.namespace):
             return False
-        first = life.first_tokens(exact_tokens + self.book.TOLD_APART_BY)
+        whole = self._whole_pages(len(life.prompt) - 1)
+        first = life.first_tokens(min(whole, exact_tokens + self.book.TOLD_APART_BY))
         return any(True for _ in self.book.behind(life.namespace, first, exact_tokens, trusted=False))
 
     def _longest(
