@@ -61,11 +61,25 @@ def test_a_request_that_ends_while_it_loads_stays_until_its_load_is_confirmed() 
     one.book.load(one.life)
     one.book.end(one.life)
     assert one.life.stage is Stage.LEAVING
-    assert one.book.get("r") is one.life
-    assert one.book.of(one.life.request, "r") is None, "another may go by its id"
+    assert one.book.get_loading("r") is one.life
+    assert (one.book.get("r"), one.book.of(one.life.request, "r")) == (None, None), "another may go by its id"
     one.book.confirm(one.life, 56, 1000)
     assert one.kinds == [OutcomeKind.MATERIALIZED]
     assert (one.life.stage, len(one.book)) == (Stage.ENDED, 0)
+
+
+def test_of_two_with_one_id_the_first_load_is_that_of_the_one_that_left() -> None:
+    one = Followed()
+    one.look_up()
+    one.book.claim(one.life, CLAIM)
+    one.book.load(one.life)
+    one.book.end(one.life)
+    another = RequestLife(object(), "r", NAMESPACE, list(range(50)))
+    one.book.add(another)
+    assert one.book.get("r") is another
+    assert one.book.get_loading("r") is one.life
+    one.book.confirm(one.life, 56, 1000)
+    assert one.book.get_loading("r") is another
 
 
 def test_one_whose_load_was_never_sent_is_aborted() -> None:

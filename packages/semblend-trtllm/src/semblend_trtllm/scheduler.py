@@ -180,11 +180,11 @@ class SchedulerSide:
     def hear(self, news: WorkerNews) -> None:
         with self.turn:
             for request_id, reason in news.failed.items():
-                life = self.requests.get(request_id)
+                life = self.requests.get_loading(request_id)
                 if life is not None:
                     self.requests.decline(life, reason)
             for request_id, landed in news.landed.items():
-                life = self.requests.get(request_id)
+                life = self.requests.get_loading(request_id)
                 if life is not None and request_id not in news.failed:
                     self.requests.confirm(life, landed.tokens, landed.bytes)
             self.self_test.hear(news.self_test)

@@ -41,7 +41,12 @@ class RequestBook(Generic[Life]):
         return iter(self._lives.values())
 
     def get(self, request_id: str) -> Life | None:
-        return self._lives.get(request_id) or self._leaving.get(request_id)
+        """What the engine knows by this id now. Another may have gone by it, whose load is still under way."""
+        return self._lives.get(request_id)
+
+    def get_loading(self, request_id: str) -> Life | None:
+        """Whose load a worker tells of. Of two with one id, the one that has left was told to load first."""
+        return self._leaving.get(request_id) or self._lives.get(request_id)
 
     def of(self, request: Any, request_id: str) -> Life | None:
         """What is known of this very request. Ids come from clients: another may go by the same one."""

@@ -29,9 +29,11 @@ class Landing:
 
     def hear(self, news: WorkerNews) -> None:
         for request_id, reason in news.failed.items():  # First: what follows may fail, and these must not be lost.
-            self.load_failed(request_id, reason)
+            life = self._requests.get_loading(request_id)
+            if life is not None:
+                self.load_failed(life, reason)
         for request_id, landed in news.landed.items():
-            life = self._requests.get(request_id)
+            life = self._requests.get_loading(request_id)
             if life is not None and request_id not in news.failed:
                 self._landed(life, landed)
         for request_id, scores in news.scores.items():
@@ -46,10 +48,7 @@ class Landing:
                 # Rows that a probe chose are known since it landed: how many tokens it stands for, too.
                 self._confirm(done.life, replace(done.landed, tokens=done.claim.reused_tokens))
 
-    def load_failed(self, request_id: str, reason: DeclineReason) -> None:
-        life = self._requests.get(request_id)
-        if life is None:
-            return
+    def load_failed(self, life: VllmRequest, reason: DeclineReason) -> None:
         self._lineages.failed(life)
         # One that has started over already may hear of its old load again. Without room for rows vLLM itself computes
         # what did not come.

@@ -29,7 +29,7 @@ class StepOrders:
         keeper: DonorKeeper,
         admission: Admission,
         long_claims: LongClaims,
-        load_failed: Callable[[str, DeclineReason], None],
+        load_failed: Callable[[VllmRequest, DeclineReason], None],
     ) -> None:
         """``load_failed``: told of requests whose last rows found no room."""
         self._requests, self._keeper, self._admission, self._long_claims = requests, keeper, admission, long_claims
@@ -101,7 +101,7 @@ class StepOrders:
             most_tokens = 0 if room.is_paused() else room.most_tokens - tokens
             self._long_claims.add_work(work, most_tokens, places)
             for life in self._long_claims.overdue():
-                self._load_failed(life.request_id, DeclineReason.ALLOCATION_FAILED)
+                self._load_failed(life, DeclineReason.ALLOCATION_FAILED)
 
     @contained
     def _add_captures(

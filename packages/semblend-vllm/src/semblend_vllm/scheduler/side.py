@@ -236,7 +236,7 @@ class SchedulerSide:
         """What requests that wait with blocks in hand count on is of no use: as if their loads had failed."""
         for life in list(self.requests):
             if life.stage in (Stage.LOADING, Stage.REUSING) and waits_with_blocks(life.request):
-                self._landing.load_failed(life.request_id, DeclineReason.DONOR_EVICTED)
+                self._landing.load_failed(life, DeclineReason.DONOR_EVICTED)
 
     # --- What the workers say ----------------------------------------------------------------------------------------
 

@@ -83,8 +83,15 @@ class Overlapping:
         self._numbers = count()
         self._free = self.pool.get_num_free_blocks()
 
-    def add(self, prompt: Sequence[int], tokens: int = 4, wish: Any = "on", salt: str | None = "tenant") -> Any:
-        request = _new_request(f"request-{next(self._numbers)}", prompt, tokens, wish, salt)
+    def add(
+        self,
+        prompt: Sequence[int],
+        tokens: int = 4,
+        wish: Any = "on",
+        salt: str | None = "tenant",
+        request_id: str | None = None,
+    ) -> Any:
+        request = _new_request(request_id or f"request-{next(self._numbers)}", prompt, tokens, wish, salt)
         request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
         self.scheduler.add_request(request)
         self.requests[request.request_id] = request
