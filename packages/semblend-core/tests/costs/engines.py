@@ -111,6 +111,8 @@ class SyntheticEngine:
     """That each row is computed in, whatever was forecast."""
     claiming_s: float = 0.0
     """What else is done for a claim before its first step."""
+    decoders: int = 0
+    """Other requests that decode in every step, far into their answers."""
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -137,6 +139,24 @@ class SyntheticEngine:
         self._compute(request_id, plan.prompt_tokens, work)
         reason = None if isinstance(answer, Claim) else answer
         return Served(claim, reason, self.takes(work), self.takes(cold))
+
+    def serve_together(self, plan: Plan, count: int) -> list[bool]:
+        """So many prompts with this plan in one step. Which of them reuse."""
+        whole, moved, reused = StepWork([]), {}, []
+        for _ in range(count):
+            self._requests += 1
+            request_id = f"r{self._requests}"
+            answer = self.gate.choose(request_id, NAMESPACE, plan, self.claim_for)
+            reused.append(isinstance(answer, Claim))
+            prompt = plan.prompt_tokens
+            (work,) = claimed_work(answer, prompt) if isinstance(answer, Claim) else cold_work(0, prompt)
+            whole.parts += [part._replace(request_id=request_id) for part in work.parts]
+            whole.corrected += work.corrected
+            moved |= {request_id: work.moved} if work.moved else {}
+        whole.moved = sum(moved.values())
+        self._run(whole, moved)
+        self.run("", StepWork([Part(plan.prompt_tokens, 1, decodes=True)]))
+        return reused
 
     def claim_for(self, plan: Plan, join_within: int) -> Claim | DeclineReason:
         return claim_by_tier(
@@ -170,10 +190,15 @@ class SyntheticEngine:
         self.gate.step_finished(second)
 
     def run(self, request_id: str, work: StepWork) -> None:
+        parts = [part._replace(request_id=request_id) for part in work.parts]
+        parts += [Part(8000 + number, 1, f"decoder{number}", decodes=True) for number in range(self.decoders)]
+        moved = {request_id: work.moved} if work.moved else {}
+        self._run(StepWork(parts, work.moved, work.corrected), moved)
+
+    def _run(self, work: StepWork, moved: dict[str, int]) -> None:
         step = object()
         self.gate.begin_step()
-        parts = [part._replace(request_id=request_id) for part in work.parts]
-        self.gate.step_scheduled(step, parts, {request_id: work.moved} if work.moved else {}, work.corrected)
+        self.gate.step_scheduled(step, work.parts, moved, work.corrected)
         slow = 10.0 if self._random.random() < self.outliers else 1.0
         self.now += self.formula(work.shape) * slow * math.exp(self.noise * abs(self._random.standard_normal())) / 1e6
         self.gate.step_finished(step)

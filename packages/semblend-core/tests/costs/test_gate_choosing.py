@@ -22,6 +22,7 @@ from .engines import (
     SLOW_TO_BEGIN,
     Formula,
     SyntheticEngine,
+    claimed_work,
     cold_work,
     cpu,
     large_model_on_gpu,
@@ -179,14 +180,73 @@ def serve_in_pieces(engine: SyntheticEngine, rounds: int) -> list[float]:
     return served
 
 
-@pytest.mark.parametrize("fetch_s", [None, 0.004], ids=["in-memory", "waited-for"])
+@pytest.mark.parametrize("beside", [{}, {"fetch_s": 0.004}, {"decoders": 1}, {"decoders": 16}], ids=str)
 @pytest.mark.parametrize("times", [0.6, 0.9])
-def test_plans_that_do_not_come_about_as_forecast_are_given_up(times: float, fetch_s: float | None) -> None:
-    engine = SyntheticEngine(slow_in_pieces(times), fetch_s=fetch_s)
+def test_plans_that_do_not_come_about_as_forecast_are_given_up(times: float, beside: dict[str, Any]) -> None:
+    engine = SyntheticEngine(slow_in_pieces(times), **beside)
     serve_all(engine, 3)
     served = serve_in_pieces(engine, 100)
     assert served[0] > 1.03, "no test of anything"
     assert sum(by_cold > 1.03 for by_cold in served) <= 6, "more than rare trials"
+
+
+@pytest.mark.parametrize("formula", [small_model_on_gpu, large_model_on_gpu])
+def test_what_pays_is_planned_beside_many_that_decode(formula: Formula) -> None:
+    engine = SyntheticEngine(formula, decoders=64)
+    for (length, count), served in serve_all(engine, 12).items():
+        if engine.whole(passages(length, count)) < 0.8:
+            assert np.mean([each.claim is not None for each in served[4:]]) > 0.8, (length, count)
+
+
+@pytest.mark.parametrize("formula", [small_model_on_gpu, large_model_on_gpu])
+def test_prompts_that_always_come_together_are_reused_too(formula: Formula) -> None:
+    """A plan is judged for itself. What it spares beside others is told roughly, and is enough to go on."""
+    engine, prompt = SyntheticEngine(formula), 2000 if formula is large_model_on_gpu else 6000
+    for length in (300, 1000, prompt) * 6:
+        engine.serve_cold(length)
+    reused = [engine.serve_together(passages(prompt, 4), 3) for _ in range(60)]
+    assert np.mean(reused[20:]) > 0.8
+
+
+def test_a_plan_is_made_again_where_its_claim_promised_more_than_its_forecast() -> None:
+    """What is corrected is no part of a forecast, so steps as it has them are never seen, and stay in doubt."""
+
+    def formula(step: StepShape) -> float:
+        return 5000 + 10.0 * step.tokens + 1000 * step.sequences + 0.2 * step.moved + 3000 * step.reuses
+
+    engine, plan = SyntheticEngine(formula), passages(2000, 2)
+    for length in (300, 1000, 2000, 4000) * 6:
+        engine.serve_cold(length)
+    assert engine.whole(plan) < 0.87
+    served = [engine.serve(plan).claim is not None for _ in range(100)]
+    assert np.mean(served[20:]) > 0.9
+
+
+def test_one_that_is_asked_again_while_it_waits_is_one_request() -> None:
+    """Donors come and go, so waiting requests are looked up again. What was decided to be computed stays so."""
+    engine, plan, cold = SyntheticEngine(large_model_on_gpu), passages(6000, 4), 0
+    serve_all(engine, 3)
+    for number in range(300):
+        answer = engine.gate.choose(f"x{number}", NAMESPACE, plan, engine.claim_for)
+        if not isinstance(answer, Claim):
+            cold += 1
+            assert engine.gate.choose(f"x{number}", NAMESPACE, plan, engine.claim_for) is answer
+        for work in claimed_work(answer, 6000) if isinstance(answer, Claim) else cold_work(0, 6000):
+            engine.run(f"x{number}", work)
+    assert 1 <= cold <= 4
+
+
+def test_what_was_judged_of_another_by_its_id_says_nothing_of_a_request() -> None:
+    engine, plan = SyntheticEngine(large_model_on_gpu, "fast"), passages(6000, 1)
+    serve_all(engine, 3)
+    judged: list[Any] = []
+    engine.gate._judgements._audit.emit = judged.append  # type: ignore[method-assign]
+    assert isinstance(engine.gate.choose("x", NAMESPACE, plan, engine.claim_for), Claim)
+    engine.gate.forget("x")  # It was aborted, and another comes.
+    for work in cold_work(0, 6000):
+        engine.run("x", work)
+    engine.gate.close()
+    assert judged == []
 
 
 def test_where_the_best_plan_was_slower_than_forecast_a_smaller_one_is_made() -> None:

@@ -49,6 +49,19 @@ def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_w
     assert bool(asked(lookups, LOOK_ONE_IN - 1)) is are_worth_it
 
 
+def test_where_some_of_a_kind_pay_the_others_do_not_end_their_lookups() -> None:
+    lookups, looked_up = Lookups(), 0
+    for number in range(400):
+        lookup = lookups.ask(2048)
+        if lookup is not None:
+            looked_up += 1
+            if number % 5:
+                lookups.declined(lookup, 1000)
+            else:
+                lookups.note(lookup, 20_000)
+    assert looked_up > 350
+
+
 @pytest.mark.parametrize(("gained", "skipped"), [(0.0, True), (100_000.0, False)])
 def test_lookups_that_find_nothing_are_worth_what_the_rare_finding_spares(gained: float, skipped: bool) -> None:
     lookups, looked_up = Lookups(), 0

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from semblend_core.contract import DeclineReason, Namespace
 from semblend_core.costs.lookups import Lookup
 from semblend_core.costs.step_clock import Step
-from semblend_core.costs.steps import Kind, StepShape
+from semblend_core.costs.steps import Kind, Part, StepShape
 from semblend_core.telemetry import AuditSink, CostsCompared
 
 MOST_OPEN = 1024
 """Requests. One that was aborted before its prompt was computed is told of when it is the oldest, unmeasured."""
+
+
+class SharedStep(NamedTuple):
+    """What a request and others did in one step."""
+
+    own: StepShape
+    whole: StepShape
+    microseconds: float
+
+    @classmethod
+    def of(cls, request_id: str, step: Step, parts: Sequence[Part], microseconds: float) -> SharedStep:
+        assert step.shape is not None
+        moved, whole = step.loaded.get(request_id, 0), step.shape
+        corrected = whole.corrected * moved // whole.moved if whole.moved else whole.corrected
+        return cls(StepShape.of(parts, moved=moved, corrected=corrected), whole, microseconds)
 
 
 @dataclass(slots=True)
@@ -46,6 +62,19 @@ class Judgement:
     """Relocated KV was in its steps."""
     alone: bool = True
     """No other request was in its steps."""
+    beside_prompts: bool = False
+    """A part of another prompt was in one of them."""
+    shared: list[SharedStep] = field(default_factory=list)
+    """Those of its steps that others were in, whoever."""
+
+    @property
+    def is_cold_trial(self) -> bool:
+        """It pays, and is computed all the same."""
+        return self.reason is not None and self.trial_of is not None
+
+    def own_shares(self, predict: Callable[[Sequence[StepShape]], float]) -> list[float]:
+        """Of each step that it shared: what it would have taken without the others, as far as can be told."""
+        return [took * min(1.0, predict([own]) / predict([whole])) for own, whole, took in self.shared]
 
 
 class Judgements:
@@ -72,7 +101,7 @@ class Judgements:
 
     def took(self, step: Step, microseconds: float) -> None:
         """A step with a part of their prompts took so long."""
-        if not self._open or step.parts is None:
+        if not self._open or step.parts is None or step.shape is None:
             return
         in_step = {part.request_id for part in step.parts}
         for judgement in [self._open[request_id] for request_id in in_step if request_id in self._open]:
@@ -80,7 +109,12 @@ class Judgements:
             judgement.measured += microseconds
             judgement.steps += 1
             judgement.reused |= judgement.request_id in step.loaded or any(part.is_row for part in parts)
-            judgement.alone &= len(in_step) == 1
+            if len(in_step) > 1:
+                judgement.alone = False
+                judgement.beside_prompts |= any(
+                    not part.decodes and part.request_id != judgement.request_id for part in step.parts
+                )
+                judgement.shared.append(SharedStep.of(judgement.request_id, step, parts, microseconds))
             if any(not part.is_row and part.end >= judgement.prompt_tokens for part in parts):
                 self._tell(judgement, complete=True)
                 self._measured(judgement)

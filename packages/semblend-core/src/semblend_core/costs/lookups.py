@@ -17,8 +17,10 @@ FEWEST_AGAIN = 2
 LOOK_ONE_IN = 8
 NEWEST_COUNTS = 0.4
 """Of what a lookup for such a prompt is worth: the share of the last one."""
+NEWEST_DECLINED_COUNTS = 0.1
 NEWEST_MISS_COUNTS = 0.05
-"""The same for one that found nothing: where one in ten finds something, that may be worth all of them."""
+"""The same for one whose plan did not seem to pay, and for one that found nothing: where one in ten leads to something,
+that may be worth all of them."""
 KIND_FOR_LENGTH = 0.25
 """What a lookup for one kind of prompt says of all prompts of its length."""
 
@@ -86,6 +88,10 @@ class Lookups:
     def note(self, lookup: Lookup, gained: float) -> None:
         """What its plan spares, as far as can be told, less what it took to find it."""
         self._note(lookup, gained, NEWEST_COUNTS)
+
+    def declined(self, lookup: Lookup, spent: float) -> None:
+        """Its plan did not seem to pay."""
+        self._note(lookup, -spent, NEWEST_DECLINED_COUNTS)
 
     def found_nothing(self, lookup: Lookup, spent: float) -> None:
         if lookup.stands_for:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from semblend_core.costs.steps import Part, StepShape
@@ -25,8 +25,8 @@ class Step:
     parts: list[Part] | None = None
     """None: not looked at."""
     shape: StepShape | None = None
-    loaded: Collection[str] = ()
-    """Requests whose relocated KV is loaded in it."""
+    loaded: Mapping[str, int] = field(default_factory=dict)
+    """Tokens whose relocated KV is loaded in it, by request."""
     overlapped: bool = False
     """It was scheduled while another was under way, and is timed from when the results of that one came: its own may
     have been there by then. The time of any other step may be too long, never too short."""
@@ -74,7 +74,7 @@ class StepClock:
         Steps that compute nothing are not told of.
         """
         shape = None if parts is None else StepShape.of(parts, moved=sum(moved.values()), corrected=corrected)
-        self._under_way[id(made_for)] = Step(made_for, self._began, parts, shape, moved.keys())
+        self._under_way[id(made_for)] = Step(made_for, self._began, parts, shape, moved)
         if len(self._under_way) > MOST_UNDER_WAY:
             del self._under_way[next(iter(self._under_way))]
 

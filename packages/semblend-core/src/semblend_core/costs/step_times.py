@@ -112,6 +112,11 @@ class StepTimes:
             if len(self._new) >= MOST_NEW:
                 self._learn()
 
+    def observe_share(self, shape: StepShape, took: float) -> None:
+        """A step with reuse was a part of a larger one, and this is about what it took of it."""
+        self._note_kind(shape.kind, shape.vector, took)
+        self._factors.clear()
+
     def predict(self, shapes: Iterable[StepShape], *, hoping: bool = False) -> float:
         """What these steps take together. ``hoping``: short prompts, where none was seen, take what the sum says."""
         self._learn()

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Vector: TypeAlias = npt.NDArray[np.float64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 Kind: TypeAlias = tuple[int, ...]
 """Steps of about the same size and make."""
 
@@ -67,18 +68,34 @@ class StepShape:
     """Tokens whose KV is loaded."""
     corrected: int = 0
     """Tokens of spans that are corrected inside the forward."""
+    decoding: int = 0
+    """Of ``tokens``: the next ones of answers."""
+    decoding_context: int = 0
+    """Of ``context``: in front of those."""
 
     @classmethod
     def of(cls, parts: Iterable[Part], *, moved: int = 0, corrected: int = 0) -> StepShape:
-        tokens = context = sequences = rows = 0
+        tokens = context = sequences = rows = decoding = decoding_context = 0
         attention = 0.0
         for before, computed, _, is_row, decodes in parts:
             tokens += computed
             context += before
             attention += computed * (before + computed / 2)
-            sequences += not decodes
-            rows += is_row
-        return cls(tokens, attention, context, sequences, bool(moved or rows), moved, corrected)
+            if decodes:
+                decoding += computed
+                decoding_context += before
+            else:
+                sequences += 1
+                rows += is_row
+        reuses = bool(moved or rows)
+        return cls(tokens, attention, context, sequences, reuses, moved, corrected, decoding, decoding_context)
+
+    @classmethod
+    def of_rows(cls, starts: Integers, lengths: Integers, *, moved: int = 0, corrected: int = 0) -> StepShape:
+        """``of`` rows, of which there may be a thousand."""
+        tokens, context = int(lengths.sum()), int(starts.sum())
+        attention = float(np.dot(lengths, starts + lengths / 2))
+        return cls(tokens, attention, context, starts.size, bool(moved or starts.size), moved, corrected)
 
     def __add__(self, other: StepShape) -> StepShape:
         """Both in one step."""
@@ -90,6 +107,8 @@ class StepShape:
             self.reuses or other.reuses,
             self.moved + other.moved,
             self.corrected + other.corrected,
+            self.decoding + other.decoding,
+            self.decoding_context + other.decoding_context,
         )
 
     @property
@@ -120,6 +139,11 @@ class StepShape:
 
     @property
     def kind(self) -> Kind:
-        """Steps of about the same size and make, by powers of two."""
-        sizes = (self.tokens, self.sequences, self.context, self.moved, self.corrected)
+        """Steps of about the same size and make, by powers of two. Beside a prompt, answers make no other kind of it:
+        nobody who forecasts a plan's steps knows of them.
+        """
+        tokens, context = self.tokens, self.context
+        if self.sequences:
+            tokens, context = tokens - self.decoding, context - self.decoding_context
+        sizes = (tokens, self.sequences, context, self.moved, self.corrected)
         return tuple(size.bit_length() for size in sizes)

@@ -28,16 +28,13 @@ from semblend_core.planning import CostModel
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.containment import contained
 from semblend_core.serving.forecast import cold_steps
-from semblend_core.serving.weighing import LEAST_GAIN, SMALL_LOSS, ClaimMaker, Weigher
+from semblend_core.serving.hindsight import Hindsight
+from semblend_core.serving.weighing import SMALL_LOSS, ClaimMaker, Weigher
 from semblend_core.settings import Settings
 from semblend_core.telemetry import AuditSink, NoAudit
 
-SMALL_SHARE = 0.01
-"""Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
 LEAST_SPENT_US = 100.0
 """On a lookup and its judgement, however fast the clock says that they were."""
-MOST_MISSES = 8
-"""Lookups and glimpses that found nothing of use and were not held against their prefills yet."""
 FIRST_SAVE = 16
 """Steps that were looked at."""
 SAVED_EVERY_S = 60.0
@@ -72,13 +69,13 @@ class CostGate:
         self._file = CostFile.of(settings.cost_dir, identity) if self.is_on and identity is not None else None
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
-        self._judgements = Judgements(audit or NoAudit(), self._measured)
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
         self._fetches = FetchTimes()
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart, step_rows)
+        surprises = self._weigher.surprises
+        self._hindsight = Hindsight(self.times, surprises, self._trials, self._cold_trials, self._lookups, step_tokens)
+        self._judgements = Judgements(audit or NoAudit(), self._hindsight.measured)
         self._learned, self._now, self._saved_at = 0, now, now()
-        self._misses: list[tuple[Lookup, float]] = []
-        """Lookups and glimpses that found nothing of use, and what they took."""
         self._timed_prefills = False
         """Otherwise what a prefill takes is known from an earlier process only."""
         self._asked_at = self._saved_at
@@ -148,7 +145,7 @@ class CostGate:
     def found_nothing(self) -> None:
         """The lookup that might have paid has found no plan, or its glimpse no reason for one."""
         if self._lookup is not None and self.times.is_ready:
-            self._misses.append((self._lookup, self._spent()))
+            self._hindsight.missed(self._lookup, self._spent())
         self._lookup = None
 
     def choose(self, request_id: str, namespace: Namespace, plan: Plan, claim_for: ClaimMaker) -> Claim | DeclineReason:
@@ -157,29 +154,37 @@ class CostGate:
             return claim_for(plan, 0)
         if not self.times.is_ready:
             return DeclineReason.COSTS_UNKNOWN
+        self._hindsight.compare_shared()
+        earlier = self._judgements.find(request_id)
+        if earlier is not None and earlier.is_cold_trial and earlier.exact_prefix_tokens == plan.exact_prefix_tokens:
+            self._lookup = None
+            return DeclineReason.DOES_NOT_PAY  # As was decided, or in a busy engine none would ever be made.
         cold = cold_steps(plan.exact_prefix_tokens, plan.prompt_tokens, self._step_tokens)
         lookup = self._lookup or Lookup(plan.prompt_tokens - plan.exact_prefix_tokens)
         self._lookup = None
         forecasts = self._weigher.forecasts(plan)
         if not forecasts:
-            self._misses.append((lookup, self._spent()))
+            self._hindsight.missed(lookup, self._spent())
             return DeclineReason.QUALITY_TIER
         weighed, kind = self._weigher.weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
         chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
-        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, lookup.stands_for)
+        asked = lookup.stands_for if earlier is None else 0  # Asked again, it is one request still.
+        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, asked)
         # To make a claim takes longer than to weigh a plan, and hardly any is faster than its plan promises.
         if weighed.pays or trial:
             best = self._weigher.best_claim(plan, cold, forecasts, claim_for)
             if isinstance(best, DeclineReason):
-                self._misses.append((lookup, self._spent()))
+                self._hindsight.missed(lookup, self._spent())
                 return best
             seemed_to_pay = weighed.pays
             chosen, weighed = best.claim, best.weighed
-            trial = trial and not weighed.pays
+            if trial and weighed.pays:  # So do the next ones of their kind, and what they promise less is no reason.
+                trial = False
+                self._trials.went_well(kind)
             if seemed_to_pay and not weighed.pays:
                 kind = best.steps[0].kind
                 after = max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after)
-                trial = self._trials.is_due(kind, after, lookup.stands_for)
+                trial = self._trials.is_due(kind, after, asked)
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
         cold_after = weighed.trial_after if self._timed_prefills else FIRST_LOSING_TRIAL_AFTER
         if weighed.pays and self._cold_trials.is_due(cold[0].kind, cold_after):
@@ -204,17 +209,22 @@ class CostGate:
         if reason is None:
             self._chosen = judgement
         elif not trial:
-            self._note_worth(judgement, 0.0)
+            self._hindsight.declined(judgement)
         return chosen if reason is None else reason
 
     def donors_gone(self, request_id: str) -> None:
         """Donors of the plan that was chosen last are gone, so nothing will be seen of it."""
+        judgement = self.forget(request_id)
+        if judgement is not None:
+            self._lookup, self._chosen = judgement.lookup, None  # It goes on, without them.
+
+    def forget(self, request_id: str) -> Judgement | None:
+        """What was judged for this id will not be: a new request goes by it, or the old one starts anew."""
         judgement = self._judgements.drop(request_id)
-        if judgement is None:
-            return
-        self._lookup, self._chosen = judgement.lookup, None  # It goes on, without them.
-        if judgement.trial_of is not None:
-            self._trials.was_not_made(judgement.trial_of)
+        if judgement is not None and judgement.trial_of is not None:
+            trials = self._cold_trials if judgement.is_cold_trial else self._trials
+            trials.was_not_made(judgement.trial_of)
+        return judgement
 
     def may_wait_s(self, request_id: str) -> float:
         """How long reuse stays worth while a request waits for its donors: as long as it would spare by then."""
@@ -257,31 +267,6 @@ class CostGate:
             if self._chosen is not None:
                 self._chosen.looking = self._spent()
 
-    def _measured(self, judgement: Judgement) -> None:
-        """What was predicted is held against what came of it. Steps that others share tell nothing of one request."""
-        if judgement.reused and judgement.alone:
-            self._weigher.surprises.note(judgement.forecast, judgement.measured - judgement.waited)
-        if judgement.trial_of is None:
-            if judgement.reason is None:
-                took = judgement.measured if judgement.alone else judgement.reuse
-                # What was not loaded after all has spared nothing.
-                self._note_worth(judgement, judgement.cold - took if judgement.reused else 0.0)
-            return
-        # A trial that took less than what is done instead: the next tells whether that was luck.
-        if judgement.measured >= (1 - LEAST_GAIN) * judgement.cold:
-            return
-        if judgement.reused:
-            self._trials.went_well(judgement.trial_of)
-            self._note_worth(judgement, judgement.cold - judgement.measured)
-        elif judgement.reason is not None and judgement.measured < (1 - SMALL_LOSS) * judgement.cold:
-            self._cold_trials.went_well(judgement.trial_of)
-
-    def _note_worth(self, judgement: Judgement, spared: float) -> None:
-        """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""
-        worth = spared - judgement.looking - (LEAST_GAIN * judgement.cold if judgement.reason is None else 0.0)
-        if worth > 0 or judgement.looking > SMALL_SHARE * judgement.cold:
-            self._lookups.note(judgement.lookup, worth)
-
     def _took(self, step: Step, microseconds: float) -> None:
         if step.shape is None:
             return
@@ -291,16 +276,8 @@ class CostGate:
         self.times.observe(step.shape, microseconds, overlapped=step.overlapped)
         self._judgements.took(step, microseconds)
         self._learned += 1
-        # To predict takes as long as a lookup, and first tokens are not to wait for it.
-        if not step.shape.sequences or len(self._misses) >= MOST_MISSES:
-            self._note_misses()
+        self._hindsight.step_ended(step.shape)
         self._save_now_and_then()
-
-    def _note_misses(self) -> None:
-        misses, self._misses = self._misses, []
-        for lookup, spent in misses:
-            if spent > SMALL_SHARE * self.times.predict(cold_steps(0, lookup.tokens, self._step_tokens)):
-                self._lookups.found_nothing(lookup, spent)
 
     def _save_now_and_then(self) -> None:
         """Soon after the start, since some engines are ended without a word; then rarely."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+import numpy as np
 
 from semblend_core.contract import Plan, Span
 from semblend_core.costs import Part, StepShape
+from semblend_core.costs.steps import Integers
 from semblend_core.serving.claims import Claim, Rows, take_rows
 
 MOST_LIKELY_RUN = 6
@@ -32,8 +34,7 @@ def claim_steps(
     if claim.probing is None:
         return _claim_steps(claim, prompt_tokens, step_tokens, step_rows, moved, corrected)
     probe = _rows_over_steps(claim.probing.rows, step_tokens, step_rows, moved, 0)
-    chosen = _as_if_chosen(claim, step_rows)
-    behind = _claim_steps(chosen, prompt_tokens, step_tokens, step_rows, 0, corrected)
+    behind = _steps_if_chosen(claim, prompt_tokens, step_tokens, step_rows, corrected)
     return probe + behind if probes_apart else [sum([*probe[1:], behind[0]], probe[0]), *behind[1:]]
 
 
@@ -41,24 +42,40 @@ def _claim_steps(
     claim: Claim, prompt_tokens: int, step_tokens: int, step_rows: int, moved: int, corrected: int
 ) -> list[StepShape]:
     if claim.row_tokens < step_tokens and len(claim.rows) <= step_rows:
-        return _rows_and_rest(_row_parts(claim.rows), claim.end, prompt_tokens, step_tokens, moved, corrected)
+        rows = StepShape.of(_row_parts(claim.rows), moved=moved, corrected=corrected)
+        return _rows_and_rest(rows, claim.end, prompt_tokens, step_tokens)
     shapes = _rows_over_steps(claim.rows, step_tokens, step_rows, moved, corrected)
     return shapes + cold_steps(claim.end, prompt_tokens, step_tokens)
 
 
-def _as_if_chosen(claim: Claim, step_rows: int) -> Claim:
-    """As many tokens as the claim's own rows, in about as many rows as a probe will choose: who knows which.
+def _steps_if_chosen(
+    claim: Claim, prompt_tokens: int, step_tokens: int, step_rows: int, corrected: int
+) -> list[StepShape]:
+    """With as many tokens as the claim's own rows, in about as many rows as a probe will choose: who knows which."""
+    starts, lengths = _as_if_chosen(claim, step_rows)
+    if claim.row_tokens < step_tokens and starts.size <= step_rows:
+        rows = StepShape.of_rows(starts, lengths, corrected=corrected)
+        return _rows_and_rest(rows, claim.end, prompt_tokens, step_tokens)
+    in_step = np.maximum((np.cumsum(lengths) - lengths) // step_tokens, np.arange(starts.size) // step_rows)
+    cuts = np.flatnonzero(np.diff(in_step)) + 1
+    shapes = [
+        StepShape.of_rows(*rows, corrected=0 if number else corrected)
+        for number, rows in enumerate(zip(np.split(starts, cuts), np.split(lengths, cuts), strict=True))
+    ]
+    return shapes + cold_steps(claim.end, prompt_tokens, step_tokens)
 
-    Where a step has room for few rows, a probe chooses longer ones.
-    """
+
+def _as_if_chosen(claim: Claim, step_rows: int) -> tuple[Integers, Integers]:
+    """Starts and lengths. Where a step has room for few rows, a probe chooses longer ones."""
     assert claim.probing is not None
     most = min(step_rows, claim.row_tokens // max(MOST_LIKELY_RUN, claim.probing.block))
     most = max(len(claim.rows), most - len(claim.rows))  # Each of them may end in a shorter piece.
-    shortest = -(-claim.row_tokens // max(1, most))
-    rows: list[tuple[int, int]] = []
-    for start, end in claim.rows:
-        rows += [(piece, min(end, piece + shortest)) for piece in range(start, end, shortest)]
-    return replace(claim, rows=tuple(rows), probing=None)
+    longest = -(-claim.row_tokens // max(1, most))
+    begins, ends = np.array(claim.rows, np.int64).reshape(-1, 2).T
+    pieces = -(-(ends - begins) // longest)
+    number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    starts = np.repeat(begins, pieces) + number * longest
+    return starts, np.minimum(np.repeat(ends, pieces) - starts, longest)
 
 
 def _rows_over_steps(rows: Rows, step_tokens: int, step_rows: int, moved: int, corrected: int) -> list[StepShape]:
@@ -86,16 +103,12 @@ def planned_steps(
         position = span.target_end
     end = min(position, plan.prompt_tokens - 1)
     moved = sum(span.length for span in spans)
-    return _rows_and_rest(rows, end, plan.prompt_tokens, step_tokens, moved, 0)
+    return _rows_and_rest(StepShape.of(rows, moved=moved), end, plan.prompt_tokens, step_tokens)
 
 
-def _rows_and_rest(
-    rows: list[Part], end: int, prompt_tokens: int, step_tokens: int, moved: int, corrected: int
-) -> list[StepShape]:
-    room = max(1, step_tokens - sum(part.tokens for part in rows))
-    beside = Part(end, min(room, prompt_tokens - end))
-    first = StepShape.of([*rows, beside], moved=moved, corrected=corrected)
-    return [first, *cold_steps(end + beside.tokens, prompt_tokens, step_tokens)]
+def _rows_and_rest(rows: StepShape, end: int, prompt_tokens: int, step_tokens: int) -> list[StepShape]:
+    beside = Part(end, min(max(1, step_tokens - rows.tokens), prompt_tokens - end))
+    return [rows + StepShape.of([beside]), *cold_steps(end + beside.tokens, prompt_tokens, step_tokens)]
 
 
 def _row_parts(rows: Rows) -> list[Part]:

@@ -31,7 +31,8 @@ class Seeker(Generic[Life]):
         is_sound: Callable[[Life, Plan], bool] = lambda life, plan: True,
         costs: CostGate | None = None,
     ) -> None:
-        """``claim_for``: what this engine makes of a plan, or why nothing. ``costs``: whether it is worth a lookup.
+        """``claim_for``: what this engine makes of a plan, or why nothing. ``costs``: tells whether a lookup may pay,
+        and is told what came of it.
 
         ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
         donors go without a word. ``is_sound``: whether the plan reuses what it says, which is asked last.
@@ -53,6 +54,8 @@ class Seeker(Generic[Life]):
             self._requests.withdraw(life)
         question = (self._donors.generation, exact_tokens)
         if life.stage is Stage.WAITING and life.question != question and may_ask(life):
+            if life.question is None and self._costs is not None:
+                self._costs.forget(life.request_id)
             life.question = question
             claim = self._find(life, exact_tokens)
             if claim is not None:
@@ -79,6 +82,8 @@ class Seeker(Generic[Life]):
             claim = self._claim_for(life, plan)
             # Each donor takes a while to ask for, and what does not pay shall cost nothing.
             if claim is not DeclineReason.DOES_NOT_PAY and self._drop_missing(life, plan):
+                if self._costs is not None:
+                    self._costs.donors_gone(life.request_id)
                 continue
             if isinstance(claim, Claim):
                 if self._is_sound(life, plan):

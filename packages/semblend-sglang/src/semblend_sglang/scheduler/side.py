@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
-from semblend_core import AuditSink, DeclineReason, Plan, ProbeEnd, SelfTestResult, SemanticLookupProvider, Settings
+from semblend_core import AuditSink, DeclineReason, ProbeEnd, SelfTestResult, SemanticLookupProvider, Settings
 from semblend_core.serving import (
     Claim,
     CostGate,
@@ -114,7 +114,7 @@ class Side:
             self.donors.book,
             self.self_test,
             self._fitting.claim_for,
-            self._drop_missing,
+            self.donors.drop_missing,
             self.donors.are_of_same_tokens,
             costs=self.costs,
         )
@@ -336,12 +336,6 @@ class Side:
             reach = exact_tokens if life.in_place is None else life.in_place.end
             if not life.retracted:
                 self._seeker.seek(life, reach, self._may_ask)
-
-    def _drop_missing(self, life: SglangLife, plan: Plan) -> bool:
-        missing = self.donors.drop_missing(life, plan)
-        if missing:
-            self.costs.donors_gone(life.request_id)
-        return missing
 
     def _has_shown(self, found: SelfTestResult) -> None:
         """What prompts, or a failure, have shown at this rank. Where there are others, all hear of it together."""
