@@ -79,6 +79,8 @@ class StepTimes:
         self._residuals: deque[float] = deque(maxlen=MOST_RESIDUALS)
         self._last: dict[tuple[int, ...], deque[tuple[Vector, float]]] = {}
         """By kind of step the last few, and what they took."""
+        self._parts: dict[tuple[int, ...], None] = {}
+        """Kinds of steps that were parts of others."""
         self._factors: dict[tuple[int, ...], float] = {}
         """What is known of them since the costs were last fitted."""
         self._odd: dict[tuple[int, ...], bool] = {}
@@ -112,10 +114,11 @@ class StepTimes:
             if len(self._new) >= MOST_NEW:
                 self._learn()
 
-    def observe_share(self, shape: StepShape, took: float) -> None:
-        """A step with reuse was a part of a larger one, and this is about what it took of it."""
-        self._note_kind(shape.kind, shape.vector, took)
-        self._factors.clear()
+    def observe_part(self, shape: StepShape) -> None:
+        """Such a step was a part of a larger one, which was observed: what such steps do is not new any more."""
+        self._parts[shape.kind] = None
+        if len(self._parts) > MOST_KINDS:
+            del self._parts[next(iter(self._parts))]
 
     def predict(self, shapes: Iterable[StepShape], *, hoping: bool = False) -> float:
         """What these steps take together. ``hoping``: short prompts, where none was seen, take what the sum says."""
@@ -267,7 +270,7 @@ class StepTimes:
 
     def _is_new(self, shape: StepShape) -> bool:
         """Whether nobody has seen such a step, and the sum over features alone says what its reuse takes."""
-        return shape.reuses and shape.kind not in self._last
+        return shape.reuses and shape.kind not in self._last and shape.kind not in self._parts
 
     def _expected(self, shape: StepShape, hoping: bool) -> float:
         plain = self._plain(shape.vector)

@@ -63,9 +63,9 @@ class Hindsight:
             shares = judgement.own_shares(self._times.predict)
             of_others = sum(step.microseconds for step in judgement.shared) - sum(shares)
             self._compare(judgement, judgement.measured - of_others)
-            for step, share in zip(judgement.shared, shares, strict=True):
-                if step.own.reuses and judgement.beside_prompts:
-                    self._times.observe_share(step.own, share)
+            for step in judgement.shared:
+                if step.own.reuses:
+                    self._times.observe_part(step.own)
 
     def _compare(self, judgement: Judgement, took: float) -> None:
         """``took``: without others. Of steps with another prompt that is told roughly: nobody knows whose surprised."""
