@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / "tests.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._outcome = ""
+        self._began = 0.0
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -30,7 +32,7 @@ class Recorder:
             self._write(collected=item.nodeid)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._outcome = "passed"
+        self._outcome, self._began = "passed", time.monotonic()
         self._write(started=nodeid)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -39,7 +41,8 @@ class Recorder:
             self._outcome = report.outcome
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self._write(finished=nodeid, outcome=self._outcome)
+        seconds = round(time.monotonic() - self._began, 1)
+        self._write(finished=nodeid, outcome=self._outcome, seconds=seconds)
 
     def complete(self) -> None:
         self._write(complete=True)

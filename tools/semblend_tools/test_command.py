@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from semblend_tools.clone import Clone
@@ -68,6 +68,8 @@ class Result:
     """Told once more at the end."""
     failed: tuple[str, ...] = ()
     """Tests, by their pytest ids."""
+    test_seconds: dict[str, float] = field(default_factory=dict)
+    """The same."""
 
     @property
     def is_fine(self) -> bool:
@@ -209,7 +211,7 @@ def _run(clone: Clone, suite: Suite, choice: Choice, folder: Path) -> Result:
         counts = counts if counts.failed else counts + Counts(failed=1)
     seconds = time.monotonic() - started
     label, failed = suite.environment.label, tuple(record.failed)
-    return Result(suite.name, label, verdict, counts, seconds, ended.cpu_seconds, trouble, failed)
+    return Result(suite.name, label, verdict, counts, seconds, ended.cpu_seconds, trouble, failed, record.seconds)
 
 
 def _pytest(clone: Clone, suite: Suite, choice: Choice, record: Path) -> list[object]:
@@ -220,6 +222,20 @@ def _pytest(clone: Clone, suite: Suite, choice: Choice, record: Path) -> list[ob
     return [RECORDED_PYTEST, record, *config, *colour, *suite.tests, *ignored, *selected, *choice.pytest]
 
 
+SLOW, MOST_SLOW = 20.0, 15
+"""Seconds, and tests that are named for taking longer."""
+
+
+def _print_slowest(results: Sequence[Result]) -> None:
+    """Where a long run's time goes."""
+    took = [(seconds, test, result) for result in results for test, seconds in result.test_seconds.items()]
+    slowest = sorted((each for each in took if each[0] >= SLOW), key=lambda each: -each[0])[:MOST_SLOW]
+    if slowest:
+        print()
+        rows = [[test, result.environment, f"{seconds:.0f}"] for seconds, test, result in slowest]
+        print_table(("slowest tests", "environment", "seconds"), rows)
+
+
 _COLUMNS = ("package", "environment", "result", "passed", "failed", "skipped", "not run")
 
 
@@ -227,6 +243,7 @@ def _report(results: Sequence[Result], choice: Choice, seconds: float) -> int:
     rows = [result.row() for result in results]
     print()
     print_table((*_COLUMNS, "seconds", "CPU seconds"), rows)
+    _print_slowest(results)
     for trouble in filter(None, (result.trouble for result in results)):
         complain(trouble)
     for result in results:

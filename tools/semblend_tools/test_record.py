@@ -47,6 +47,8 @@ class RunRecord:
     collected: list[str] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
     """Of those that finished."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """The same, with what they set up for others."""
     broken: list[str] = field(default_factory=list)
     """Files that could not be collected."""
     running: str | None = None
@@ -83,8 +85,8 @@ def read_record(folder: Path) -> RunRecord:
                 record.broken.append(file)
             case {"started": test}:
                 record.running = test
-            case {"finished": test, "outcome": outcome}:
-                record.outcomes[test], record.running = outcome, None
+            case {"finished": test, "outcome": outcome, "seconds": seconds}:
+                record.outcomes[test], record.seconds[test], record.running = outcome, seconds, None
             case {"complete": True}:
                 record.complete = True
     if record.running is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semblend_core.testing import wait_until
-from semblend_tools import environments
+from semblend_tools import environments, test_command
 from semblend_tools.errors import ToolError
 from semblend_tools.test_command import Choice
 from semblend_tools.test_command import test as run_choice
@@ -51,6 +51,16 @@ def test_skipped(): pytest.skip("why not")
     )
     assert run_tests(ready.clone, ["semblend-core"]) == 1
     assert last_line(capfd) == "1 passed, 2 failed, 1 skipped"
+
+
+def test_what_takes_long_is_named(ready: Any, capfd: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(test_command, "SLOW", 0.2)
+    slow = "import time\ndef test_slow(): time.sleep(0.5)\ndef test_fast(): pass\n"
+    ready.write("packages/semblend-core/tests/test_it.py", slow)
+    assert run_tests(ready.clone, ["semblend-core"]) == 0
+    table = capfd.readouterr().out.partition("slowest tests")[2]
+    assert "test_it.py::test_slow" in table
+    assert "test_fast" not in table
 
 
 def test_a_package_without_a_test_fails(ready: Any, capfd: Any) -> None:
