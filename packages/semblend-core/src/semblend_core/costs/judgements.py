@@ -17,18 +17,20 @@ MOST_OPEN = 1024
 
 
 class SharedStep(NamedTuple):
-    """What a request and others did in one step."""
+    """What a request and others did in one step. Looked at when nobody waits for the step's results."""
 
-    own: StepShape
+    parts: Sequence[Part]
+    """The request's own."""
+    moved: int
+    """For it."""
     whole: StepShape
     microseconds: float
 
-    @classmethod
-    def of(cls, request_id: str, step: Step, parts: Sequence[Part], microseconds: float) -> SharedStep:
-        assert step.shape is not None
-        moved, whole = step.loaded.get(request_id, 0), step.shape
-        corrected = whole.corrected * moved // whole.moved if whole.moved else whole.corrected
-        return cls(StepShape.of(parts, moved=moved, corrected=corrected), whole, microseconds)
+    @property
+    def own(self) -> StepShape:
+        whole = self.whole
+        corrected = whole.corrected * self.moved // whole.moved if whole.moved else whole.corrected
+        return StepShape.of(self.parts, moved=self.moved, corrected=corrected)
 
 
 @dataclass(slots=True)
@@ -72,10 +74,6 @@ class Judgement:
         """It pays, and is computed all the same."""
         return self.reason is not None and self.trial_of is not None
 
-    def own_shares(self, predict: Callable[[Sequence[StepShape]], float]) -> list[float]:
-        """Of each step that it shared: what it would have taken without the others, as far as can be told."""
-        return [took * min(1.0, predict([own]) / predict([whole])) for own, whole, took in self.shared]
-
 
 class Judgements:
     """Those whose prompts are not computed yet. Each goes into the audit stream once."""
@@ -114,7 +112,8 @@ class Judgements:
                 judgement.beside_prompts |= any(
                     not part.decodes and part.request_id != judgement.request_id for part in step.parts
                 )
-                judgement.shared.append(SharedStep.of(judgement.request_id, step, parts, microseconds))
+                moved = step.loaded.get(judgement.request_id, 0)
+                judgement.shared.append(SharedStep(parts, moved, step.shape, microseconds))
             if any(not part.is_row and part.end >= judgement.prompt_tokens for part in parts):
                 self._tell(judgement, complete=True)
                 self._measured(judgement)

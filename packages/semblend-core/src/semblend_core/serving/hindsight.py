@@ -60,12 +60,14 @@ class Hindsight:
         """What was left of prompts in steps with others."""
         shared, self._shared = self._shared, []
         for judgement in shared:
-            shares = judgement.own_shares(self._times.predict)
-            of_others = sum(step.microseconds for step in judgement.shared) - sum(shares)
-            self._compare(judgement, judgement.measured - of_others)
+            of_others = 0.0
             for step in judgement.shared:
-                if step.own.reuses:
-                    self._times.observe_part(step.own)
+                own = step.own
+                share = self._times.predict([own]) / self._times.predict([step.whole])
+                of_others += step.microseconds * max(0.0, 1 - share)
+                if own.reuses:
+                    self._times.observe_part(own)
+            self._compare(judgement, judgement.measured - of_others)
 
     def _compare(self, judgement: Judgement, took: float) -> None:
         """``took``: without others. Of steps with another prompt that is told roughly: nobody knows whose surprised."""
