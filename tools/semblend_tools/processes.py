@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from semblend_tools.clone import Clone
 from semblend_tools.errors import ToolError
 
 _LEFT_BEHIND_S = 5.0
+_LOOKS, _BETWEEN_LOOKS_S = 40, 0.05
 _KEPT_BYTES = 64 * 1024
 _MARK = "RUN_PY_COMMAND"
 
@@ -69,7 +71,7 @@ def call_keeping_tail(
     What the command leaves running is ended: an engine whose pytest has died would take a core from all that follows.
     """
     sys.stdout.flush()
-    mark = uuid.uuid4().hex
+    mark, began = uuid.uuid4().hex, uptime()
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=clone.root,
@@ -83,20 +85,42 @@ def call_keeping_tail(
     copying.start()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    end_leftovers(mark)
+    end_leftovers(mark, began)
     # Where they cannot be found, one may hold the command's output open for ever.
     copying.join(_LEFT_BEHIND_S)
     return Ended(process.returncode, tail.lines, used.ru_utime + used.ru_stime)
 
 
-def end_leftovers(mark: str) -> None:
-    """End the processes that have the mark in their environment; only Linux shows it."""
+def end_leftovers(mark: str, since: float) -> None:
+    """End the processes that have the mark in their environment; only Linux shows it.
+
+    ``since``: seconds that the machine had been up. One that was started later and shows no environment at all may be
+    at its very start: it is looked at again, for a while.
+    """
     wanted = f"{_MARK}={mark}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        # A process may end meanwhile, or belong to somebody else.
-        with suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
-                os.kill(int(path.parent.name), signal.SIGKILL)
+    for _ in range(_LOOKS):
+        may_begin = False
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            # A process may end meanwhile, or belong to somebody else.
+            with suppress(OSError):
+                environment = path.read_bytes()
+                if wanted in environment.split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                may_begin |= not environment and _started(path.with_name("stat").read_text()) >= since
+        if not may_begin:
+            return
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+def uptime() -> float:
+    """Seconds, as precise as the times of processes. Where nobody tells them, nobody asks for it."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks) / ticks if sys.platform == "linux" else 0.0
+
+
+def _started(stat: str) -> float:
+    """After the name, which may hold anything, the twentieth number."""
+    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 class _Tail:

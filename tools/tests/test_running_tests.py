@@ -1,13 +1,15 @@
 """`run.py test` on a small workspace, with this very environment standing in for the shared one."""
 
 import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from semblend_core.testing import wait_until
-from semblend_tools import environments, test_command
+from semblend_tools import environments, processes, test_command
 from semblend_tools.errors import ToolError
 from semblend_tools.test_command import Choice
 from semblend_tools.test_command import test as run_choice
@@ -159,6 +161,20 @@ def test_it():
     assert run_tests(ready.clone, ["semblend-core"]) == 1
     engine = Path("/proc") / (tmp_path / "engine").read_text()
     wait_until(lambda: not engine.exists() or "State:\tZ" in (engine / "status").read_text(), "the engine ended")
+
+
+def test_what_is_at_its_very_start_is_ended_too() -> None:
+    """Until a program has begun it has no environment. Here for longer than it takes to look once."""
+    began = processes.uptime()
+    slowly = subprocess.Popen(["env", "-i", "sh", "-c", "sleep 0.3; RUN_PY_COMMAND=mine exec sleep 600"])
+    other = subprocess.Popen(["env", "-i", "sleep", "600"])
+    try:
+        processes.end_leftovers("mine", began)
+        assert slowly.wait(60) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_test_that_hangs_ends_the_run_and_says_where(ready: Any, capfd: Any) -> None:
