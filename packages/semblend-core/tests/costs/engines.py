@@ -14,6 +14,7 @@ from semblend_core.contract import DeclineReason, Namespace, Plan, Span
 from semblend_core.costs import Part, StepShape
 from semblend_core.serving import Claim, CostGate, claim_by_tier
 from semblend_core.settings import QualityTier, Settings
+from semblend_core.telemetry import NoAudit
 
 Formula: TypeAlias = Callable[[StepShape], float]
 """Microseconds of a step."""
@@ -76,6 +77,14 @@ def passages(prompt: int, count: int, gap: int = 50) -> Plan:
     """A prompt of ``count`` passages from as many donors, each behind a few new tokens, and a question."""
     each = (prompt - 60) // count
     return Plan.over("r", prompt, 0, [Span(n * each + gap, f"d{n}", 16, each - gap) for n in range(count)])
+
+
+class Heard(NoAudit):
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def emit(self, event: Any) -> None:
+        self.events.append(event)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from .engines import (
     NAMESPACE,
     SLOW_TO_BEGIN,
     Formula,
+    Heard,
     SyntheticEngine,
     claimed_work,
     cold_work,
@@ -237,16 +238,16 @@ def test_one_that_is_asked_again_while_it_waits_is_one_request() -> None:
 
 
 def test_what_was_judged_of_another_by_its_id_says_nothing_of_a_request() -> None:
-    engine, plan = SyntheticEngine(large_model_on_gpu, "fast"), passages(6000, 1)
+    heard, plan = Heard(), passages(6000, 1)
+    engine = SyntheticEngine(large_model_on_gpu, "fast", audit=heard)
     serve_all(engine, 3)
-    judged: list[Any] = []
-    engine.gate._judgements._audit.emit = judged.append  # type: ignore[method-assign]
+    heard.events.clear()
     assert isinstance(engine.gate.choose("x", NAMESPACE, plan, engine.claim_for), Claim)
     engine.gate.forget("x")  # It was aborted, and another comes.
     for work in cold_work(0, 6000):
         engine.run("x", work)
     engine.gate.close()
-    assert judged == []
+    assert heard.events == []
 
 
 def test_where_the_best_plan_was_slower_than_forecast_a_smaller_one_is_made() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from semblend_core.costs.step_times import UNSEEN
 from semblend_core.costs.trials import FIRST_TRIAL_AFTER
 from semblend_core.serving import Claim
 from semblend_core.settings import QualityTier
-from semblend_core.telemetry import CostsCompared, NoAudit
+from semblend_core.telemetry import CostsCompared
 
 from .engines import (
     ENGINES,
@@ -21,6 +19,7 @@ from .engines import (
     NAMESPACE,
     SLOW_TO_BEGIN,
     Formula,
+    Heard,
     StepWork,
     SyntheticEngine,
     cold_work,
@@ -31,14 +30,6 @@ from .engines import (
     with_dear_rows,
     with_slow_prefills,
 )
-
-
-class Heard(NoAudit):
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def emit(self, event: Any) -> None:
-        self.events.append(event)
 
 
 @pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)

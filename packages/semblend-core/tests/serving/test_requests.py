@@ -34,6 +34,11 @@ class Followed:
     def _give_back(self, life: RequestLife) -> None:
         self.given_back += 1
 
+    def begin_to_load(self) -> None:
+        self.look_up()
+        self.book.claim(self.life, CLAIM)
+        self.book.load(self.life)
+
     def look_up(self, found: bool = True, reason: DeclineReason | None = None) -> None:
         self.life.finding = Finding(found, reason)
 
@@ -56,9 +61,7 @@ def test_reuse_is_reported_when_the_bytes_have_landed() -> None:
 
 def test_a_request_that_ends_while_it_loads_stays_until_its_load_is_confirmed() -> None:
     one = Followed()
-    one.look_up()
-    one.book.claim(one.life, CLAIM)
-    one.book.load(one.life)
+    one.begin_to_load()
     one.book.end(one.life)
     assert one.life.stage is Stage.LEAVING
     assert one.book.get_loading("r") is one.life
@@ -70,9 +73,7 @@ def test_a_request_that_ends_while_it_loads_stays_until_its_load_is_confirmed() 
 
 def test_of_two_with_one_id_the_first_load_is_that_of_the_one_that_left() -> None:
     one = Followed()
-    one.look_up()
-    one.book.claim(one.life, CLAIM)
-    one.book.load(one.life)
+    one.begin_to_load()
     one.book.end(one.life)
     another = RequestLife(object(), "r", NAMESPACE, list(range(50)))
     one.book.add(another)
@@ -84,9 +85,7 @@ def test_of_two_with_one_id_the_first_load_is_that_of_the_one_that_left() -> Non
 
 def test_one_whose_load_was_never_sent_is_aborted() -> None:
     one = Followed()
-    one.look_up()
-    one.book.claim(one.life, CLAIM)
-    one.book.load(one.life)
+    one.begin_to_load()
     one.book.end(one.life, loading=False)
     assert one.outcomes == [Outcome("r", OutcomeKind.DECLINED, reason=DeclineReason.ABORTED)]
     assert len(one.book) == 0
@@ -106,9 +105,7 @@ def test_a_withdrawn_claim_is_given_back_and_may_be_made_again() -> None:
 
 def test_a_failed_load_is_declined_once_and_the_request_starts_over() -> None:
     one = Followed()
-    one.look_up()
-    one.book.claim(one.life, CLAIM)
-    one.book.load(one.life)
+    one.begin_to_load()
     for _ in range(2):
         one.book.decline(one.life, DeclineReason.LOAD_FAILED)
     assert one.life.claim is CLAIM, "its memory is still the claim's"

@@ -62,12 +62,15 @@ class Judgement:
     steps: int = 0
     reused: bool = False
     """Relocated KV was in its steps."""
-    alone: bool = True
-    """No other request was in its steps."""
     beside_prompts: bool = False
     """A part of another prompt was in one of them."""
     shared: list[SharedStep] = field(default_factory=list)
     """Those of its steps that others were in, whoever."""
+
+    @property
+    def alone(self) -> bool:
+        """No other request was in its steps."""
+        return not self.shared
 
     @property
     def is_cold_trial(self) -> bool:
@@ -108,7 +111,6 @@ class Judgements:
             judgement.steps += 1
             judgement.reused |= judgement.request_id in step.loaded or any(part.is_row for part in parts)
             if len(in_step) > 1:
-                judgement.alone = False
                 judgement.beside_prompts |= any(
                     not part.decodes and part.request_id != judgement.request_id for part in step.parts
                 )

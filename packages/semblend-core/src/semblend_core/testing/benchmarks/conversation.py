@@ -122,8 +122,9 @@ def fidelity(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namesp
                 limits = {"output_tokens": options.answer, "top": options.top}
                 cold = engine.ask([asked], salt=f"{salt}, cold {turn}", reuse=False, **limits)[0]
                 steps = forced(engine, asked, cold, options, salt=salt)
-                found["last" if turn else "first"].append(strays(cold, steps)[0])
-                print(f"conversation {number + 1}, turn {turn + 1}: KL {strays(cold, steps)[0]:.5f}", flush=True)
+                kl, _ = strays(cold, steps)
+                found["last" if turn else "first"].append(kl)
+                print(f"conversation {number + 1}, turn {turn + 1}: KL {kl:.5f}", flush=True)
     first, last = (bootstrapped(found[name], np.mean) for name in ("first", "last"))
     held = last.value <= first.high
     print(f"{'holds' if held else 'FAILS'} KL of turn 1 {first}, of turn {options.turns} {last}, against cold")
