@@ -20,7 +20,7 @@ from semblend_core.kv import triton_mean_shift_kernels as mean_shift_kernels
 from semblend_core.kv.mean_shift import MeasuredSpans
 from semblend_core.kv.moves import resident_angles
 from semblend_core.kv.places import Places, SpanMoves
-from semblend_core.kv.triton_mean_shift import launches
+from semblend_core.kv.triton_mean_shift import Weighing, launches
 from semblend_core.recompute import MeanShift
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ def donor(device: torch.device = CPU, heads: int = 4, dtype: torch.dtype = torch
     return DonorKv(keys, values)
 
 
+def no_weights(measured: MeasuredSpans, kv: PagedKv) -> list[torch.Tensor]:
+    """In the shape and type that kernels take them in."""
+    how = Weighing.of(kv)
+    padded = -(-measured.counts // how.rows) * how.rows
+    return [
+        torch.zeros(span.length, int(rows), dtype=how.dtype) for span, rows in zip(measured.spans, padded, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_mean_shift_moves_16_bytes_at_a_time(layout: str, interleaved: bool, ptx_for_hopper: Compile) -> None:
@@ -85,15 +94,15 @@ def test_means_of_weighed_rows_are_made_on_tensor_cores_but_for_float32(
     kv = pool("joined", dtype=dtype)
     measured = MeasuredSpans.choose(WEIGHED, SPANS, ROWS)
     places = Places.find(measured.spans, TABLE, kv)
-    weights = [torch.zeros(span.length, int(rows)) for span, rows in zip(measured.spans, measured.counts, strict=True)]
-    measure, length, weigh, correct = (
+    weights = no_weights(measured, kv)
+    measure, choose, weigh, correct = (
         ptx_for_hopper(kernel, arguments | {"layer": 1})
         for kernel, _, arguments in launches(measured, places, donor(dtype=dtype), kv, rotation(), weights)
     )
-    assert all("ld.global.v4.b32" in ptx for ptx in (length, correct))
+    assert all("ld.global.v4.b32" in ptx for ptx in (choose, correct))
     assert "cp.async.cg.shared.global" in weigh  # 16 bytes, while the pieces before them are multiplied.
     assert ("mma" in weigh) is (dtype is torch.bfloat16)
-    assert "atom." not in measure + length + weigh + correct
+    assert "atom." not in measure + choose + weigh + correct
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -105,8 +114,7 @@ def test_fp8_is_corrected_16_bytes_at_a_time_and_saturates(
     for shift in (MeanShift(), WEIGHED):
         measured = MeasuredSpans.choose(shift, SPANS, ROWS)
         places = Places.find(measured.spans, TABLE, kv)
-        counts = zip(measured.spans, measured.counts, strict=True)
-        weights = [torch.zeros(span.length, int(rows)) for span, rows in counts] if shift is WEIGHED else None
+        weights = no_weights(measured, kv) if shift is WEIGHED else None
         measure, *_, correct = (
             ptx_for_hopper(kernel, arguments | {"layer": 1})
             for kernel, _, arguments in launches(measured, places, donor(dtype=dtype), kv, rotation(), weights)
@@ -171,7 +179,7 @@ def test_on_a_gpu_mean_shift_never_waits_and_compiles_once_for_a_pool(shift: Mea
             correction = PagedMeanShift(shift, span, np.arange(8, 8 + rows), kv, TABLE, turning)
             for layer in range(LAYERS):
                 correction.apply(layer)
-        names = ("measure", "mean", "length", "weigh", "correct")
+        names = ("measure", "mean", "choose", "weigh", "correct")
         compiled.append(variants(*(getattr(mean_shift_kernels, f"{name}_kernel") for name in names)))
     assert compiled == [compiled[0]] * len(compiled)
 

@@ -167,7 +167,7 @@ def check(
     assert all(torch.equal(was[others], now[others]) for was, now in zip(before, finished, strict=True))
     step = torch.finfo(kv.dtype).eps
     finest = FINEST.get(kv.dtype, 4e-6)
-    if shift.weighs_rows and kv.device.type == "cuda" and kv.dtype is not torch.float32:
+    if shift.weighs_rows and module.has_kernel(kv.device, kv.dtype) and kv.dtype is not torch.float32:
         finest = max(finest, BY_TENSOR_CORES)
     for layer in layers:
         wanted = [part.clone() for part in fresh[layer]]

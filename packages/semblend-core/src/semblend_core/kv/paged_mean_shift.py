@@ -162,7 +162,7 @@ def _make_shift(
         asked, which = measured.thinned(weighing.every)
         if weighing.every > 1:
             old = _rows_of(old, which)
-        return _with_kernels(asked, places, old, pool, rotation, weighing.weights())
+        return _with_kernels(asked, places, old, pool, rotation, weighing)
     scaled = PagedKv.from_donor(old).with_scales(pool.key_scales, pool.value_scales)
     return TorchMeanShift(laid, scaled, rotation, middle, learned)
 
@@ -182,8 +182,8 @@ def _with_kernels(
     old: DonorKv,
     pool: PagedKv,
     rotation: Rotation,
-    weights: list[Tensor] | None,
+    weighing: RowShift | None,
 ) -> _LayerShift:
     from semblend_core.kv.triton_mean_shift import TritonMeanShift
 
-    return TritonMeanShift(measured, places, old, pool, rotation, weights)
+    return TritonMeanShift(measured, places, old, pool, rotation, weighing)

@@ -128,12 +128,17 @@ class RowShift:
         """[tokens, PLACES] What depends on a token's place alone: how near its span's start and the next row are."""
         return self._places
 
-    def weights(self) -> list[Tensor]:
-        """Of each span [all its tokens, rows]: what a kernel takes. Rows themselves weigh nothing."""
+    def weights(self, multiple: int, dtype: torch.dtype) -> list[Tensor]:
+        """Of each span [all its tokens, rows and zeros up to a ``multiple``]: what a kernel takes.
+
+        Rows themselves weigh nothing.
+        """
         made: list[Tensor] = []
         for (_, others), (start, length), weights in zip(self._parts, self._bounds, self._weights, strict=True):
-            table = torch.zeros((length, weights.shape[1]), device=weights.device)
-            made.append(table.index_copy_(0, self._other_at[others] - start, weights))
+            rows = weights.shape[1]
+            table = torch.zeros((length, -(-rows // multiple) * multiple), dtype=dtype, device=weights.device)
+            table[:, :rows].index_copy_(0, self._other_at[others] - start, weights.to(dtype))
+            made.append(table)
         return made
 
     # One layer.

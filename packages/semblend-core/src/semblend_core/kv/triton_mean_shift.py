@@ -18,10 +18,10 @@ from semblend_core.kv.mean_shift import MeasuredSpans
 from semblend_core.kv.moves import resident_angles, upload
 from semblend_core.kv.places import Places, tiles
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT
+from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT, RowShift
 from semblend_core.kv.triton_mean_shift_kernels import (
+    choose_kernel,
     correct_kernel,
-    length_kernel,
     mean_kernel,
     measure_kernel,
     weigh_kernel,
@@ -41,26 +41,38 @@ LEAST_COUNTED = 2
 """Bytes that a number counts for at least."""
 FEWEST_ROWS = 16
 """Rows that one program measures at least: with less, adding up the sums takes as long as making them."""
+SPAN_ROWS = 128
+"""Whose lengths ``choose_kernel`` adds up at a time."""
 SUMS, COLUMNS = 64, 64
 """Partial sums and components that one step of ``mean_kernel`` takes."""
+
+
+LONGEST = 3e4
+"""What one number of a change counts for at most: half of what 16 bits hold."""
 
 
 @dataclass(frozen=True)
 class Weighing:
     """How ``weigh_kernel`` multiplies: long spans have millions of weights, each for all numbers of a row."""
 
-    precision: str
+    dtype: torch.dtype
+    """Of the weights and of what they weigh. It adds up in float32."""
     tokens: int
     """Whose means one program makes."""
     rows: int
     """That it takes at a time."""
     columns: int
     """Components that it makes of each."""
+    warps: int
+
+    @classmethod
+    def of(cls, pool: PagedKv) -> Weighing:
+        return EXACTLY if pool.dtype is torch.float32 else FAST
 
 
-EXACTLY = Weighing("ieee", 32, 32, 64)
+EXACTLY = Weighing(torch.float32, 32, 32, 64, 4)
 """For pools of float32: without tensor cores, at a few TFLOP/s."""
-FAST = Weighing("tf32", 32, 32, 128)
+FAST = Weighing(torch.float16, 128, 64, 128, 8)
 """On tensor cores. What is lost of a mean is no more than what a pool of 16 bits loses by rounding."""
 
 
@@ -74,11 +86,21 @@ class TritonMeanShift:
         old: DonorKv,
         pool: PagedKv,
         rotation: Rotation,
-        weights: Sequence[Tensor] | None = None,
+        weighing: RowShift | None = None,
     ) -> None:
-        """``weights``: of each span [tokens, rows], where tokens weigh the rows; None: one mean for all."""
+        """``weighing``: weighs the rows for each token; None: one mean for all."""
+        how = Weighing.of(pool)
+        weights = None if weighing is None else weighing.weights(how.rows, how.dtype)
+        warps = {weigh_kernel: how.warps}
         self._launches = [
-            Launch(kernel, grid, arguments, "layer", pool.device, {"num_warps": WARPS, **COMPILE_OPTIONS})
+            Launch(
+                kernel,
+                grid,
+                arguments,
+                "layer",
+                pool.device,
+                {"num_warps": warps.get(kernel, WARPS), **COMPILE_OPTIONS},
+            )
             for kernel, grid, arguments in launches(measured, places, old, pool, rotation, weights)
         ]
 
@@ -95,7 +117,11 @@ def launches(
     rotation: Rotation,
     weights: Sequence[Tensor] | None = None,
 ) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
-    """Kernels in their order, each with its grid and its arguments by name, all but ``layer``."""
+    """Kernels in their order, each with its grid and its arguments by name, all but ``layer``.
+
+    ``weights``: of each span [tokens, rows and zeros up to a multiple of what :class:`Weighing` takes at a time], in
+    its dtype, where tokens weigh the rows.
+    """
     _, _, heads, key_dim = pool.keys[0].shape
     values = pool.values or pool.keys
     value_dim = pool.values[0].shape[3] if pool.values else 0
@@ -136,6 +162,7 @@ def launches(
         torch.empty((rows, heads, width), dtype=torch.float32, device=pool.device)
         for rows in (measured_spans.size, measured.counts.size if weights is None else int(lengths.sum()))
     )
+    squares = sums if weights is None else torch.empty((measured_spans.size, heads), device=pool.device)
     shared = {
         "keys": pool.keys[0],
         "values": values[0],
@@ -162,8 +189,10 @@ def launches(
         "old_keys": old.keys,
         "old_values": old.keys if old.values is None else old.values,
         "sums": sums,
+        "squares": squares,
         "all_measured": old.tokens,
         "ROWS": measured_rows,
+        "WEIGHED": weights is not None,
     }
     averaging = {
         "sums": sums,
@@ -192,8 +221,7 @@ def launches(
         columns = triton.cdiv(width, COLUMNS)
         making_means = [(mean_kernel, (measured.counts.size, heads, columns), averaging)]
     else:
-        how = EXACTLY if pool.dtype is torch.float32 else FAST
-        making_means = _weighing(how, measured, lengths, tables, weights, sums, means, key_dim)
+        making_means = _weighing(Weighing.of(pool), measured, lengths, tables, weights, sums, squares, means, key_dim)
     return [
         (measure_kernel, (measured_spans.size, heads, 1), measuring),
         *making_means,
@@ -208,45 +236,61 @@ def _weighing(
     tables: dict[str, Tensor],
     weights: Sequence[Tensor],
     changes: Tensor,
+    squares: Tensor,
     means: Tensor,
     key_dim: int,
 ) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
-    rows, heads, width = changes.shape
+    _, heads, width = changes.shape
     sizes = np.array([weight.numel() for weight in weights], np.int64)
+    padded = np.array([weight.shape[1] for weight in weights], np.int64)
     spans, first = tiles(lengths, how.tokens)
-    starts, tile_spans, first_tiles = upload([np.cumsum(sizes) - sizes, spans, first], changes.device)
-    changed = torch.empty(rows, dtype=torch.float32, device=changes.device)
-    measuring = {
+    choosing_spans, first_choosing = tiles(measured.counts, FEWEST_ROWS)
+    ends = np.cumsum(padded)
+    host_tables = [np.cumsum(sizes) - sizes, (ends - padded).astype(np.int32), padded.astype(np.int32)]
+    starts, first_chosen, padded_counts, tile_spans, first_tiles, *choosing_tiles = upload(
+        [*host_tables, spans, first, choosing_spans, first_choosing], changes.device
+    )
+    chosen = torch.zeros((int(padded.sum()), heads * width), dtype=how.dtype, device=changes.device)
+    counts = torch.zeros(len(chosen), dtype=how.dtype, device=changes.device)
+    rows = {name: tables[name] for name in ("first_rows", "row_counts")}
+    out = {"chosen": chosen, "counts": counts, "first_chosen": first_chosen}
+    choosing = {
+        **rows,
+        **out,
         "changes": changes,
-        "lengths": changed,
-        "all_rows": rows,
+        "squares": squares,
+        "tile_spans": choosing_tiles[0],
+        "first_tiles": choosing_tiles[1],
+        "LARGEST": LARGEST_CHANGE,
+        "MOST": LONGEST,
+        "HEADS": heads,
         "NUMBERS": heads * width,
         "ROWS": FEWEST_ROWS,
+        "SPAN_ROWS": SPAN_ROWS,
         "COLUMNS": COLUMNS,
     }
     weighing = {
-        "changes": changes,
-        "lengths": changed,
+        **out,
         "weights": torch.cat([weight.flatten() for weight in weights]),
         "weight_starts": starts,
-        **{name: tables[name] for name in ("first_rows", "row_counts", "first_tokens")},
+        "padded_counts": padded_counts,
+        "first_tokens": tables["first_tokens"],
         "span_lengths": tables["lengths"],
         "tile_spans": tile_spans,
         "first_tiles": first_tiles,
         "means": means,
         "key_strength": measured.shift.strength,
         "value_strength": measured.shift.of_values,
-        "LARGEST": LARGEST_CHANGE,
         "LEAST": LEAST_WEIGHT,
         "HEADS": heads,
         "KEY_DIM": key_dim,
         "WIDTH": width,
-        "PRECISION": how.precision,
         "TOKENS": how.tokens,
         "ROWS": how.rows,
         "COLUMNS": how.columns,
     }
+    # Parts of one tile side by side: they read the same weights.
     return [
-        (length_kernel, (triton.cdiv(rows, FEWEST_ROWS), 1, 1), measuring),
-        (weigh_kernel, (spans.size, heads, triton.cdiv(width, how.columns)), weighing),
+        (choose_kernel, (choosing_spans.size, 1, 1), choosing),
+        (weigh_kernel, (triton.cdiv(heads * width, how.columns), spans.size, 1), weighing),
     ]

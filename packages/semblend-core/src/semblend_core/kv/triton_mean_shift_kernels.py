@@ -5,10 +5,10 @@
 
 ``measure_kernel`` adds up the change of a few rows each, ``mean_kernel`` adds those sums up in a fixed order (no
 atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
-as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``length_kernel`` says how far each
-has changed, and ``weigh_kernel`` makes a mean for each token. Sums and arithmetic are float32, of what was computed:
-fp8 is multiplied by its scale where it is read, and divided by it where it is written. Keys are compared in the frame
-of their span's first token.
+as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``choose_kernel`` leaves out those
+that changed by far more than is usual in their span, and ``weigh_kernel`` makes a mean for each token. Sums and
+arithmetic are float32, of what was computed: fp8 is multiplied by its scale where it is read, and divided by it where
+it is written. Keys are compared in the frame of their span's first token.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ def _change(fresh, old, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, 
 
 
 @triton.jit
+def _squared(change):
+    """[rows] How long each is, squared."""
+    return tl.reduce(change * change, 1, plus)
+
+
+@triton.jit
 def _store_sum(sums, change, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     columns = tl.arange(0, PADDED)
     tl.store(sums + columns, tl.reduce(change, 0, plus), mask=columns < WIDTH)
@@ -62,6 +68,7 @@ def measure_kernel(
     cos_table,
     sin_table,
     sums,
+    squares,
     layer,
     all_measured,
     key_block,
@@ -83,12 +90,16 @@ def measure_kernel(
     UNIT: tl.constexpr,
     SCALED: tl.constexpr,
     ROWS: tl.constexpr,
+    WEIGHED: tl.constexpr,
     HALF_PADDED: tl.constexpr,
     BEFORE_PADDED: tl.constexpr,
     AFTER_PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
 ):
-    """sums [tiles, heads, key_dim + value_dim]: the change of some rows of one span, keys turned to its front."""
+    """sums [tiles, heads, key_dim + value_dim]: the change of some rows of one span, keys turned to its front.
+
+    squares [rows, heads], where WEIGHED: how long the change of each row is, squared.
+    """
     HALF: tl.constexpr = SIZE // 2
     AFTER: tl.constexpr = KEY_DIM - START - SIZE
     tile, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -128,6 +139,15 @@ def measure_kernel(
     first, second = turned(first, second, cos, -sin)
     first, second = tl.where(live, first, 0.0), tl.where(live, second, 0.0)
 
+    if WEIGHED:
+        square = _squared(first) + _squared(second)
+        if START > 0:
+            square += _squared(before)
+        if AFTER > 0:
+            square += _squared(after)
+        if VALUE_DIM > 0:
+            square += _squared(value)
+        tl.store(squares + measured * HEADS + head, square, mask=is_row)
     if INTERLEAVED:
         _store_sum(sums + START, tl.reshape(tl.join(first, second), (ROWS, 2 * HALF_PADDED)), SIZE, 2 * HALF_PADDED)
     else:
@@ -169,35 +189,68 @@ def mean_kernel(
     tl.store(means + (span * HEADS + head) * WIDTH + columns, mean, mask=columns < WIDTH)
 
 
-@triton.jit(do_not_specialize=["layer", "all_rows"])
-def length_kernel(
+@triton.jit
+def _lengths(squares, row, is_row, HEADS: tl.constexpr, ROWS: tl.constexpr):
+    total = tl.full((ROWS,), 0.0, tl.float32)
+    for head in range(HEADS):
+        total += tl.load(squares + row * HEADS + head, mask=is_row, other=0.0)
+    return tl.sqrt(total)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def choose_kernel(
     changes,
-    lengths,
+    squares,
+    first_rows,
+    row_counts,
+    tile_spans,
+    first_tiles,
+    chosen,
+    counts,
+    first_chosen,
     layer,  # Not used, as above.
-    all_rows,
+    LARGEST: tl.constexpr,
+    MOST: tl.constexpr,
+    HEADS: tl.constexpr,
     NUMBERS: tl.constexpr,
     ROWS: tl.constexpr,
+    SPAN_ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """lengths [rows]: how long the change [NUMBERS] of each row is."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    total = tl.full((ROWS, COLUMNS), 0.0, tl.float32)
+    """chosen [rows of each span and zeros, NUMBERS]: the changes that count, others 0; counts: 1 for those, else 0."""
+    tile = tl.program_id(0)
+    span = tl.load(tile_spans + tile)
+    count, first_row = tl.load(row_counts + span), tl.load(first_rows + span)
+
+    # What is usual in the span: the mean of the roots, squared. Then longer changes hardly count.
+    roots = tl.full((SPAN_ROWS,), 0.0, tl.float32)
+    for begin in range(0, count, SPAN_ROWS):
+        row = begin + tl.arange(0, SPAN_ROWS)
+        roots += tl.sqrt(_lengths(squares, first_row + row, row < count, HEADS, SPAN_ROWS))
+    root = tl.reduce(roots, 0, plus) / count
+
+    row = (tile - tl.load(first_tiles + span)) * ROWS + tl.arange(0, ROWS)
+    is_row = row < count
+    is_usual = is_row & (_lengths(squares, first_row + row, is_row, HEADS, ROWS) <= LARGEST * (root * root))
+    place = (tl.load(first_chosen + span) + row).to(tl.int64)
+    tl.store(counts + place, is_usual.to(counts.dtype.element_ty), mask=is_row)
     for begin in range(0, NUMBERS, COLUMNS):
         column = begin + tl.arange(0, COLUMNS)[None, :]
-        live = (row < all_rows)[:, None] & (column < NUMBERS)
-        change = tl.load(changes + row[:, None] * NUMBERS + column, mask=live, other=0.0)
-        total += change * change
-    tl.store(lengths + row, tl.sqrt(tl.reduce(total, 1, plus)), mask=row < all_rows)
+        live = is_row[:, None] & (column < NUMBERS)
+        at = changes + (first_row + row).to(tl.int64)[:, None] * NUMBERS + column
+        change = tl.load(at, mask=live & is_usual[:, None], other=0.0)
+        change = tl.minimum(tl.maximum(change, -MOST), MOST).to(chosen.dtype.element_ty)
+        tl.store(chosen + place[:, None] * NUMBERS + column, change, mask=live)
 
 
 @triton.jit(do_not_specialize=["layer"])
 def weigh_kernel(
-    changes,
-    lengths,
+    chosen,
+    counts,
     weights,
     weight_starts,
-    first_rows,
-    row_counts,
+    first_chosen,
+    padded_counts,
     span_lengths,
     first_tokens,
     tile_spans,
@@ -206,47 +259,44 @@ def weigh_kernel(
     layer,  # Not used, as above.
     key_strength,
     value_strength,
-    LARGEST: tl.constexpr,
     LEAST: tl.constexpr,
     HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     WIDTH: tl.constexpr,
-    PRECISION: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """means [tokens of all spans, heads, key_dim + value_dim]: what is to be added to each, the strengths in it."""
-    tile, head = tl.program_id(0), tl.program_id(1)
-    column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    """means [tokens of all spans, heads, key_dim + value_dim]: what is to be added to each, the strengths in it.
+
+    All that is asked of a span's rows has zeros behind it, up to whole pieces of ROWS: so nothing is masked, and 16
+    bytes are read at a time.
+    """
+    NUMBERS: tl.constexpr = HEADS * WIDTH
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    tile = tl.program_id(1)
     span = tl.load(tile_spans + tile)
     token = ((tile - tl.load(first_tiles + span)) * TOKENS + tl.arange(0, TOKENS))[:, None]
-    count, first_row = tl.load(row_counts + span), tl.load(first_rows + span)
     is_token = token < tl.load(span_lengths + span)
-
-    # What is usual in the span: the mean of the roots, squared. Then longer changes hardly count.
-    roots = tl.full((ROWS,), 0.0, tl.float32)
-    for begin in range(0, count, ROWS):
-        row = begin + tl.arange(0, ROWS)
-        roots += tl.sqrt(tl.load(lengths + first_row + row, mask=row < count, other=0.0))
-    root = tl.reduce(roots, 0, plus) / count
-    most = LARGEST * (root * root)
+    count = tl.multiple_of(tl.load(padded_counts + span), ROWS)
+    first = tl.multiple_of(tl.load(first_chosen + span), ROWS)
+    asked = weights + tl.multiple_of(tl.load(weight_starts + span), ROWS) + token.to(tl.int64) * count
 
     total = tl.full((TOKENS, COLUMNS), 0.0, tl.float32)
-    weighed = tl.full((TOKENS,), 0.0, tl.float32)
-    asked = weights + tl.load(weight_starts + span) + token.to(tl.int64) * count
+    weighed = tl.full((TOKENS, 16), 0.0, tl.float32)
     for begin in range(0, count, ROWS):
         row = begin + tl.arange(0, ROWS)
-        counts = (row < count) & (tl.load(lengths + first_row + row, mask=row < count, other=0.0) <= most)
-        weight = tl.load(asked + row[None, :], mask=is_token & counts[None, :], other=0.0)
-        at = changes + ((first_row + row).to(tl.int64)[:, None] * HEADS + head) * WIDTH + column
-        change = tl.load(at, mask=counts[:, None] & (column < WIDTH), other=0.0)
-        total += tl.dot(weight, change, input_precision=PRECISION)
-        weighed += tl.reduce(weight, 1, plus)
-    strength = tl.where(column < KEY_DIM, key_strength, value_strength)
-    mean = total / tl.maximum(weighed, LEAST)[:, None] * strength
+        weight = tl.load(asked + row[None, :], mask=is_token, other=0.0)
+        at = chosen + (first + row).to(tl.int64)[:, None] * NUMBERS + column
+        change = tl.load(at) if NUMBERS % COLUMNS == 0 else tl.load(at, mask=column < NUMBERS, other=0.0)
+        total = tl.dot(weight, change, total, input_precision="ieee")
+        counting = tl.load(counts + first + row)
+        weighed = tl.dot(weight, tl.broadcast_to(counting[:, None], (ROWS, 16)), weighed, input_precision="ieee")
+    of_rows = tl.reduce(weighed, 1, plus) / 16
+    strength = tl.where(column % WIDTH < KEY_DIM, key_strength, value_strength)
+    mean = total / tl.maximum(of_rows, LEAST)[:, None] * strength
     place = (tl.load(first_tokens + span) + token).to(tl.int64)
-    tl.store(means + (place * HEADS + head) * WIDTH + column, mean, mask=is_token & (column < WIDTH))
+    tl.store(means + place * NUMBERS + column, mean, mask=is_token & (column < NUMBERS))
 
 
 @triton.jit
