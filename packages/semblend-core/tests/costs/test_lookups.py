@@ -127,8 +127,27 @@ def test_glimpses_that_lead_to_nothing_become_rare_too() -> None:
         else:
             lookups.found_nothing(lookup, 200)
     assert 400 / LOOK_ONE_IN <= glimpsed < 100
-    lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 4_000)
-    assert len(asked(lookups, 10, ONE_DOCUMENT)) == 10, "one that spared more ends it"
+    lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 100_000)
+    assert len(asked(lookups, 10, ONE_DOCUMENT)) == 10, "one that pays for all of them ends it"
+
+
+@pytest.mark.parametrize(("gained", "are_worth_it"), [(600, False), (4_000, True)])
+def test_prompts_that_gain_pay_for_the_glimpses_at_the_others(gained: float, are_worth_it: bool) -> None:
+    """One in five reuses a document; the others' kind was given up, but for that a glimpse is needed each time."""
+    lookups, glimpsed = Lookups(), 0
+    in_vain(lookups, TEN_PASSAGES)
+    for number in range(2000):
+        lookup = lookups.ask(2048, lambda number=number: TEN_PASSAGES if number % 5 else ONE_DOCUMENT)
+        if lookup is None:
+            continue
+        glimpsed += number >= 1000
+        if not number % 5:
+            lookups.note(lookup, gained)
+        elif lookup.stands_for:
+            lookups.declined(lookup, 2_000)
+        else:
+            lookups.found_nothing(lookup, 400)
+    assert (glimpsed > 900) if are_worth_it else (glimpsed < 400)
 
 
 def test_where_no_kind_pays_nobody_looks_any_more_what_kind_it_is() -> None:

@@ -22,7 +22,10 @@ NEWEST_MISS_COUNTS = 0.05
 """The same for one whose plan did not seem to pay, and for one that found nothing: where one in ten leads to something,
 that may be worth all of them."""
 KIND_FOR_LENGTH = 0.25
-"""What a lookup for one kind of prompt says of all prompts of its length."""
+"""What a prompt of one kind says of all prompts of its length, where it is about lookups in vain."""
+ONE_PROMPT_COUNTS = 1 / 16
+"""What prompts of a length gain on average where kinds are told apart: the share of the last one, whether it was looked
+up or its glimpse said all. Those that gain pay for the glimpses at the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class _Alike:
     fewest_in_vain: int = FEWEST_IN_VAIN
     skipped: int = 0
     """Prompts since the last lookup."""
+    glimpse: float | None = None
+    """What one took that said all."""
 
     @property
     def loses(self) -> bool:
@@ -59,11 +64,18 @@ class _Alike:
         stand_for, self.skipped = self.skipped + 1, 0
         return stand_for
 
-    def note(self, gained: float, counts: float, says: float = 1.0) -> None:
-        """``says``: how much of one lookup it is."""
+    def note(self, gained: float, counts: float) -> None:
+        self._average(gained, counts)
+        self.in_vain = 0 if gained > 0 else self.in_vain + 1
+
+    def note_one_of_many(self, gained: float) -> None:
+        """A prompt of one of several kinds: only their average tells whether looking is in vain."""
+        self.in_vain = 0 if self._average(gained, ONE_PROMPT_COUNTS) > 0 else self.in_vain + KIND_FOR_LENGTH
+
+    def _average(self, gained: float, counts: float) -> float:
         before = gained if self.worth is None else self.worth
-        self.worth = before + says * counts * (gained - before)
-        self.in_vain = 0 if gained > 0 else self.in_vain + says
+        self.worth = before + counts * (gained - before)
+        return self.worth
 
 
 class Lookups:
@@ -97,18 +109,22 @@ class Lookups:
         if lookup.stands_for:
             self._note(lookup, -spent, NEWEST_MISS_COUNTS)
         else:  # What its glimpse took says nothing of a lookup for such a prompt.
-            self._lengths[_length(lookup.tokens)].note(-spent, NEWEST_COUNTS, KIND_FOR_LENGTH)
+            length = self._lengths[_length(lookup.tokens)]
+            length.glimpse = spent
+            length.note_one_of_many(-spent)
 
     def _note(self, lookup: Lookup, gained: float, counts: float) -> None:
-        length = _length(lookup.tokens)
+        length = self._lengths[_length(lookup.tokens)]
         if lookup.kind is None:
-            self._lengths[length].note(gained, counts)
-        else:
-            self._lengths[length].note(gained, counts, KIND_FOR_LENGTH)
-            kind = self._kinds[length, *lookup.kind]
-            kind.note(gained, counts)
-            if kind.loses:
-                kind.fewest_in_vain = FEWEST_AGAIN
+            length.note(gained, counts)
+            return
+        kind = self._kinds[_length(lookup.tokens), *lookup.kind]
+        # If its kind was given up, a glimpse would have said all, were prompts of this length glimpsed at again.
+        spared_by_glimpse = length.glimpse if kind.loses and gained < 0 else None
+        length.note_one_of_many(gained if spared_by_glimpse is None else -spared_by_glimpse)
+        kind.note(gained, counts)
+        if kind.loses:
+            kind.fewest_in_vain = FEWEST_AGAIN
 
 
 def _length(tokens: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -98,7 +99,6 @@ class RowShift:
 
     def _make_tables(self, pieces: list[_Piece], row_positions: Indices, middle: Kv) -> None:
         """On the device before the first layer. The host waits for nothing."""
-        self._bounds = [(each.start, each.length) for each in pieces]
         self.every = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
         """Of each span's rows, every so manieth is asked."""
         pieces = [replace(each, rows=each.rows[:: self.every]) for each in pieces]
@@ -109,11 +109,10 @@ class RowShift:
         span_of_other = np.repeat(numbers, [each.others.size for each in pieces])
         origin = np.array([each.origin for each in pieces])
         in_prompt = rows + origin[span_of_row], others + origin[span_of_other]
-        device = middle[0].device
+        self._pieces, device = pieces, middle[0].device
         self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other = upload(
             [rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other], device
         )
-        (self._places,) = upload([np.concatenate([_places_of(each) for each in pieces])], device)
         tables = resident_angles(self._rotation, device, int(max(each.max() for each in in_prompt)) + 1)
         self._row_angles, self._other_angles = (_at(tables, each) for each in upload(in_prompt, device))
         self._weights = list(self._weigh(middle))
@@ -123,10 +122,11 @@ class RowShift:
         """Whether there is a span to correct. Ask before anything else."""
         return self._spans > 0
 
-    @property
+    @cached_property
     def places(self) -> Tensor:
         """[tokens, PLACES] What depends on a token's place alone: how near its span's start and the next row are."""
-        return self._places
+        (places,) = upload([np.concatenate([_places_of(each) for each in self._pieces])], self._row_at.device)
+        return places
 
     def weights(self, multiple: int, dtype: torch.dtype) -> list[Tensor]:
         """Of each span [all its tokens, rows and zeros up to a ``multiple``]: what a kernel takes.
@@ -134,10 +134,10 @@ class RowShift:
         Rows themselves weigh nothing.
         """
         made: list[Tensor] = []
-        for (_, others), (start, length), weights in zip(self._parts, self._bounds, self._weights, strict=True):
+        for (_, others), piece, weights in zip(self._parts, self._pieces, self._weights, strict=True):
             rows = weights.shape[1]
-            table = torch.zeros((length, -(-rows // multiple) * multiple), dtype=dtype, device=weights.device)
-            table[:, :rows].index_copy_(0, self._other_at[others] - start, weights.to(dtype))
+            table = torch.zeros((piece.length, -(-rows // multiple) * multiple), dtype=dtype, device=weights.device)
+            table[:, :rows].index_copy_(0, self._other_at[others] - piece.start, weights.to(dtype))
             made.append(table)
         return made
 
@@ -180,7 +180,7 @@ class RowShift:
 
     def _predicted(self, layer: int, seen: Seen) -> Tensor:
         if self._learned is not None:
-            return self._learned.predict(layer, seen, self._places)
+            return self._learned.predict(layer, seen, self.places)
         strength = torch.full_like(seen.nearby[0], self._shift.of_values)
         strength[..., : self._rotation.key_dim] = self._shift.strength
         return seen.nearby * strength
