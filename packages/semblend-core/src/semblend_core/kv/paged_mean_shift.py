@@ -27,9 +27,9 @@ class PagedMeanShift:
 
     Make it after the spans were relocated and before the forward: it keeps a copy of what lies at the rows' places.
     Then call ``apply`` in each layer, between the write of the rows' fresh KV and the attention. Everything is ordered
-    on the current stream, which must be the same one throughout; the host never waits. Arithmetic is float32 and of
-    what was computed, whatever fp8 scales it is stored with; the result is rounded once. The memory it holds is that
-    copy and some tables; drop it after the forward.
+    on the current stream, which must be the same one throughout; the host never waits. Sums are float32 and of what was
+    computed, whatever fp8 scales it is stored with; the result is rounded once. The memory it holds is that copy and
+    some tables; drop it after the forward.
     """
 
     def __init__(
