@@ -27,7 +27,7 @@ from semblend_core.kv import (
     find_learned_shift,
     middle_layer,
 )
-from semblend_core.kv.row_shift import PLACES
+from semblend_core.kv.pieces import PLACES
 from semblend_core.recompute import MeanShift
 
 CPU = torch.device("cpu")

@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from semblend_core.kv.row_shift import LARGEST_CHANGE, PLACES, Seen
+from semblend_core.kv.pieces import PLACES
+from semblend_core.kv.row_shift import LARGEST_CHANGE, Seen
 from semblend_core.recompute import MeanShift
 
 logger = logging.getLogger(__name__)

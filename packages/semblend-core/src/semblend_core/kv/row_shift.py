@@ -8,29 +8,25 @@ own KV does, and the weights are known before the forward.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from semblend_core.contract import Span
 from semblend_core.kv.moves import Indices, resident_angles, upload
+from semblend_core.kv.pieces import Piece, end_to_end, parts_of, places_of
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.recompute import MeanShift
 
 LARGEST_CHANGE = 3.0
 """By what is usual in its span. A row that became an attention sink, or ceased to be one, changes by far more than
 others and says nothing of them: it is left out. Spread over tokens like it, it would make sinks of them all."""
-FADES_AFTER = 32.0
-"""Tokens over which the nearness of a span's start, or of a row, fades by a factor of e."""
-PLACES = 3
-"""Numbers that tell of a token's place, the first of which is 1."""
 MOST_WEIGHTS = 1 << 24
 """Of one request. Where very long spans have more, every so manieth of their rows is asked."""
 LEAST_WEIGHT = 1e-6
@@ -38,6 +34,8 @@ LEAST_WEIGHT = 1e-6
 
 Kv = tuple[Tensor, Tensor]
 """K and V of one layer, [tokens, kv_heads, dim] by position."""
+CosSin = tuple[Tensor, Tensor]
+"""cos and sin, [tokens, 1, dim / 2]."""
 
 
 def middle_layer(layers: int) -> int:
@@ -91,31 +89,38 @@ class RowShift:
         self._shift = shift if learned is None else replace(learned.shift, min_rows=shift.min_rows)
         self._rotation, self._learned = rotation, learned
         placed = zip(spans, origins or [0] * len(spans), strict=True)
-        pieces = [_Piece.of(span, row_positions, origin) for span, origin in placed]
+        pieces = [Piece.of(span, row_positions, origin) for span, origin in placed]
         pieces = [each for each in pieces if each.rows.size >= shift.min_rows and each.others.size]
         self._spans = len(pieces)
         if pieces:
             self._make_tables(pieces, row_positions, middle)
 
-    def _make_tables(self, pieces: list[_Piece], row_positions: Indices, middle: Kv) -> None:
+    def _make_tables(self, pieces: list[Piece], row_positions: Indices, middle: Kv) -> None:
         """On the device before the first layer. The host waits for nothing."""
         self.every = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
         """Of each span's rows, every so manieth is asked."""
-        pieces = [replace(each, rows=each.rows[:: self.every]) for each in pieces]
-        self._parts = _parts_of(pieces)
-        rows, others = (np.concatenate([getattr(each, name) for each in pieces]) for name in ("rows", "others"))
-        numbers = np.arange(self._spans)
-        span_of_row = np.repeat(numbers, [each.rows.size for each in pieces])
-        span_of_other = np.repeat(numbers, [each.others.size for each in pieces])
-        origin = np.array([each.origin for each in pieces])
-        in_prompt = rows + origin[span_of_row], others + origin[span_of_other]
-        self._pieces, device = pieces, middle[0].device
-        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other = upload(
-            [rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other], device
+        self._pieces = pieces = [replace(each, rows=each.rows[:: self.every]) for each in pieces]
+        self._parts = parts_of(pieces)
+        tokens, span_of_token = end_to_end([each.tokens for each in pieces])
+        rows, span_of_row = end_to_end([each.rows for each in pieces])
+        others, span_of_other = end_to_end([each.others for each in pieces])
+        lengths = np.array([each.length for each in pieces])
+        # Where each span's tokens begin among those of all, and by how much that is not where they lie in this KV.
+        moved = np.cumsum(lengths) - lengths - np.array([each.start for each in pieces])
+        in_prompt = tokens + np.array([each.origin for each in pieces])[span_of_token]
+        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other, *of_tokens = upload(
+            [
+                *(rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other),
+                *(tokens, in_prompt, span_of_token, rows + moved[span_of_row], others + moved[span_of_other]),
+            ],
+            middle[0].device,
         )
-        tables = resident_angles(self._rotation, device, int(max(each.max() for each in in_prompt)) + 1)
-        self._row_angles, self._other_angles = (_at(tables, each) for each in upload(in_prompt, device))
-        self._weights = list(self._weigh(middle))
+        self._token_at, in_prompt_there, self._span_of_token, self._row_in, self._other_in = of_tokens
+        cos, sin = resident_angles(self._rotation, middle[0].device, int(in_prompt.max()) + 1)
+        self._angles = _chosen((cos[:, None], sin[:, None]), in_prompt_there)
+        at = self._token_at.float()
+        self._places_in_kv = at, at.index_select(0, self._row_in)
+        self._likes = self._likenesses(middle) if self._shift.likeness else None
 
     @property
     def anything(self) -> bool:
@@ -125,21 +130,23 @@ class RowShift:
     @cached_property
     def places(self) -> Tensor:
         """[tokens, PLACES] What depends on a token's place alone: how near its span's start and the next row are."""
-        (places,) = upload([np.concatenate([_places_of(each) for each in self._pieces])], self._row_at.device)
+        (places,) = upload([np.concatenate([places_of(each) for each in self._pieces])], self._row_at.device)
         return places
 
     def weights(self, multiple: int, dtype: torch.dtype) -> list[Tensor]:
         """Of each span [all its tokens, rows and zeros up to a ``multiple``]: what a kernel takes.
 
-        Rows themselves weigh nothing.
+        What rows themselves are given says nothing: they stay as they are.
         """
-        made: list[Tensor] = []
-        for (_, others), piece, weights in zip(self._parts, self._pieces, self._weights, strict=True):
-            rows = weights.shape[1]
-            table = torch.zeros((piece.length, -(-rows // multiple) * multiple), dtype=dtype, device=weights.device)
-            table[:, :rows].index_copy_(0, self._other_at[others] - piece.start, weights.to(dtype))
-            made.append(table)
-        return made
+        shapes = [(each.length, -(-each.rows.size // multiple) * multiple) for each in self._pieces]
+        sizes = [length * padded for length, padded in shapes]
+        made = torch.zeros(sum(sizes), dtype=dtype, device=self._row_at.device)
+        tables = [flat.view(shape) for flat, shape in zip(torch.split(made, sizes), shapes, strict=True)]
+        first = 0
+        for table, (rows, _) in zip(tables, self._parts, strict=True):
+            table[:, : rows.stop - rows.start] = self._weigh(slice(first, first + len(table)), rows)
+            first += len(table)
+        return tables
 
     # One layer.
 
@@ -187,27 +194,37 @@ class RowShift:
 
     # Weights.
 
-    def _likes(self, middle: Kv) -> tuple[Tensor, Tensor]:
-        """Of rows and of other tokens, vectors whose products say how alike their relocated K and V are."""
-        keys, values = middle
-        rows = self._in_front(keys, values, self._row_at, self._row_angles)
-        others = self.in_front(keys, values)
+    def _likenesses(self, middle: Kv) -> tuple[Tensor, Tensor]:
+        """Of all tokens and of rows, vectors whose products say how alike their relocated K and V are."""
+        tokens = self._in_front(*middle, self._token_at, self._angles)
         # What all tokens of a span have in common tells none of them apart.
-        common = self._mean_of_spans(rows)
-        rows, others = rows - common[self._span_of_row], others - common[self._span_of_other]
-        return _directions(rows, keys.shape[-1]), _directions(others, keys.shape[-1])
+        common = self._mean_of_spans(tokens.index_select(0, self._row_in))
+        directions = _directions(tokens - common.index_select(0, self._span_of_token), middle[0].shape[-1])
+        return directions, directions.index_select(0, self._row_in)
 
-    def _weigh(self, middle: Kv) -> Iterator[Tensor]:
+    @cached_property
+    def _weights(self) -> list[Tensor]:
         """Of each span [tokens, rows], adding up to 1 over the rows."""
-        likes = self._likes(middle) if self._shift.likeness else None
-        for rows, others in self._parts:
-            apart = (self._other_at[others, None] - self._row_at[None, rows]).abs()
-            weighed = torch.zeros_like(apart, dtype=torch.float32)
-            if likes is not None:
-                weighed = likes[1][others] @ likes[0][rows].T * self._shift.likeness
-            if self._shift.reach is not None:
-                weighed = weighed - apart / self._shift.reach
-            yield weighed.softmax(-1)
+        return [self._weigh(self._other_in[others], rows) for rows, others in self._parts]
+
+    def _weigh(self, tokens: Tensor | slice, rows: slice) -> Tensor:
+        """How these of all tokens weigh the rows of their span, [tokens, rows]."""
+        (at, row_at), shift = self._places_in_kv, self._shift
+        weighed, fading = (at[tokens, None] - row_at[rows]).abs_(), 0.0 if shift.reach is None else -1 / shift.reach
+        if self._likes is None:
+            weighed.mul_(fading)
+        else:
+            likes, row_likes = self._likes
+            weighed.addmm_(likes[tokens], row_likes[rows].T, beta=fading, alpha=shift.likeness)
+        return weighed.softmax(-1)
+
+    @cached_property
+    def _row_angles(self) -> CosSin:
+        return _chosen(self._angles, self._row_in)
+
+    @cached_property
+    def _other_angles(self) -> CosSin:
+        return _chosen(self._angles, self._other_in)
 
     # Steps.
 
@@ -215,7 +232,7 @@ class RowShift:
         """[spans, ...] of [rows, ...]. One by one: sums have the same bits each time."""
         return torch.stack([of_rows[rows].mean(0) for rows, _ in self._parts])
 
-    def _in_front(self, keys: Tensor, values: Tensor, at: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    def _in_front(self, keys: Tensor, values: Tensor, at: Tensor, angles: CosSin) -> Tensor:
         """K turned from each token's position to position 0, where all can be compared, and V behind it."""
         cos, sin = angles
         turned = self._turned(keys.index_select(0, at).float(), cos, -sin)
@@ -226,42 +243,6 @@ class RowShift:
         turned = keys.clone()
         turned[..., start:end] = turn_pairs(keys[..., start:end], cos, sin, interleaved=self._rotation.interleaved)
         return turned
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Piece:
-    """One span: positions that are computed, and the others."""
-
-    start: int
-    length: int
-    origin: int
-    rows: Indices
-    others: Indices
-
-    @classmethod
-    def of(cls, span: Span, row_positions: Indices, origin: int) -> _Piece:
-        inside = row_positions[(row_positions >= span.target_start) & (row_positions < span.target_end)]
-        computed = np.zeros(span.length, np.bool_)
-        computed[inside - span.target_start] = True
-        others = span.target_start + np.flatnonzero(~computed)
-        return cls(span.target_start, span.length, origin, inside, others)
-
-
-def _parts_of(pieces: Sequence[_Piece]) -> list[tuple[slice, slice]]:
-    """Where each span's rows and other tokens lie among those of all spans."""
-    ends = np.cumsum([(each.rows.size, each.others.size) for each in pieces], axis=0).tolist()
-    return [
-        (slice(row_end - each.rows.size, row_end), slice(other_end - each.others.size, other_end))
-        for each, (row_end, other_end) in zip(pieces, ends, strict=True)
-    ]
-
-
-def _places_of(piece: _Piece) -> npt.NDArray[np.float32]:
-    after = np.searchsorted(piece.rows, piece.others)
-    behind, ahead = np.maximum(after - 1, 0), np.minimum(after, piece.rows.size - 1)
-    to_row = np.minimum(abs(piece.others - piece.rows[behind]), abs(piece.others - piece.rows[ahead]))
-    faded = [np.exp(-apart / FADES_AFTER) for apart in (piece.others - piece.start, to_row)]
-    return np.stack([np.ones(piece.others.size), *faded], 1).astype(np.float32)
 
 
 def _mean_of_counted(sums: Tensor) -> Tensor:
@@ -276,6 +257,6 @@ def _directions(kv: Tensor, key_dim: int) -> Tensor:
     return directions / math.sqrt(len(parts))
 
 
-def _at(tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
-    cos, sin = tables
-    return cos[positions][:, None], sin[positions][:, None]
+def _chosen(angles: CosSin, at: Tensor) -> CosSin:
+    cos, sin = angles
+    return cos.index_select(0, at), sin.index_select(0, at)
