@@ -199,11 +199,15 @@ def test_what_pays_is_planned_beside_many_that_decode(formula: Formula) -> None:
             assert np.mean([each.claim is not None for each in served[4:]]) > 0.8, (length, count)
 
 
+@pytest.mark.parametrize("others", [(300, 1000), (3000, 6000)])
 @pytest.mark.parametrize("formula", [small_model_on_gpu, large_model_on_gpu])
-def test_prompts_that_always_come_together_are_reused_too(formula: Formula) -> None:
-    """A plan is judged for itself. What it spares beside others is told roughly, and is enough to go on."""
+def test_prompts_that_always_come_together_are_reused_too(formula: Formula, others: tuple[int, ...]) -> None:
+    """A plan is judged for itself. What it spares beside others is told roughly, and is enough to go on.
+
+    Nor must a short prompt have been seen: what was seen of parts of larger steps will do.
+    """
     engine, prompt = SyntheticEngine(formula), 2000 if formula is large_model_on_gpu else 6000
-    for length in (300, 1000, prompt) * 6:
+    for length in (*others, prompt) * 6:
         engine.serve_cold(length)
     reused = [engine.serve_together(passages(prompt, 4), 3) for _ in range(60)]
     assert np.mean(reused[20:]) > 0.8

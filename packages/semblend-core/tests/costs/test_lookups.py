@@ -9,7 +9,23 @@ from semblend_core.costs import Lookup, Lookups
 from semblend_core.costs.lookups import FEWEST_AGAIN, FEWEST_IN_VAIN, KIND_FOR_LENGTH, LOOK_ONE_IN
 
 SHORT = Lookup(2048)
+GLIMPSE_US = 300
 ONE_DOCUMENT, TEN_PASSAGES = Glimpse(1, 0.95), Glimpse(10, 0.9)
+
+
+class Glimpsing(Lookups):
+    """Each takes some time, by a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.clock)
+        self.clock = 0.0
+
+    def at(self, seen: Glimpse, took: float = GLIMPSE_US) -> Lookup | None:
+        def glimpse() -> Glimpse:
+            self.clock += took / 1e6
+            return seen
+
+        return self.ask(2048, glimpse)
 
 
 def in_vain(lookups: Lookups, glimpse: Glimpse | None = None) -> None:
@@ -112,42 +128,71 @@ def test_a_kind_that_did_not_pay_before_is_given_up_sooner() -> None:
 
 
 def test_glimpses_that_lead_to_nothing_become_rare_too() -> None:
-    lookups = Lookups()
+    lookups = Glimpsing()
     for _ in range(20):
         lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 4_000)
     in_vain(lookups, TEN_PASSAGES)
     glimpsed = 0
     for _ in range(400):
-        lookup = lookups.ask(2048, lambda: TEN_PASSAGES)
+        lookup = lookups.at(TEN_PASSAGES)
         if lookup is None:
             continue
         glimpsed += 1
         if lookup.stands_for:
             lookups.note(lookup, -3_000)
         else:
-            lookups.found_nothing(lookup, 200)
+            lookups.found_nothing(lookup, GLIMPSE_US + 100)
     assert 400 / LOOK_ONE_IN <= glimpsed < 100
     lookups.note(Lookup(2048, ONE_DOCUMENT.kind), 100_000)
     assert len(asked(lookups, 10, ONE_DOCUMENT)) == 10, "one that pays for all of them ends it"
 
 
-@pytest.mark.parametrize(("gained", "are_worth_it"), [(600, False), (4_000, True)])
-def test_prompts_that_gain_pay_for_the_glimpses_at_the_others(gained: float, are_worth_it: bool) -> None:
-    """One in five reuses a document; the others' kind was given up, but for that a glimpse is needed each time."""
-    lookups, glimpsed = Lookups(), 0
-    in_vain(lookups, TEN_PASSAGES)
-    for number in range(2000):
-        lookup = lookups.ask(2048, lambda number=number: TEN_PASSAGES if number % 5 else ONE_DOCUMENT)
+def one_in_five_gains(lookups: Glimpsing, gained: float, prompts: int, disturbed: float = 0.0) -> int:
+    """The others' kind was given up, but for that a glimpse is needed. ``disturbed``: the first one. Glimpses made."""
+    made = 0
+    for number in range(prompts):
+        seen = TEN_PASSAGES if number % 5 else ONE_DOCUMENT
+        took = disturbed if number == 1 and disturbed else GLIMPSE_US
+        lookup = lookups.at(seen, took)
         if lookup is None:
             continue
-        glimpsed += number >= 1000
-        if not number % 5:
+        made += 1
+        if seen is ONE_DOCUMENT:
             lookups.note(lookup, gained)
         elif lookup.stands_for:
-            lookups.declined(lookup, 2_000)
+            lookups.declined(lookup, 2_000 + took)
         else:
-            lookups.found_nothing(lookup, 400)
-    assert (glimpsed > 900) if are_worth_it else (glimpsed < 400)
+            lookups.found_nothing(lookup, took + 100)
+    return made
+
+
+@pytest.mark.parametrize(("gained", "are_worth_it"), [(600, False), (4_000, True)])
+def test_prompts_that_gain_pay_for_the_glimpses_at_the_others(gained: float, are_worth_it: bool) -> None:
+    lookups = Glimpsing()
+    in_vain(lookups, TEN_PASSAGES)
+    one_in_five_gains(lookups, gained, 1000)
+    made = one_in_five_gains(lookups, gained, 1000)
+    assert (made > 900) if are_worth_it else (made < 400), made
+
+
+def test_one_slow_glimpse_was_an_accident() -> None:
+    lookups = Glimpsing()
+    in_vain(lookups, TEN_PASSAGES)
+    one_in_five_gains(lookups, 20_000, 500)
+    assert one_in_five_gains(lookups, 20_000, 1000, disturbed=1e6) > 950
+
+
+def test_where_all_begin_to_gain_that_is_noticed_soon() -> None:
+    lookups = Glimpsing()
+    in_vain(lookups, TEN_PASSAGES)
+    one_in_five_gains(lookups, -2_000, 400)
+    looked_up = 0
+    for _ in range(100):
+        lookup = lookups.at(ONE_DOCUMENT)
+        if lookup is not None and lookup.stands_for:
+            looked_up += 1
+            lookups.note(lookup, 8_000)
+    assert looked_up > 80
 
 
 def test_where_no_kind_pays_nobody_looks_any_more_what_kind_it_is() -> None:

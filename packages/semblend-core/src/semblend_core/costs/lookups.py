@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from semblend_core.contract import Glimpse
 
@@ -49,12 +50,17 @@ class _Alike:
     fewest_in_vain: int = FEWEST_IN_VAIN
     skipped: int = 0
     """Prompts since the last lookup."""
-    glimpse: float | None = None
-    """What one took that said all."""
+    glimpses: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    """What the last few took."""
 
     @property
     def loses(self) -> bool:
         return self.worth is not None and self.worth < 0 and self.in_vain >= self.fewest_in_vain
+
+    @property
+    def glimpse(self) -> float:
+        """What one takes: a single slow one was an accident."""
+        return sorted(self.glimpses)[len(self.glimpses) // 2] if self.glimpses else 0.0
 
     def stand_for(self) -> int:
         """Prompts that a lookup stands for if it is made now; 0: it is not time for one."""
@@ -81,7 +87,8 @@ class _Alike:
 class Lookups:
     """Where those of a length lose, prompts are not even glimpsed at; otherwise kinds of prompts are told apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
         self._lengths: defaultdict[int, _Alike] = defaultdict(_Alike)
         self._kinds: defaultdict[tuple[int, ...], _Alike] = defaultdict(_Alike)
 
@@ -91,7 +98,10 @@ class Lookups:
         of_length_lose, stand_for = length.loses, length.stand_for()
         if not stand_for:
             return None
+        began = self._now()
         seen = glimpse()
+        if seen is not None:
+            length.glimpses.append(1e6 * (self._now() - began))
         kind = None if seen is None else seen.kind
         if kind is not None and not of_length_lose:
             stand_for = self._kinds[_length(tokens), *kind].stand_for()
@@ -110,8 +120,7 @@ class Lookups:
             self._note(lookup, -spent, NEWEST_MISS_COUNTS)
         else:  # What its glimpse took says nothing of a lookup for such a prompt.
             length = self._lengths[_length(lookup.tokens)]
-            length.glimpse = spent
-            length.note_one_of_many(-spent)
+            length.note_one_of_many(-min(spent, length.glimpse))
 
     def _note(self, lookup: Lookup, gained: float, counts: float) -> None:
         length = self._lengths[_length(lookup.tokens)]
@@ -120,8 +129,7 @@ class Lookups:
             return
         kind = self._kinds[_length(lookup.tokens), *lookup.kind]
         # If its kind was given up, a glimpse would have said all, were prompts of this length glimpsed at again.
-        spared_by_glimpse = length.glimpse if kind.loses and gained < 0 else None
-        length.note_one_of_many(gained if spared_by_glimpse is None else -spared_by_glimpse)
+        length.note_one_of_many(max(gained, -length.glimpse) if kind.loses else gained)
         kind.note(gained, counts)
         if kind.loses:
             kind.fewest_in_vain = FEWEST_AGAIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -63,13 +63,6 @@ _PRIOR: dict[str, tuple[bool, float, float]] = {
 assert tuple(_PRIOR) == FEATURES
 
 
-class _Seen(NamedTuple):
-    vector: Vector
-    took: float
-    was_foreseen: bool
-    """Whether the sum over features knew by then what such a step takes."""
-
-
 class StepTimes:
     """A sum over the features of a step, each with a cost of at least 0.
 
@@ -84,8 +77,8 @@ class StepTimes:
         """Information about the costs, in units of the noise."""
         self._seen = np.zeros(size)
         self._residuals: deque[float] = deque(maxlen=MOST_RESIDUALS)
-        self._last: dict[tuple[int, ...], deque[_Seen]] = {}
-        """By kind of step the last few."""
+        self._last: dict[tuple[int, ...], deque[tuple[Vector, float]]] = {}
+        """By kind of step the last few, and what they took."""
         self._parts: dict[tuple[int, ...], None] = {}
         """Kinds of steps that were parts of others."""
         self._factors: dict[tuple[int, ...], float] = {}
@@ -131,6 +124,11 @@ class StepTimes:
         """What these steps take together. ``hoping``: short prompts, where none was seen, take what the sum says."""
         self._learn()
         return sum(self._expected(shape, hoping) for shape in shapes)
+
+    def by_sum(self, shapes: Iterable[StepShape]) -> float:
+        """What the sum over features alone says that these steps take, whatever was seen of their kinds."""
+        self._learn()
+        return sum(self._plain(shape.vector) for shape in shapes)
 
     def doubt(self, some: Sequence[StepShape], others: Sequence[StepShape], *, unseen: float = UNSEEN) -> float:
         """Standard deviation of the difference between what ``some`` steps and ``others`` take.
@@ -197,10 +195,8 @@ class StepTimes:
         new, self._new = self._new, []
         for shape, took, overlapped in new:
             x = shape.vector
-            believable, was_foreseen = took, False
-            if self._known.any():
-                believable, was_foreseen = self._believable(shape, x, took, overlapped)
-            self._note_kind(shape.kind, _Seen(x, max(took, believable), was_foreseen))
+            believable = self._believable(shape, x, took, overlapped) if self._known.any() else took
+            self._note_kind(shape.kind, x, max(took, believable))
             took = believable
             self._note_scale(shape, took)
             self._forget_some(x)
@@ -210,13 +206,9 @@ class StepTimes:
             self._costs = self._spread = None
             self._factors.clear()
 
-    def _believable(self, shape: StepShape, x: Vector, took: float, overlapped: bool) -> tuple[float, bool]:
-        """``took``, or the most or least that may be expected of such a step; and whether the sum foresaw it.
-
-        Notes how far off the prediction was.
-        """
+    def _believable(self, shape: StepShape, x: Vector, took: float, overlapped: bool) -> float:
+        """``took``, or the most or least that may be expected of such a step. Notes how far off the prediction was."""
         predicted, kind = self._plain(x) * self._factor(shape), shape.kind
-        was_foreseen = self._foresees(x)
         unknown = math.hypot(self._deviation(x) / predicted, UNSEEN if self._is_new(shape) else 0.0)
         bound = 1 + OUTLIER * math.hypot(self._noise(), unknown)
         if unknown < INFORMED:  # Otherwise a miss is what was to be expected, and no noise.
@@ -226,13 +218,13 @@ class StepTimes:
         is_surely_fast = not is_slow and not overlapped
         if is_surely_fast or predicted / bound <= took <= predicted * bound:
             self._odd.pop(kind, None)
-            return took, was_foreseen
+            return took
         # Once it is an accident. Twice in a row it is what such steps take.
         was_the_same = self._odd.get(kind) is is_slow
         self._odd[kind] = is_slow
         if was_the_same:
-            return took, was_foreseen
-        return (predicted * bound if is_slow else predicted / bound), was_foreseen
+            return took
+        return predicted * bound if is_slow else predicted / bound
 
     def _note_scale(self, shape: StepShape, took: float) -> None:
         # Both creep upwards, so that one moment of good luck does not stay the measure for ever.
@@ -250,9 +242,9 @@ class StepTimes:
             self._known -= np.outer(along, along) / (size * MEMORY)
             self._seen -= along * (float(x @ self._seen) / (size * MEMORY))
 
-    def _note_kind(self, kind: tuple[int, ...], seen: _Seen) -> None:
+    def _note_kind(self, kind: tuple[int, ...], x: Vector, took: float) -> None:
         last = self._last.pop(kind, None) or deque(maxlen=MEMORY_OF_KIND)
-        last.append(seen)
+        last.append((x, took))
         self._last[kind] = last
         if len(self._last) > MOST_KINDS:
             oldest = next(iter(self._last))
@@ -268,7 +260,7 @@ class StepTimes:
         """What steps of this kind took by what the sum over features says; the fewer they are, the nearer to 1."""
         kind = shape.kind
         if kind not in self._factors:
-            missed = [math.log(seen.took / self._plain(seen.vector)) for seen in self._telling(shape)]
+            missed = [math.log(took / self._plain(x)) for x, took in self._last.get(kind, ())]
             if len(missed) == 1:  # It may have been an accident.
                 missed = [min(missed[0], math.log(MOST_BY_ONE_STEP))]
             self._factors[kind] = math.exp(_median(missed) * (1 - 0.5 ** len(missed))) if missed else 1.0
@@ -278,30 +270,20 @@ class StepTimes:
         """Where the sum and the few steps of this kind disagree, either may be wrong."""
         if self._is_new(shape):
             return unseen * self._plain(shape.vector)
-        count = len(self._telling(shape))
+        count = len(self._last.get(shape.kind, ()))
         return abs(self._factor(shape) - 1) * self._plain(shape.vector) / count if count else 0.0
 
     def _is_new(self, shape: StepShape) -> bool:
         """Whether nobody has seen such a step, and the sum over features alone says what its reuse takes."""
-        return shape.reuses and shape.kind not in self._parts and not self._telling(shape)
+        return shape.reuses and not self._has_seen(shape.kind)
 
-    def _telling(self, shape: StepShape) -> Sequence[_Seen]:
-        """The last steps of its kind that say what such steps take.
-
-        An engine's first ones wait for compilations. A kind of which nothing else was seen would be believed to be slow
-        for good, since reuse then seems to pay for all of them: once the sum foresees such steps, early ones are gone.
-        """
-        last = self._last.get(shape.kind, ())
-        if all(seen.was_foreseen for seen in last) or not self._foresees(shape.vector):
-            return tuple(last)
-        return [seen for seen in last if seen.was_foreseen]
-
-    def _foresees(self, x: Vector) -> bool:
-        return self._deviation(x) < INFORMED * self._plain(x)
+    def _has_seen(self, kind: tuple[int, ...]) -> bool:
+        """By itself, or as a part of a larger step."""
+        return kind in self._last or kind in self._parts
 
     def _expected(self, shape: StepShape, hoping: bool) -> float:
         plain = self._plain(shape.vector)
-        if shape.sequences and not (self._knows_short_prompts or hoping) and shape.kind not in self._last:
+        if shape.sequences and not (self._knows_short_prompts or hoping or self._has_seen(shape.kind)):
             # A few tokens may take as long as the shortest prompt so far. What reuse adds comes on top of that.
             least = min(self._least_prompt, LEAST_STEP_TOKENS * self._token)
             plain += max(0.0, least - self._plain(shape.without_reuse.vector))

@@ -23,7 +23,7 @@ from semblend_core.costs import (
     Trials,
 )
 from semblend_core.costs.fetch_times import FetchTimes
-from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_LOSING_TRIAL_AFTER
+from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.containment import contained
@@ -69,7 +69,7 @@ class CostGate:
         self._file = CostFile.of(settings.cost_dir, identity) if self.is_on and identity is not None else None
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
-        self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups()
+        self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups(now)
         self._fetches = FetchTimes()
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart, step_rows)
         surprises = self._weigher.surprises
@@ -183,10 +183,12 @@ class CostGate:
                 self._trials.went_well(kind)
             if seemed_to_pay and not weighed.pays:
                 kind = best.steps[0].kind
-                after = max(FIRST_DEAR_TRIAL_AFTER, weighed.trial_after)
+                after = weighed.trial_after
+                if weighed.surprise > 1.0:
+                    after = max(FIRST_DEAR_TRIAL_AFTER, after)
                 trial = self._trials.is_due(kind, after, asked)
         reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
-        cold_after = weighed.trial_after if self._timed_prefills else FIRST_LOSING_TRIAL_AFTER
+        cold_after = weighed.trial_after if self._timed_prefills else FIRST_TRIAL_AFTER
         if weighed.pays and self._cold_trials.is_due(cold[0].kind, cold_after):
             # Where all is reused, nobody sees any more what a prefill takes.
             trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY

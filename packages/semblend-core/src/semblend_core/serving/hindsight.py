@@ -87,6 +87,8 @@ class Hindsight:
             self._note_worth(judgement, judgement.cold - took)
         elif judgement.is_cold_trial and took < (1 - SMALL_LOSS) * judgement.cold:
             self._cold_trials.went_well(judgement.trial_of)
+            # What is known of reuse may be as outdated, and nothing else would tell once it does not seem to pay.
+            self._trials.went_well(judgement.forecast[0].kind)
 
     def _note_worth(self, judgement: Judgement, spared: float) -> None:
         """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""

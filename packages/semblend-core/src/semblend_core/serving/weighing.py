@@ -51,6 +51,8 @@ class Weighed:
     """The steps of ``reuse``."""
     surprise: float
     """By which such plans took longer of late than their steps are predicted to."""
+    cold_by_sum: float
+    """``cold`` without what was seen of steps of its kinds."""
 
     @property
     def pays(self) -> bool:
@@ -66,7 +68,10 @@ class Weighed:
     def trial_after(self) -> float:
         """Requests until one is served in the other way. The longer that would take, the more they are."""
         if self.pays:
-            return FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
+            # Where only what was seen of its kinds makes the cold prefill slow, that may have been compilations. Reuse
+            # pays then for all such prompts, and nothing else would tell.
+            is_by_kinds = self.cold_by_sum - self.reuse < LEAST_GAIN * self.cold_by_sum
+            return FIRST_TRIAL_AFTER if is_by_kinds else FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
         if self.may_pay:
             return FIRST_TRIAL_AFTER
         if self.reuse < 2 * self.cold:
@@ -109,7 +114,7 @@ class Weigher:
             if choice is not None:
                 most_seam = choice.policy.longest_seam
                 steps = planned_steps(plan, spans, self._step_tokens, choice.budget, most_seam)
-                expected = self._times.predict(steps) * self.surprises.factor(steps)
+                expected = self._times.predict(steps, hoping=True) * self.surprises.factor(steps)
                 found.append(Forecast(spans, steps, expected))
         return sorted(found, key=lambda forecast: forecast.expected)
 
@@ -119,7 +124,8 @@ class Weigher:
         reuse = self._times.predict(steps) * surprise + waiting
         least_gain = max(self._settings.min_gain_us, LEAST_GAIN * cold)
         doubt = self._times.doubt(steps, cold_steps)
-        return Weighed(cold, reuse, doubt, least_gain, waiting, steps, surprise)
+        by_sum = self._times.by_sum(cold_steps)
+        return Weighed(cold, reuse, doubt, least_gain, waiting, steps, surprise, by_sum)
 
     def best_claim(
         self, plan: Plan, cold: list[StepShape], forecasts: list[Forecast], claim_for: ClaimMaker
