@@ -23,8 +23,8 @@ from semblend_core.costs import (
     Trials,
 )
 from semblend_core.costs.fetch_times import FetchTimes
-from semblend_core.costs.trials import FIRST_DEAR_TRIAL_AFTER, FIRST_TRIAL_AFTER
 from semblend_core.planning import CostModel
+from semblend_core.serving.choosing import Chooser
 from semblend_core.serving.claims import Claim
 from semblend_core.serving.containment import contained
 from semblend_core.serving.forecast import cold_steps
@@ -72,12 +72,11 @@ class CostGate:
         self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups(now)
         self._fetches = FetchTimes()
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart, step_rows)
+        self._chooser = Chooser(self._weigher, self._trials, self._cold_trials)
         surprises = self._weigher.surprises
         self._hindsight = Hindsight(self.times, surprises, self._trials, self._cold_trials, self._lookups, step_tokens)
         self._judgements = Judgements(audit or NoAudit(), self._hindsight.measured)
         self._learned, self._now, self._saved_at = 0, now, now()
-        self._timed_prefills = False
-        """Otherwise what a prefill takes is known from an earlier process only."""
         self._asked_at = self._saved_at
         """When it was asked whether a lookup may pay."""
         self._lookup: Lookup | None = None
@@ -162,43 +161,20 @@ class CostGate:
         cold = cold_steps(plan.exact_prefix_tokens, plan.prompt_tokens, self._step_tokens)
         lookup = self._lookup or Lookup(plan.prompt_tokens - plan.exact_prefix_tokens)
         self._lookup = None
-        forecasts = self._weigher.forecasts(plan)
-        if not forecasts:
-            self._hindsight.missed(lookup, self._spent())
-            return DeclineReason.QUALITY_TIER
-        weighed, kind = self._weigher.weigh(cold, forecasts[0].steps), forecasts[0].steps[0].kind
-        chosen: Claim | DeclineReason = DeclineReason.DOES_NOT_PAY
         asked = lookup.stands_for if earlier is None else 0  # Asked again, it is one request still.
-        trial = not weighed.pays and self._trials.is_due(kind, weighed.trial_after, asked)
-        # To make a claim takes longer than to weigh a plan, and hardly any is faster than its plan promises.
-        if weighed.pays or trial:
-            best = self._weigher.best_claim(plan, cold, forecasts, claim_for)
-            if isinstance(best, DeclineReason):
-                self._hindsight.missed(lookup, self._spent())
-                return best
-            seemed_to_pay = weighed.pays
-            chosen, weighed = best.claim, best.weighed
-            if trial and weighed.pays:  # So do the next ones of their kind, and what they promise less is no reason.
-                trial = False
-                self._trials.went_well(kind)
-            if seemed_to_pay and not weighed.pays:
-                kind = best.steps[0].kind
-                after = weighed.trial_after
-                if weighed.surprise > 1.0:
-                    after = max(FIRST_DEAR_TRIAL_AFTER, after)
-                trial = self._trials.is_due(kind, after, asked)
-        reason = None if weighed.pays or trial else DeclineReason.DOES_NOT_PAY
-        cold_after = weighed.trial_after if self._timed_prefills else FIRST_TRIAL_AFTER
-        if weighed.pays and self._cold_trials.is_due(cold[0].kind, cold_after):
-            # Where all is reused, nobody sees any more what a prefill takes.
-            trial, kind, reason = True, cold[0].kind, DeclineReason.DOES_NOT_PAY
+        choice = self._chooser.choose(plan, cold, claim_for, asked)
+        if isinstance(choice, DeclineReason):
+            self._hindsight.missed(lookup, self._spent())
+            return choice
+        weighed = choice.weighed
+        reason = DeclineReason.DOES_NOT_PAY if choice.claim is None else None
         judgement = Judgement(
             request_id,
             namespace,
             plan.prompt_tokens,
             plan.exact_prefix_tokens,
             reason,
-            kind if trial else None,
+            choice.trial_of,
             weighed.cold,
             weighed.reuse,
             weighed.doubt,
@@ -208,11 +184,12 @@ class CostGate:
             self._spent(),
         )
         self._judgements.add(judgement)
-        if reason is None:
+        if choice.claim is not None:
             self._chosen = judgement
-        elif not trial:
+            return choice.claim
+        if choice.trial_of is None:
             self._hindsight.declined(judgement)
-        return chosen if reason is None else reason
+        return DeclineReason.DOES_NOT_PAY
 
     def donors_gone(self, request_id: str) -> None:
         """Donors of the plan that was chosen last are gone, so nothing will be seen of it."""
@@ -274,7 +251,7 @@ class CostGate:
             return
         if not step.shape.reuses:
             self._cold_trials.not_needed(step.shape.kind)
-            self._timed_prefills |= step.shape.sequences > 0
+            self._chooser.timed_prefills |= step.shape.sequences > 0
         self.times.observe(step.shape, microseconds, overlapped=step.overlapped)
         self._judgements.took(step, microseconds)
         self._learned += 1
