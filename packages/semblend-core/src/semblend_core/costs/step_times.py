@@ -275,15 +275,15 @@ class StepTimes:
 
     def _is_new(self, shape: StepShape) -> bool:
         """Whether nobody has seen such a step, and the sum over features alone says what its reuse takes."""
-        return shape.reuses and not self._has_seen(shape.kind)
+        return shape.reuses and not self.has_seen(shape.kind)
 
-    def _has_seen(self, kind: tuple[int, ...]) -> bool:
+    def has_seen(self, kind: tuple[int, ...]) -> bool:
         """By itself, or as a part of a larger step."""
         return kind in self._last or kind in self._parts
 
     def _expected(self, shape: StepShape, hoping: bool) -> float:
         plain = self._plain(shape.vector)
-        if shape.sequences and not (self._knows_short_prompts or hoping or self._has_seen(shape.kind)):
+        if shape.sequences and not (self._knows_short_prompts or hoping or self.has_seen(shape.kind)):
             # A few tokens may take as long as the shortest prompt so far. What reuse adds comes on top of that.
             least = min(self._least_prompt, LEAST_STEP_TOKENS * self._token)
             plain += max(0.0, least - self._plain(shape.without_reuse.vector))

@@ -9,6 +9,8 @@ from semblend_core.serving.weighing import LEAST_GAIN, SMALL_LOSS
 
 SMALL_SHARE = 0.01
 """Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
+FAR_LESS = 0.5
+"""Of what a prompt was predicted to take: the machine is another, or what was believed came of compilations."""
 MOST_LEFT = 8
 """Requests that are not looked at yet: to predict takes as long as a lookup, and first tokens do not wait for it."""
 
@@ -87,8 +89,9 @@ class Hindsight:
             self._note_worth(judgement, judgement.cold - took)
         elif judgement.is_cold_trial and took < (1 - SMALL_LOSS) * judgement.cold:
             self._cold_trials.went_well(judgement.trial_of)
-            # What is known of reuse may be as outdated, and nothing else would tell once it does not seem to pay.
-            self._trials.went_well(judgement.forecast[0].kind)
+            if took < FAR_LESS * judgement.cold:
+                # What is known of reuse may be as outdated, and nothing else would tell once it seems to lose.
+                self._trials.went_well(judgement.forecast[0].kind)
 
     def _note_worth(self, judgement: Judgement, spared: float) -> None:
         """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""
