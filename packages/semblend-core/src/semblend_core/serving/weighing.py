@@ -23,6 +23,8 @@ LEAST_GAIN = 0.06
 """Of the cold prefill's time. Steps vary by as much, and for less no answer is worth approximating."""
 SMALL_LOSS = 0.1
 """Of the cold prefill's time. The sum over features may be so far off without being in doubt of it."""
+FAR_ABOVE = 1.5
+"""By what the sum over features says. Machines have stretches in which all takes longer by less."""
 MOST_CLAIMS = 2
 """That are made for one request."""
 NEARLY_AS_GOOD = 1.1
@@ -71,6 +73,7 @@ class Weighed:
             # Where only what was seen of its kinds makes the cold prefill slow, that may have been compilations. Reuse
             # pays then for all such prompts, and nothing else would tell.
             is_by_kinds = self.cold_by_sum - self.reuse < LEAST_GAIN * self.cold_by_sum
+            is_by_kinds &= self.cold > FAR_ABOVE * self.cold_by_sum
             return FIRST_TRIAL_AFTER if is_by_kinds else FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
         if self.may_pay:
             return FIRST_TRIAL_AFTER
