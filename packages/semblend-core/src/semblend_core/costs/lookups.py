@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class _Alike:
     @property
     def glimpse(self) -> float:
         """What one takes: a single slow one was an accident."""
-        return sorted(self.glimpses)[len(self.glimpses) // 2] if self.glimpses else 0.0
+        return statistics.median_high(self.glimpses) if self.glimpses else 0.0
 
     def stand_for(self) -> int:
         """Prompts that a lookup stands for if it is made now; 0: it is not time for one."""

@@ -49,11 +49,6 @@ def parts_of(pieces: Sequence[Piece]) -> list[tuple[slice, slice]]:
     ]
 
 
-def end_to_end(parts: Sequence[Indices]) -> tuple[Indices, Indices]:
-    """Parts behind each other, and the number of the part that each belongs to."""
-    return np.concatenate(parts), np.repeat(np.arange(len(parts)), [part.size for part in parts])
-
-
 def places_of(piece: Piece) -> npt.NDArray[np.float32]:
     """[tokens, PLACES] Of those that are not computed: 1, how near the span's start is, and how near the next row."""
     after = np.searchsorted(piece.rows, piece.others)

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from semblend_core.contract import Span
 from semblend_core.kv.moves import Indices, resident_angles, upload
-from semblend_core.kv.pieces import Piece, end_to_end, parts_of, places_of
+from semblend_core.kv.pieces import Piece, parts_of, places_of
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.recompute import MeanShift
 
@@ -34,8 +34,6 @@ LEAST_WEIGHT = 1e-6
 
 Kv = tuple[Tensor, Tensor]
 """K and V of one layer, [tokens, kv_heads, dim] by position."""
-CosSin = tuple[Tensor, Tensor]
-"""cos and sin, [tokens, 1, dim / 2]."""
 
 
 def middle_layer(layers: int) -> int:
@@ -55,6 +53,22 @@ class Seen:
     """The same shape: the relocated KV itself"""
     usual: Tensor
     """[tokens] How long the rows' changes usually are, in the token's span"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tokens:
+    """All tokens of the spans, or some of them."""
+
+    at: Tensor
+    """Where they lie in this KV."""
+    spans: Tensor
+    """The number of each one's span."""
+    cos: Tensor
+    """[tokens, 1, dim / 2] Of their positions in the prompt."""
+    sin: Tensor
+
+    def chosen(self, which: Tensor) -> _Tokens:
+        return _Tokens(*(each.index_select(0, which) for each in (self.at, self.spans, self.cos, self.sin)))
 
 
 class Learned(Protocol):
@@ -101,25 +115,22 @@ class RowShift:
         """Of each span's rows, every so manieth is asked."""
         self._pieces = pieces = [replace(each, rows=each.rows[:: self.every]) for each in pieces]
         self._parts = parts_of(pieces)
-        tokens, span_of_token = end_to_end([each.tokens for each in pieces])
-        rows, span_of_row = end_to_end([each.rows for each in pieces])
-        others, span_of_other = end_to_end([each.others for each in pieces])
         lengths = np.array([each.length for each in pieces])
-        # Where each span's tokens begin among those of all, and by how much that is not where they lie in this KV.
-        moved = np.cumsum(lengths) - lengths - np.array([each.start for each in pieces])
-        in_prompt = tokens + np.array([each.origin for each in pieces])[span_of_token]
-        self._row_at, self._other_at, self._row_index, self._span_of_row, self._span_of_other, *of_tokens = upload(
-            [
-                *(rows, others, np.searchsorted(row_positions, rows), span_of_row, span_of_other),
-                *(tokens, in_prompt, span_of_token, rows + moved[span_of_row], others + moved[span_of_other]),
-            ],
+        firsts = np.cumsum(lengths) - lengths
+        placed = list(zip(pieces, firsts, strict=True))
+        tokens = np.concatenate([each.tokens for each in pieces])
+        row_in = np.concatenate([each.rows - each.start + first for each, first in placed])
+        other_in = np.concatenate([each.others - each.start + first for each, first in placed])
+        in_prompt = tokens + np.repeat([each.origin for each in pieces], lengths)
+        row_index = np.searchsorted(row_positions, tokens[row_in])
+        at, spans, there, self._row_in, self._other_in, self._row_index = upload(
+            [tokens, np.repeat(np.arange(self._spans), lengths), in_prompt, row_in, other_in, row_index],
             middle[0].device,
         )
-        self._token_at, in_prompt_there, self._span_of_token, self._row_in, self._other_in = of_tokens
         cos, sin = resident_angles(self._rotation, middle[0].device, int(in_prompt.max()) + 1)
-        self._angles = _chosen((cos[:, None], sin[:, None]), in_prompt_there)
-        at = self._token_at.float()
-        self._places_in_kv = at, at.index_select(0, self._row_in)
+        self._tokens = _Tokens(at, spans, cos.index_select(0, there)[:, None], sin.index_select(0, there)[:, None])
+        places = at.float()
+        self._places_in_kv = places, places.index_select(0, self._row_in)
         self._likes = self._likenesses(middle) if self._shift.likeness else None
 
     @property
@@ -130,7 +141,7 @@ class RowShift:
     @cached_property
     def places(self) -> Tensor:
         """[tokens, PLACES] What depends on a token's place alone: how near its span's start and the next row are."""
-        (places,) = upload([np.concatenate([places_of(each) for each in self._pieces])], self._row_at.device)
+        (places,) = upload([np.concatenate([places_of(each) for each in self._pieces])], self._tokens.at.device)
         return places
 
     def weights(self, multiple: int, dtype: torch.dtype) -> list[Tensor]:
@@ -140,7 +151,7 @@ class RowShift:
         """
         shapes = [(each.length, -(-each.rows.size // multiple) * multiple) for each in self._pieces]
         sizes = [length * padded for length, padded in shapes]
-        made = torch.zeros(sum(sizes), dtype=dtype, device=self._row_at.device)
+        made = torch.zeros(sum(sizes), dtype=dtype, device=self._tokens.at.device)
         tables = [flat.view(shape) for flat, shape in zip(torch.split(made, sizes), shapes, strict=True)]
         first = 0
         for table, (rows, _) in zip(tables, self._parts, strict=True):
@@ -157,33 +168,33 @@ class RowShift:
 
     def look(self, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> Seen:
         """What the layer shows, after its rows were written and before anything is corrected."""
-        fresh = self._in_front(keys, values, self._row_at, self._row_angles)
-        change = fresh - self._in_front(old_keys, old_values, self._row_index, self._row_angles)
+        fresh = self._in_front(keys, values, self._rows.at, self._rows)
+        change = fresh - self._in_front(old_keys, old_values, self._row_index, self._rows)
         length = change.flatten(1).square().sum(1).sqrt()
         # Of roots, so that what is unusual hardly counts. The shortest is never above it: some row is always left.
         usual = self._mean_of_spans(length.sqrt()).square()
-        counts = (length <= LARGEST_CHANGE * usual[self._span_of_row]).to(change.dtype)
+        counts = (length <= LARGEST_CHANGE * usual[self._rows.spans]).to(change.dtype)
         counted = torch.cat([change.flatten(1) * counts[:, None], counts[:, None]], 1)
         answers = zip(self._weights, self._parts, strict=True)
         nearby = torch.cat([weights @ counted[rows] for weights, (rows, _) in answers])
-        whole = self._mean_of_spans(counted)[self._span_of_other]
+        whole = self._mean_of_spans(counted)[self._others.spans]
         return Seen(
             nearby=_mean_of_counted(nearby).view(-1, *change.shape[1:]),
             whole=_mean_of_counted(whole).view(-1, *change.shape[1:]),
             own=self.in_front(keys, values),
-            usual=usual[self._span_of_other],
+            usual=usual[self._others.spans],
         )
 
     def in_front(self, keys: Tensor, values: Tensor) -> Tensor:
         """The tokens' own KV as :class:`Seen` has it."""
-        return self._in_front(keys, values, self._other_at, self._other_angles)
+        return self._in_front(keys, values, self._others.at, self._others)
 
     def move(self, layer: int, keys: Tensor, values: Tensor, seen: Seen) -> None:
         """Correct the tokens by what the layer has shown."""
         change, width = self._predicted(layer, seen), keys.shape[-1]
-        moved = self._turned(change[..., :width], *self._other_angles)
-        keys.index_add_(0, self._other_at, moved.to(keys.dtype))
-        values.index_add_(0, self._other_at, change[..., width:].to(values.dtype))
+        moved = self._turned(change[..., :width], self._others.cos, self._others.sin)
+        keys.index_add_(0, self._others.at, moved.to(keys.dtype))
+        values.index_add_(0, self._others.at, change[..., width:].to(values.dtype))
 
     def _predicted(self, layer: int, seen: Seen) -> Tensor:
         if self._learned is not None:
@@ -196,10 +207,10 @@ class RowShift:
 
     def _likenesses(self, middle: Kv) -> tuple[Tensor, Tensor]:
         """Of all tokens and of rows, vectors whose products say how alike their relocated K and V are."""
-        tokens = self._in_front(*middle, self._token_at, self._angles)
+        tokens = self._in_front(*middle, self._tokens.at, self._tokens)
         # What all tokens of a span have in common tells none of them apart.
         common = self._mean_of_spans(tokens.index_select(0, self._row_in))
-        directions = _directions(tokens - common.index_select(0, self._span_of_token), middle[0].shape[-1])
+        directions = _directions(tokens - common.index_select(0, self._tokens.spans), middle[0].shape[-1])
         return directions, directions.index_select(0, self._row_in)
 
     @cached_property
@@ -219,12 +230,12 @@ class RowShift:
         return weighed.softmax(-1)
 
     @cached_property
-    def _row_angles(self) -> CosSin:
-        return _chosen(self._angles, self._row_in)
+    def _rows(self) -> _Tokens:
+        return self._tokens.chosen(self._row_in)
 
     @cached_property
-    def _other_angles(self) -> CosSin:
-        return _chosen(self._angles, self._other_in)
+    def _others(self) -> _Tokens:
+        return self._tokens.chosen(self._other_in)
 
     # Steps.
 
@@ -232,10 +243,12 @@ class RowShift:
         """[spans, ...] of [rows, ...]. One by one: sums have the same bits each time."""
         return torch.stack([of_rows[rows].mean(0) for rows, _ in self._parts])
 
-    def _in_front(self, keys: Tensor, values: Tensor, at: Tensor, angles: CosSin) -> Tensor:
-        """K turned from each token's position to position 0, where all can be compared, and V behind it."""
-        cos, sin = angles
-        turned = self._turned(keys.index_select(0, at).float(), cos, -sin)
+    def _in_front(self, keys: Tensor, values: Tensor, at: Tensor, tokens: _Tokens) -> Tensor:
+        """K turned from each token's position to position 0, where all can be compared, and V behind it.
+
+        ``at``: where they lie in ``keys`` and ``values``.
+        """
+        turned = self._turned(keys.index_select(0, at).float(), tokens.cos, -tokens.sin)
         return torch.cat([turned, values.index_select(0, at).float()], -1)
 
     def _turned(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -255,8 +268,3 @@ def _directions(kv: Tensor, key_dim: int) -> Tensor:
     parts = [part.flatten(1) for part in (kv[..., :key_dim], kv[..., key_dim:]) if part.shape[-1]]
     directions: Tensor = torch.cat([normalize(part, dim=1) for part in parts], 1)
     return directions / math.sqrt(len(parts))
-
-
-def _chosen(angles: CosSin, at: Tensor) -> CosSin:
-    cos, sin = angles
-    return cos.index_select(0, at), sin.index_select(0, at)

@@ -70,16 +70,21 @@ class Weighed:
     def trial_after(self) -> float:
         """Requests until one is served in the other way. The longer that would take, the more they are."""
         if self.pays:
-            # Where only what was seen of its kinds makes the cold prefill slow, that may have been compilations. Reuse
-            # pays then for all such prompts, and nothing else would tell.
-            is_by_kinds = self.cold_by_sum - self.reuse < LEAST_GAIN * self.cold_by_sum
-            is_by_kinds &= self.cold > FAR_ABOVE * self.cold_by_sum
-            return FIRST_TRIAL_AFTER if is_by_kinds else FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
+            return FIRST_TRIAL_AFTER if self._pays_by_kinds else FIRST_DEAR_TRIAL_AFTER * self.cold / self.reuse
         if self.may_pay:
             return FIRST_TRIAL_AFTER
         if self.reuse < 2 * self.cold:
             return FIRST_LOSING_TRIAL_AFTER
         return FIRST_DEAR_TRIAL_AFTER * self.reuse / self.cold
+
+    @property
+    def _pays_by_kinds(self) -> bool:
+        """Whether only what was seen of its kinds makes the cold prefill slow, which may have been compilations.
+
+        Reuse pays then for all such prompts, and nothing else would tell.
+        """
+        spared_by_sum = self.cold_by_sum - self.reuse
+        return spared_by_sum < LEAST_GAIN * self.cold_by_sum and self.cold > FAR_ABOVE * self.cold_by_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +169,9 @@ class Weigher:
             # more. Of claims that pay even so, the one with fewer is made: nothing else would ever tell.
             return self._times.predict(each.steps, hoping=True) * each.weighed.surprise
 
-        nearly = NEARLY_AS_GOOD * min(map(expected, paying or made))
-        return min(paying or made, key=lambda each: (expected(each) > nearly, self._has_seen(each), expected(each)))
+        ranked = [(expected(each), each) for each in paying or made]
+        nearly = NEARLY_AS_GOOD * min(took for took, _ in ranked)
+        return min(ranked, key=lambda pair: (pair[0] > nearly, self._has_seen(pair[1]), pair[0]))[1]
 
     def _has_seen(self, plan: Forecast | WeighedClaim) -> bool:
         return self._times.has_seen(plan.steps[0].kind)
