@@ -318,6 +318,7 @@ MODULE_NAMES = {
         "open_files",
         "passage",
         "read_images_without_torchvision",
+        "records_so_far",
         "redis_server",
         "run_program",
         "shallow_model_folder",

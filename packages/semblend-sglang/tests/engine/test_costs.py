@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from running_engine import RunningEngine
 
-from semblend_core import read_audit
-from semblend_core.testing import wait_until
+from semblend_core.testing import records_so_far, wait_until
 
 LEAST_TOWNS, MOST_TOWNS = 5, 40
 """However slow reuse seemed on a busy machine: before so many have come, it is tried."""
@@ -38,7 +37,7 @@ def ran(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
         # Without it the gate would not know how fast a short prefill is, and wait longer before it tries one.
         running.ask("Hello.", salt="tenant", wish="off", tokens=1)
         for town in range(MOST_TOWNS):
-            if town >= LEAST_TOWNS and of(list(read_audit(folder / "audit.jsonl").records), "materialized"):
+            if town >= LEAST_TOWNS and of(records_so_far(folder / "audit.jsonl"), "materialized"):
                 break
             for instruction in ("Answer in a word.", "You know all about towns. Reply in one sentence, and be polite."):
                 prompt = f"{instruction}\n\n{document(town)}\n\nQuestion: what was paid?\nAnswer:"
@@ -48,7 +47,7 @@ def ran(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
         wait_until(lambda: _all_compared(folder / "audit.jsonl"), "the answers to be compared")
         running.close()
     wait_until(lambda: list((folder / "kept").glob("*.json")), "the costs to be kept")
-    return list(read_audit(folder / "audit.jsonl").records), asked
+    return records_so_far(folder / "audit.jsonl"), asked
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def records(ran: tuple[list[dict[str, Any]], int]) -> list[dict[str, Any]]:
 
 
 def _all_compared(audit: Path) -> bool:
-    records = list(read_audit(audit).records)
+    records = records_so_far(audit)
     return 0 < len(of(records, "materialized")) == len(of(records, "quality"))
 
 

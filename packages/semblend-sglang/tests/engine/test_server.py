@@ -16,8 +16,7 @@ from archive import first, recipient
 from running_engine import ended
 from serving import ask, cached, serving
 
-from semblend_core import read_audit
-from semblend_core.testing import wait_until
+from semblend_core.testing import records_so_far, wait_until
 from semblend_core.testing.published import LiveServer, PublishedSequence
 
 PROMPT = recipient("new instruction", "What did the brewery pay for?")
@@ -50,8 +49,8 @@ def wait_for_kept(files: Path, donors: int) -> None:
 
 def records_of(files: Path) -> Any:
     """The audit stream with the end of the three requests: it is written in the background."""
-    wait_until(lambda: len(ended(read_audit(files / "log").records)) >= 3, "three ends on record")
-    return read_audit(files / "log").records
+    wait_until(lambda: len(ended(records_so_far(files / "log"))) >= 3, "three ends on record")
+    return records_so_far(files / "log")
 
 
 def counter(server: httpx.Client, name: str) -> float:
@@ -70,7 +69,7 @@ def test_a_changed_instruction_is_reused_over_http(server: httpx.Client, files: 
     assert counter(server, "semblend_confirmed_tokens_total") == cached(reused)
     assert counter(server, "sglang:cached_tokens_total") == cached(reused), "SGLang's own metric counts rows as cached"
     assert counter(server, "semblend_outcomes_total") >= 3
-    assert counter(server, "semblend_donors") == 2
+    wait_until(lambda: counter(server, "semblend_donors") == 2, "two donors")
     assert counter(server, r'semblend_self_test\{state="passed"\}') == 1
     assert [record["event"] for record in records_of(files)].count("materialized") == 1
 

@@ -9,8 +9,7 @@ import pytest
 from running_engine import COMPLETE, RunningEngine, cached
 from sglang.srt.server_args import ServerArgs
 
-from semblend_core import read_audit
-from semblend_core.testing import wait_until
+from semblend_core.testing import records_so_far, wait_until
 from semblend_sglang import patch_radix_cache
 
 PASSAGE = " ".join(f"Shelf {number} holds {number * 7 % 50} boxes of bolts." for number in range(40))
@@ -42,8 +41,7 @@ def test_patched_the_engine_asks_their_provider_and_its_aliases_are_no_reuse(
     assert cached(answer) > 200, "nothing was taken"
 
     def told() -> list[dict[str, object]]:
-        records = read_audit(audit).records if audit.exists() else []
-        return [record for record in records if record["event"] in ("alias", "materialized")]
+        return [record for record in records_so_far(audit) if record["event"] in ("alias", "materialized")]
 
     wait_until(lambda: bool(told()), "an alias on record")
     (record,) = told()

@@ -19,7 +19,7 @@ from semblend_core.testing.token_engine import TokenEngine
 from semblend_core.testing.traces import Marker, found_in_files, found_in_memory
 from semblend_core.testing.two_rotations_model import write_two_rotations_model
 from semblend_core.testing.vision_model import read_images_without_torchvision, some_image, write_vision_model
-from semblend_core.testing.waiting import wait_until
+from semblend_core.testing.waiting import records_so_far, wait_until
 
 __all__ = [
     "BOUNDS_OF_BOOKS",
@@ -41,6 +41,7 @@ __all__ = [
     "open_files",
     "passage",
     "read_images_without_torchvision",
+    "records_so_far",
     "redis_server",
     "run_program",
     "shallow_model_folder",

@@ -14,9 +14,8 @@ import torch
 from kv_on_record import BLIND
 from sglang.srt.server_args import ServerArgs
 
-from semblend_core import read_audit
 from semblend_core.testing import divergence as by_top_tokens
-from semblend_core.testing import wait_until
+from semblend_core.testing import records_so_far, wait_until
 
 COMPLETE = "resolve_once" if hasattr(ServerArgs, "resolve_once") else "__post_init__"
 """Where SGLang completes its arguments, which ``patch_radix_cache`` wraps."""
@@ -140,8 +139,8 @@ class RunningEngine:
 
     def _records(self) -> Any:
         """The stream is written in the background."""
-        wait_until(lambda: len(ended(read_audit(self._audit).records)) >= self._asked, "the end of every request")
-        return read_audit(self._audit).records
+        wait_until(lambda: len(ended(records_so_far(self._audit))) >= self._asked, "the end of every request")
+        return records_so_far(self._audit)
 
 
 def ended(records: Any) -> set[str]:

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from semblend_core.testing import shallow_model_folder, wait_until
+from semblend_core.testing import records_so_far, shallow_model_folder, wait_until
 
 BLOCK = 32
 OPERATORS_TOKEN = "a token for operators"
@@ -104,11 +104,7 @@ class Server:
 
     def records(self, event: str) -> list[dict[str, Any]]:
         """What the audit stream tells of it so far."""
-        from semblend_core import read_audit
-
-        if not self.audit.exists():
-            return []
-        return [dict(record) for record in read_audit(self.audit).records if record["event"] == event]
+        return [record for record in records_so_far(self.audit) if record["event"] == event]
 
     def keep(self, prompt: str, **more: Any) -> None:
         """Serve a donor, and wait until it can be found. No other request is needed for that."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from semblend_core.testing import wait_until
+
 TEXT = " ".join(f"Lot {n} is a chair of oak number {n * 17 % 90}, sold for {n * 3 % 40 + 5} crowns." for n in range(40))
 DONOR = f"An auction.\n\n{TEXT}\n\nQuestion: which lot was cheapest?\nAnswer:"
 RECIPIENT = f"System: reply with one number from the list.\n\n{TEXT}\n\nQuestion: how many lots?\nAnswer:"
@@ -19,17 +21,21 @@ def test_a_changed_instruction_is_reused_over_http(server: Any) -> None:
     cold = server.ask(RECIPIENT, cache_salt="http, cold", kv_transfer_params={"semblend": "off"})
     server.keep(DONOR)
     before = server.counter("semblend_confirmed_tokens_total")
-    reused = server.ask(RECIPIENT)
+    reused = server.reused(RECIPIENT)
 
-    assert reused["choices"][0]["text"] == cold["choices"][0]["text"]
-    confirmed = server.counter("semblend_confirmed_tokens_total") - before
-    assert confirmed > 0.7 * reused["usage"]["prompt_tokens"]
-    assert cached_tokens(reused) == confirmed
-    assert server.records("materialized")[-1]["tokens"] == confirmed
+    assert reused.text == cold["choices"][0]["text"]
+    assert reused.confirmed_tokens > 0.7 * reused.prompt_tokens
+    assert reused.cached_tokens == reused.confirmed_tokens
+    assert server.counter("semblend_confirmed_tokens_total") - before == reused.confirmed_tokens
     assert server.counter("semblend_outcomes_total", outcome="materialized") >= 1
     assert server.counter("semblend_self_test", state="passed") == 1
     assert server.counter("semblend_self_test", state="pending") == 0
-    assert server.counter("semblend_donors") == len(server.records("donor_registered")) - len(server.records("evicted"))
+    # Registered, counted and written down one after the other, in the background.
+    wait_until(lambda: server.counter("semblend_donors") == donors_on_record(server), "as many donors as are on record")
+
+
+def donors_on_record(server: Any) -> int:
+    return len(server.records("donor_registered")) - len(server.records("evicted"))
 
 
 def test_the_same_prompt_without_reuse_finds_nothing(server: Any) -> None:
