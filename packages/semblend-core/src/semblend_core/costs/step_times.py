@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -254,7 +255,7 @@ class StepTimes:
     def _noise(self) -> float:
         if not self._residuals:
             return 4 * LEAST_NOISE
-        return min(MOST_NOISE, max(LEAST_NOISE, 1.48 * _median(self._residuals)))
+        return min(MOST_NOISE, max(LEAST_NOISE, 1.48 * statistics.median_low(self._residuals)))
 
     def _factor(self, shape: StepShape) -> float:
         """What steps of this kind took by what the sum over features says; the fewer they are, the nearer to 1."""
@@ -263,7 +264,7 @@ class StepTimes:
             missed = [math.log(took / self._plain(x)) for x, took in self._last.get(kind, ())]
             if len(missed) == 1:  # It may have been an accident.
                 missed = [min(missed[0], math.log(MOST_BY_ONE_STEP))]
-            self._factors[kind] = math.exp(_median(missed) * (1 - 0.5 ** len(missed))) if missed else 1.0
+            self._factors[kind] = math.exp(statistics.median_low(missed) * (1 - 0.5 ** len(missed))) if missed else 1.0
         return self._factors[kind]
 
     def _doubt_of_kind(self, shape: StepShape, unseen: float) -> float:
@@ -322,8 +323,3 @@ class StepTimes:
 def _shows_prompts(shape: StepShape) -> bool:
     """Whether it tells what a prompt's tokens take. Many sequences that decode have as many tokens, and do not."""
     return bool(shape.sequences) and shape.tokens >= ENOUGH_TOKENS and not shape.reuses
-
-
-def _median(values: Collection[float]) -> float:
-    """Of a few, the lower one of two; numpy's takes ten times as long."""
-    return sorted(values)[(len(values) - 1) // 2]

@@ -6,6 +6,7 @@ such as those behind a probe, whose rows nobody knows before. Then nothing that 
 
 from __future__ import annotations
 
+import statistics
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -74,8 +75,8 @@ class Surprises:
         slower = self._slower.get(_kinds(forecast)) if self._slower else None
         if slower is None or self._judgements >= slower.doubted_at:
             return 1.0
-        ratios = sorted(measured / self._times.predict(steps) for steps, measured in slower.plans)
-        return max(1.0, ratios[(len(ratios) - 1) // 2])
+        ratios = (measured / self._times.predict(steps) for steps, measured in slower.plans)
+        return max(1.0, statistics.median_low(ratios))
 
 
 def _kinds(forecast: Sequence[StepShape]) -> tuple[Kind, ...]:
