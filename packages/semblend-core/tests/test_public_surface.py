@@ -279,11 +279,14 @@ MODULE_NAMES = {
         "prefill_reusing",
     ],
     "semblend_core.testing.benchmarks": [
+        "ARMS",
         "Answer",
+        "Arms",
         "EngineUnderTest",
         "Interval",
         "Material",
         "Pairs",
+        "Piece",
         "Prompts",
         "add_prompt_options",
         "bootstrapped",
@@ -297,6 +300,7 @@ MODULE_NAMES = {
         "production",
         "proving",
         "saturation",
+        "throughput",
     ],
     "semblend_core.testing": [
         "BOUNDS_OF_BOOKS",

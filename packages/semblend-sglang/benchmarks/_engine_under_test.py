@@ -28,6 +28,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-cache-dtype", default="auto", help="such as fp8_e4m3")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
     parser.add_argument("--memory", type=float, default=0.6, help="share of the GPU that SGLang takes")
+    parser.add_argument("--kv-tokens", type=int, help="size of the KV pool; default: what --memory leaves")
     parser.add_argument("--attention", default="triton", help="SGLang's attention backend")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
     parser.add_argument(
@@ -98,8 +99,10 @@ class Engine:
         if not options.stock:
             arguments["radix_cache_backend"] = "semblend"
         if options.cpu:
-            arguments |= {"device": "cpu", "attention_backend": "torch_native"}
-            arguments |= {"max_total_tokens": 20_000, "mem_fraction_static": 0.6}
+            arguments |= {"device": "cpu", "attention_backend": "torch_native", "max_total_tokens": 20_000}
+            arguments["sleep_on_idle"] = True  # Another engine on the same few cores may be at work.
+        if options.kv_tokens:
+            arguments["max_total_tokens"] = options.kv_tokens
         self.engine = sglang.Engine(**arguments)
         # `ask` collects before it times: without what lives for ever, which takes half a second here.
         gc.collect()
@@ -114,16 +117,6 @@ class Engine:
         started = time.perf_counter()
         output = self.engine.generate(input_ids=tokens, sampling_params=sampling)
         return (time.perf_counter() - started) * 1e3, output["meta_info"]["cached_tokens"]
-
-    def serve(self, prompts: list[list[int]], output_tokens: int, *, capture: bool = True) -> None:
-        """All at once; SGLang keeps as many in flight as ``--requests-in-flight`` allows."""
-        sampling = {
-            "max_new_tokens": output_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "custom_params": {"semblend": {"mode": "on", "capture": capture}},
-        }
-        self.engine.generate(input_ids=prompts, sampling_params=[sampling] * len(prompts))
 
     def first_layer_errors(self, tokens: list[int]) -> dict[str, Any]:
         """Serve ``tokens`` with reuse, then cold: how relocated K and V of layer 0 differ from computed ones."""
@@ -172,6 +165,10 @@ class Engine:
 
         return f"SGLang {__version__}"
 
+    @property
+    def kv_tokens(self) -> int:
+        return int(self.engine.get_server_info()["max_total_num_tokens"])
+
     def ask(
         self, prompts: Sequence[Sequence[int]], *, salt: str, reuse: bool = True, output_tokens: int = 1, top: int = 0
     ) -> list[Answer]:
@@ -189,13 +186,14 @@ class Engine:
 
     async def _ask(self, prompt: list[int], salt: str, reuse: bool, output_tokens: int, top: int) -> Answer:
         begun, first, tokens, last = time.perf_counter(), 0.0, (), {}
-        async for new, said in self.pieces(prompt, salt=salt, reuse=reuse, output_tokens=output_tokens, top=top):
+        limits = {"salt": salt, "wish": "on" if reuse else "off", "output_tokens": output_tokens, "top": top}
+        async for new, said in self.pieces(prompt, **limits):
             first, tokens, last = first or time.perf_counter(), (*tokens, *new), said
         sizes = last["prompt_tokens"], last["cached_tokens"]
         return Answer(last["id"], *sizes, (first - begun) * 1e3, tokens, top_logprobs(last))
 
     async def pieces(
-        self, prompt: list[int], *, salt: str, reuse: bool, output_tokens: int, top: int
+        self, prompt: list[int], *, salt: str, wish: Any, output_tokens: int, top: int
     ) -> AsyncIterator[tuple[tuple[int, ...], dict[str, Any]]]:
         """New tokens, and what SGLang says with them."""
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -207,7 +205,7 @@ class Engine:
                 "max_new_tokens": output_tokens,
                 "temperature": 0,
                 "ignore_eos": True,
-                "custom_params": {"semblend": "on" if reuse else "off"},
+                "custom_params": {"semblend": wish},
             },
             return_logprob=top > 0,
             top_logprobs_num=top,

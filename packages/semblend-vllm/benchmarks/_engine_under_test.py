@@ -16,8 +16,8 @@ from semblend_core.testing import held_by
 from semblend_core.testing.benchmarks import Answer, endurance
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-CPU_BLOCK = 32
-"""What vLLM's attention on CPU wants a multiple of."""
+BLOCK, CPU_BLOCK = 16, 32
+"""vLLM's own, and what its attention on CPU wants a multiple of."""
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
 """Tokens of a step that graphs are captured for: a gap, its seams and a question are a few hundred."""
 
@@ -31,6 +31,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kv-cache-dtype", default="auto", help="such as fp8_e4m3")
     parser.add_argument("--memory", type=float, default=0.5, help="share of the GPU that vLLM takes")
+    parser.add_argument("--kv-tokens", type=int, help="size of the KV cache; default: what --memory leaves")
     parser.add_argument("--device-bytes", default="24GiB", help="donors in GPU memory; 0: none")
     parser.add_argument("--host-bytes", default="0", help="donors in pinned memory")
     parser.add_argument("--recompute-limit", type=float, help="most of the reused tokens that the tier may compute")
@@ -51,6 +52,7 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
         options.device_bytes, options.host_bytes = "0", os.environ.get("SEMBLEND_STORE_HOST_BYTES", "2GiB")
+    block = CPU_BLOCK if options.cpu else BLOCK
     return {
         "model": str(options.model),
         "load_format": "auto" if options.real_weights else "dummy",
@@ -63,7 +65,8 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "enable_prefix_caching": True,
         "max_num_batched_tokens": options.batch,
         "max_num_seqs": options.sequences,
-        **({"block_size": CPU_BLOCK} if options.cpu else {}),
+        "block_size": block,
+        **({"num_gpu_blocks_override": options.kv_tokens // block} if options.kv_tokens else {}),
         **({"async_scheduling": False} if options.sync else {}),
         **({"compilation_config": {"cudagraph_capture_sizes": GRAPH_SIZES}} if options.graphs else {}),
         **({} if options.stock else _with_semblend(options)),
@@ -139,6 +142,10 @@ class Engine:
         from vllm import __version__
 
         return f"vLLM {__version__}"
+
+    @property
+    def kv_tokens(self) -> int:
+        return len(self._pool.blocks) * self.block_tokens
 
     def ask(
         self,
@@ -227,6 +234,7 @@ class Engine:
 
 
 def asking(output_tokens: int, wish: Any, top: int = 0) -> Any:
+    """``wish``: what the request says to SemBlend. None: nothing, since a stock vLLM complains of it."""
     from vllm import SamplingParams
 
     return SamplingParams(
@@ -235,7 +243,7 @@ def asking(output_tokens: int, wish: Any, top: int = 0) -> Any:
         logprobs=top or None,
         ignore_eos=True,
         detokenize=False,
-        extra_args={"kv_transfer_params": {"semblend": wish}},
+        extra_args=None if wish is None else {"kv_transfer_params": {"semblend": wish}},
     )
 
 

@@ -7,97 +7,50 @@ python benchmarks/hostile.py MODEL --cpu --context 8192 --dtype float32 --real-w
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from semblend_core.testing.benchmarks import Prompts, deliver, hostile, options_of
+from _engine_under_test import Engine, add_engine_options
 
-ANSWER = "hostile arm: "
-
-
-class Arm:
-    """An engine in a process of its own."""
-
-    def __init__(self, name: str, arguments: list[str]) -> None:
-        stock = ["--stock"] if name == "stock" else []
-        environment = os.environ | {"SEMBLEND_MIN_SPAN_TOKENS": str(hostile.SHORTEST_SPAN)}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *arguments, *stock, "--arm", name],
-            **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment},
-        )
-        self.started = self._answer()
-
-    def __call__(self, asked: Sequence[hostile.Asked]) -> list[float]:
-        assert self._process.stdin is not None
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        return [float(value) for value in self._answer()["first_token_ms"]]
-
-    def end(self) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        print("end", file=self._process.stdin, flush=True)
-        said = self._answer()
-        self._process.wait()
-        return said
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(ANSWER):
-                said: dict[str, Any] = json.loads(line.removeprefix(ANSWER))
-                return said
-        raise RuntimeError("an arm ended before it answered")
+from semblend_core.testing.benchmarks import ARMS, Arms, Prompts, deliver, hostile, options_of
 
 
-def serve(options: argparse.Namespace) -> None:
-    """The life of an arm."""
-    from _engine_under_test import Engine
+class Server:
+    """Answers requests with their times to first token, and None with what was counted."""
 
-    engine = Engine(options)
-    tell(memory_mib=memory_mib())
-    for line in sys.stdin:
-        if line.strip() == "end":
-            break
-        prompts, salts = zip(*json.loads(line), strict=True)
-        answers = engine.ask(prompts, salt=salts)
-        tell(first_token_ms=[answer.first_token_ms for answer in answers])
-        engine.settle()
-    stats = None if engine.side is None else engine.side.provider.stats()
-    counted = {} if stats is None else {"donors": stats.donors, "donor_bytes": stats.donor_bytes}
-    counted |= {} if stats is None else {"confirmed_tokens": stats.confirmed_tokens, "declines": stats.declines}
-    tell(memory_mib=memory_mib(), engine=engine.name, **counted)
+    def __init__(self, options: argparse.Namespace) -> None:
+        os.environ["SEMBLEND_MIN_SPAN_TOKENS"] = str(hostile.SHORTEST_SPAN)
+        self._engine = Engine(options)
+        self.name, self.kv_tokens, self.close = self._engine.name, self._engine.kv_tokens, self._engine.close
 
+    def __call__(self, asked: Sequence[hostile.Asked] | None) -> list[float] | dict[str, Any]:
+        if asked is None:
+            return self._counted()
+        prompts, salts = zip(*asked, strict=True)
+        answers = self._engine.ask(prompts, salt=salts)
+        self._engine.settle()
+        return [answer.first_token_ms for answer in answers]
 
-def tell(**said: Any) -> None:
-    print(ANSWER + json.dumps(said, default=str), flush=True)
-
-
-def memory_mib() -> float:
-    """The most that this process held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def add_arm_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arm", help="what the script starts itself with")
+    def _counted(self) -> dict[str, Any]:
+        most = {"memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        if self._engine.side is None:
+            return most
+        stats = self._engine.side.provider.stats()
+        counted = {"donors": stats.donors, "donor_bytes": stats.donor_bytes}
+        return most | counted | {"confirmed_tokens": stats.confirmed_tokens, "declines": dict(stats.declines)}
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parent))
-    from _engine_under_test import add_engine_options
-
-    options = options_of(__doc__, add_engine_options, hostile.add_options, add_arm_option)
-    if options.arm:
-        serve(options)
-        return
+    options = options_of(__doc__, add_engine_options, hostile.add_options)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
-    arms = {name: Arm(name, sys.argv[1:]) for name in ("stock", "semblend")}
-    result = hostile.run(arms, prompts, options)
-    result["arms"] = {name: {"at_start": arm.started, "at_end": arm.end()} for name, arm in arms.items()}
+    with Arms(Server, options) as arms:
+        at_start = {arm: arms.run(arm, None) for arm in ARMS}
+        result = hostile.run({arm: partial(arms.run, arm) for arm in ARMS}, prompts, options)
+        result["engine"] = arms.engine
+        result["arms"] = {arm: {"at_start": at_start[arm], "at_end": arms.run(arm, None)} for arm in ARMS}
     for said in hostile.verdicts(result["runs"], "semblend", "stock"):
         print(said)
     deliver(result, options)

@@ -12,18 +12,24 @@ from semblend_core.testing.benchmarks import (
     production,
     proving,
     saturation,
+    throughput,
 )
+from semblend_core.testing.benchmarks.arms import ARMS, Arms
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
 from semblend_core.testing.benchmarks.prompts import Material, Prompts, add_prompt_options
 from semblend_core.testing.benchmarks.script import deliver, options_of
+from semblend_core.testing.benchmarks.streaming import Piece
 
 __all__ = [
+    "ARMS",
     "Answer",
+    "Arms",
     "EngineUnderTest",
     "Interval",
     "Material",
     "Pairs",
+    "Piece",
     "Prompts",
     "add_prompt_options",
     "bootstrapped",
@@ -37,4 +43,5 @@ __all__ = [
     "production",
     "proving",
     "saturation",
+    "throughput",
 ]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import collections
 import math
-from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,6 @@ from semblend_core.testing.benchmarks import (
     endurance,
     fidelity,
     never_slower,
-    production,
     saturation,
     traffic,
 )
@@ -217,73 +213,6 @@ def test_mixed_traffic_is_the_same_each_time_and_holds_what_its_kinds_say() -> N
             alike = [other.prompt for other in asked[:place] if len(other.prompt) == len(each.prompt)]
             assert 0.6 < max(float((each.prompt == other).mean()) for other in alike) < 1
         earlier.add(each.prompt.tobytes())
-
-
-class Streaming:
-    """Answers at once, each token in a piece of its own."""
-
-    name = "stub"
-
-    def __init__(self) -> None:
-        self.most, self.under_way, self.prompts = 0, 0, list[list[int]]()
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run(work)
-
-    async def stream(
-        self, prompt: list[int], *, salt: str, reuse: bool, output_tokens: int, top: int = 0
-    ) -> AsyncIterator[production.Piece]:
-        self.prompts.append(prompt)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        for token in range(output_tokens):
-            await asyncio.sleep(0.001)
-            yield production.Piece((token,), 0, ({1: -0.1, 2: -3.0},))
-        self.under_way -= 1
-
-    def close(self) -> None: ...
-
-
-def production_options(*given: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    production.add_options(parser)
-    parser.add_argument("--seed", type=int, default=3)
-    return parser.parse_args(["--longest", "2000", "--output-tokens", "4", "4", *given])
-
-
-def test_an_arm_serves_mixed_traffic_within_its_places_and_asks_its_probes() -> None:
-    engine = Streaming()
-    options = production_options("--seconds", "0.5", "--in-flight", "8", "--warm-up", "8", "--requests", "2000")
-    served = production.run_arm(engine, Prompts(50_000), options)
-    assert engine.most <= 8
-    assert served["timings"]
-    assert all(len(each["gaps_ms"]) == 3 and each["ended_s"] is not None for each in served["timings"])
-    assert len(served["probes"]) == options.probes
-    assert len(engine.prompts) == options.warm_up + len(served["timings"]) + options.probes
-
-
-def one_run(ms: float, per_s: int, probe: float = -0.1) -> dict[str, Any]:
-    one = {"kind": "new", "prompt_tokens": 9, "ttft_ms": ms, "gaps_ms": [ms], "cached_tokens": 0, "ended_s": 1.0}
-    probes = [{"place": 1, "cached_tokens": 0, "top": [[1, probe], [2, -3.0]]}]
-    return {"engine": "stub", "timings": [one] * per_s, "probes": probes}
-
-
-@pytest.mark.parametrize(
-    ("ours", "worse", "polluted"),
-    [
-        (one_run(10, 50), [], 0),
-        (one_run(5, 80), [], 0),
-        (one_run(20, 50), [*production.FIGURES], 0),
-        (one_run(10, 30), ["requests_per_s"], 0),
-        (one_run(10, 50, -2.0), [], 2),
-    ],
-)
-def test_what_is_worse_than_stock_and_what_is_polluted(ours: dict[str, Any], worse: list[str], polluted: int) -> None:
-    runs = {"stock": [one_run(10, 50), one_run(10, 50, -0.1001)], "semblend": [ours, ours]}
-    result = production.judge(runs, production_options("--seconds", "1"))
-    assert (result["worse"], result["probes"]["polluted"], result["failed"]) == (worse, polluted, 0)
-    runs["semblend"][0]["timings"] = [{**ours["timings"][0], "ended_s": None}, *ours["timings"][1:]]
-    assert production.judge(runs, production_options("--seconds", "1"))["failed"] == 2
 
 
 def test_what_goes_on_from_a_request_is_asked_for_after_it() -> None:

@@ -1,0 +1,102 @@
+"""The stock engine and the one with SemBlend: each in a process of its own, both alive, serving by turns.
+
+So they share one machine and one moment, and neither is started again for every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+ARMS = ("stock", "semblend")
+LONGEST_END_S = 30
+
+
+class Server(Protocol):
+    """An engine and what it is asked to do, in its arm's process."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kv_tokens(self) -> int:
+        """What its cache has room for."""
+
+    def __call__(self, asked: Any, /) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class Arms(AbstractContextManager["Arms"]):
+    def __init__(self, server_of: Callable[[argparse.Namespace], Server], options: argparse.Namespace) -> None:
+        """``server_of``: called in the arms' processes. ``options``: there with ``stock`` set, and in the second with
+        ``kv_tokens``, so that both have as much room."""
+        self.engine = ""
+        self._pipes: dict[str, Connection] = {}
+        self._processes: list[Any] = []
+        context = multiprocessing.get_context("spawn")
+        try:
+            for arm in ARMS:  # One behind the other: engines measure how much memory is free as they start.
+                options.stock = arm == "stock"
+                self._pipes[arm], theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs, server_of, options), name=arm)
+                process.start()
+                theirs.close()
+                self._processes.append(process)
+                self.engine, options.kv_tokens = self._answer(arm)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, arm: str, asked: Any) -> Any:
+        self._pipes[arm].send(asked)
+        return self._answer(arm)
+
+    def by_turns(self, number: int) -> list[tuple[str, Any]]:
+        """This run of each; who is first changes from run to run."""
+        return [(arm, self.run(arm, number)) for arm in (ARMS if number % 2 == 0 else ARMS[::-1])]
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for pipe in self._pipes.values():
+            pipe.close()
+        for process in self._processes:
+            process.join(LONGEST_END_S)
+            if process.is_alive():
+                process.kill()
+
+    def _answer(self, arm: str) -> Any:
+        try:
+            failed, said = self._pipes[arm].recv()
+        except EOFError:
+            failed, said = True, "its process ended"
+        if failed:
+            raise SystemExit(f"the arm {arm} failed: {said}")
+        return said
+
+
+def _serve(pipe: Connection, server_of: Callable[[argparse.Namespace], Server], options: argparse.Namespace) -> None:
+    server = None
+    try:
+        server = server_of(options)
+        pipe.send((False, (server.name, server.kv_tokens)))
+        while True:
+            pipe.send((False, server(pipe.recv())))
+    except (EOFError, BrokenPipeError):
+        pass  # Nobody asks for more.
+    except Exception:
+        pipe.send((True, traceback.format_exc()))
+    finally:
+        if server is not None:
+            server.close()
+
+
+def add_arm_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=3, help="of each arm, by turns")
