@@ -64,7 +64,7 @@ FRAGMENTS = (
 def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
     """A stream that the real provider wrote: its path, the tokens that were confirmed, and for how many requests."""
     path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
-    settings = Settings(lookup_budget_ms=10_000.0, sharing="all", audit_path=str(path))
+    settings = Settings(lookup_budget_ms=600_000.0, sharing="all", audit_path=str(path))
     provider = create_provider(settings, engine="vllm")
     engine = TokenEngine(provider)
     document = list(range(5000, 7000))

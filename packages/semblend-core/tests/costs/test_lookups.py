@@ -13,11 +13,16 @@ GLIMPSE_US = 300
 ONE_DOCUMENT, TEN_PASSAGES = Glimpse(1, 0.95), Glimpse(10, 0.9)
 
 
+def every_eighth() -> float:
+    """So that tests can count."""
+    return 0.5
+
+
 class Glimpsing(Lookups):
     """Each takes some time, by a clock of its own."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: self.clock)
+        super().__init__(lambda: self.clock, every_eighth)
         self.clock = 0.0
 
     def at(self, seen: Glimpse, took: float = GLIMPSE_US) -> Lookup | None:
@@ -42,15 +47,43 @@ def asked(lookups: Lookups, times: int, glimpse: Glimpse | None = None) -> list[
 
 
 def test_lengths_whose_plans_do_not_pay_are_looked_up_rarely() -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     in_vain(lookups)
     made = asked(lookups, 10 * LOOK_ONE_IN)
     assert [lookup.stands_for for lookup in made] == [LOOK_ONE_IN] * 10
     assert lookups.ask(6144) is not None, "another length is another matter"
 
 
+@pytest.mark.parametrize("period", [2, 4, 8])
+@pytest.mark.parametrize("phase", [0, 1])
+@pytest.mark.parametrize("burst", range(16, 24))
+def test_of_prompts_in_a_fixed_order_no_kind_is_left_out_for_ever(period: int, phase: int, burst: int) -> None:
+    lookups, looked_up = Lookups(), 0
+    for number in range(-burst, 1000):
+        gains = number >= 0 and number % period == phase
+        lookup = lookups.ask(6000, (lambda: ONE_DOCUMENT) if gains else (lambda: Glimpse(0, 0.0)))
+        if lookup is None:
+            continue
+        if gains and lookup.stands_for:
+            looked_up += 1
+            lookups.note(lookup, 60_000)
+        else:
+            lookups.found_nothing(lookup, 2_000)
+    assert looked_up > 0.7 * 1000 / period
+
+
+def test_a_prompt_that_gains_is_not_in_vain_whatever_others_have_lost() -> None:
+    lookups = Glimpsing()
+    lookups.note(Lookup(2048, ONE_DOCUMENT.kind), -1_000_000)  # As if the process had stood still in the first one.
+    for _ in range(100):
+        lookup = lookups.at(ONE_DOCUMENT)
+        assert lookup is not None
+        assert lookup.stands_for == 1
+        lookups.note(lookup, 1_000)
+
+
 def test_one_that_pays_ends_that() -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     in_vain(lookups)
     lookups.note(Lookup(2100), 8_000)
     assert len(asked(lookups, 5)) == 5
@@ -58,7 +91,7 @@ def test_one_that_pays_ends_that() -> None:
 
 @pytest.mark.parametrize(("gained", "are_worth_it"), [(100_000, True), (8_000, False)])
 def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_worth_it: bool) -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     for _ in range(20):
         lookups.note(SHORT, gained)
     in_vain(lookups)
@@ -66,7 +99,7 @@ def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_w
 
 
 def test_where_some_of_a_kind_pay_the_others_do_not_end_their_lookups() -> None:
-    lookups, looked_up = Lookups(), 0
+    lookups, looked_up = Lookups(draw=every_eighth), 0
     for number in range(400):
         lookup = lookups.ask(2048)
         if lookup is not None:
@@ -80,7 +113,7 @@ def test_where_some_of_a_kind_pay_the_others_do_not_end_their_lookups() -> None:
 
 @pytest.mark.parametrize(("gained", "skipped"), [(0.0, True), (100_000.0, False)])
 def test_lookups_that_find_nothing_are_worth_what_the_rare_finding_spares(gained: float, skipped: bool) -> None:
-    lookups, looked_up = Lookups(), 0
+    lookups, looked_up = Lookups(draw=every_eighth), 0
     for number in range(400):
         lookup = lookups.ask(2048)
         if lookup is None:
@@ -97,7 +130,7 @@ def test_lookups_that_find_nothing_are_worth_what_the_rare_finding_spares(gained
 
 
 def test_a_kind_that_does_not_pay_leaves_others_of_its_length_alone() -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     in_vain(lookups, TEN_PASSAGES)
     assert [lookup.stands_for for lookup in asked(lookups, 2 * LOOK_ONE_IN, TEN_PASSAGES)] == [LOOK_ONE_IN] * 2
     assert len(asked(lookups, 20, ONE_DOCUMENT)) == 20
@@ -105,20 +138,20 @@ def test_a_kind_that_does_not_pay_leaves_others_of_its_length_alone() -> None:
 
 @pytest.mark.parametrize("alike", [Glimpse(11, 0.8), Glimpse(8, 0.99)])
 def test_about_as_many_places_and_as_much_of_a_prompt_are_one_kind(alike: Glimpse) -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     in_vain(lookups, TEN_PASSAGES)
     assert not asked(lookups, LOOK_ONE_IN - 1, alike)
 
 
 @pytest.mark.parametrize("other", [Glimpse(10, 0.3), Glimpse(4, 0.9), Glimpse(40, 0.9)])
 def test_more_places_or_less_of_a_prompt_are_another(other: Glimpse) -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     in_vain(lookups, TEN_PASSAGES)
     assert len(asked(lookups, LOOK_ONE_IN, other)) == LOOK_ONE_IN
 
 
 def test_a_kind_that_did_not_pay_before_is_given_up_sooner() -> None:
-    lookups = Lookups()
+    lookups = Lookups(draw=every_eighth)
     in_vain(lookups, TEN_PASSAGES)
     lookups.note(Lookup(2048, TEN_PASSAGES.kind), 2_000)
     for _ in range(FEWEST_AGAIN):
@@ -196,7 +229,7 @@ def test_where_all_begin_to_gain_that_is_noticed_soon() -> None:
 
 
 def test_where_no_kind_pays_nobody_looks_any_more_what_kind_it_is() -> None:
-    lookups, count = Lookups(), round(1 / KIND_FOR_LENGTH)
+    lookups, count = Lookups(draw=every_eighth), round(1 / KIND_FOR_LENGTH)
     kinds = [Glimpse(1 << n, 0.9) for n in range(count)]
     for glimpse in kinds:
         in_vain(lookups, glimpse)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,12 +25,12 @@ class CountingIndex(SpanIndex):
         return super().find(query, scope, min_run, deadline=deadline)
 
     def _searched(
-        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
+        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, *more: Any
     ) -> list[Run]:
         assert diagonals.hits.size <= self.max_diagonals
         self.diagonals += int(diagonals.hits.size)
         self.hits += int(diagonals.hits.sum())
-        return super()._searched(query, donors, diagonals, min_run, known)
+        return super()._searched(query, donors, diagonals, min_run, *more)
 
 
 def text(seed: int, size: int) -> TokenIds:

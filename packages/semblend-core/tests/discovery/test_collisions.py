@@ -75,8 +75,9 @@ def test_a_tiny_hash_still_finds_what_few_donors_share(
 
 def test_namespaces_whose_tags_collide_stay_apart(add: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "semblend_core.discovery.span_index._scoped",
-        lambda hashes, scope: np.minimum(np.maximum(hashes, np.uint32(1)), np.uint32(0xFFFFFFFE)),
+        SpanIndex,
+        "_tags",
+        lambda index, hashes, scope: np.minimum(np.maximum(hashes, np.uint32(1)), np.uint32(0xFFFFFFFE)),
     )
     text = np.random.default_rng(1).integers(0, 2**31 - 1, 200).astype(np.int32)
     index = SpanIndex(Geometry())

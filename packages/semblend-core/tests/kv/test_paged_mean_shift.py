@@ -26,6 +26,7 @@ from semblend_core.kv import (
     Rotation,
     SlotTable,
     middle_layer,
+    pieces,
     relocation,
     row_shift,
 )
@@ -240,7 +241,23 @@ def test_where_weights_would_be_too_many_the_kernels_ask_fewer_rows_too(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_shift, "MOST_WEIGHTS", 300)
+    monkeypatch.setattr(pieces, "LEAST_ASKED", 2)
     check(Pool("nhd", device), HALF, WEIGHED, SPANS, ROWS)
+
+
+@pytest.mark.parametrize("broken", [float("inf"), float("nan")])
+def test_what_is_not_finite_in_one_row_is_not_spread_over_its_span(broken: float, device: torch.device) -> None:
+    pool = Pool("nhd", device)
+    paged = PagedMeanShift(WEIGHED, SPANS, ROWS, pool.kv, pool.table, HALF)
+    pool.compute_rows(ROWS)
+    where = pool.table.slots_of(np.array([42]))[0]
+    pool.kv.values[0][where // 16, where % 16, 0, 3] = broken
+    before = pool.sequence(pool.kv.values, 0)
+    paged.apply(0)
+    after = pool.sequence(pool.kv.values, 0)
+    others = np.setdiff1d(np.arange(21, 71), ROWS)
+    assert after[others].isfinite().all()
+    assert 0 < float((after - before)[others].abs().max()) < 10
 
 
 @pytest.mark.parametrize("name", ["float32", "fp8 with scales"])
@@ -254,7 +271,10 @@ def test_what_the_kernels_do_not_know_is_corrected_by_torch(name: str, device: t
 def test_fp8_is_corrected_in_float32_and_rounded_once(
     dtype: torch.dtype, shift: MeanShift, device: torch.device
 ) -> None:
-    """To the bit, but for ties: means of fp8 numbers often lie in the middle between two, up to float32's rounding."""
+    """To the bit, but for ties: means of fp8 numbers often lie in the middle between two, up to float32's rounding.
+
+    Where tokens weigh rows, means have 16 bits in the kernels, and more lie there.
+    """
     pool = Pool("joined", device, dtype=dtype, scales=SCALES)
     rows, kv = torch.from_numpy(ROWS), pool.kv
     old = [[pool.sequence(views, layer)[rows] for views in (kv.keys, kv.values)] for layer in range(2)]
@@ -271,7 +291,7 @@ def test_fp8_is_corrected_in_float32_and_rounded_once(
             rounded = narrow(expected / scale, dtype).float() * scale
             same += int((pool.sequence(views, layer) == rounded).sum())
             all_of_them += rounded.numel()
-    assert same > 0.998 * all_of_them
+    assert same > (0.995 if shift.weighs_rows else 0.998) * all_of_them
 
 
 def test_spans_with_too_few_rows_or_nothing_else_stay_as_they_are(device: torch.device) -> None:

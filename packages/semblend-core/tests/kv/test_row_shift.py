@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="needs the extra `gpu`")
 
@@ -11,7 +13,8 @@ import torch
 from torch import Tensor
 
 from semblend_core import Span
-from semblend_core.kv import MeanShiftCorrection, Rotation, row_shift
+from semblend_core.kv import MeanShiftCorrection, Rotation, pieces, row_shift
+from semblend_core.kv.row_shift import RowShift
 from semblend_core.recompute import MeanShift
 
 TOKENS, HEADS, DIM = 200, 2, 16
@@ -114,9 +117,53 @@ def test_spans_with_too_few_rows_stay_and_no_spans_at_all_are_fine() -> None:
 def test_where_weights_would_be_too_many_fewer_rows_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     change = alike_everywhere()
     monkeypatch.setattr(row_shift, "MOST_WEIGHTS", 400)
+    monkeypatch.setattr(pieces, "LEAST_ASKED", 2)
     _, values = Moved(change).corrected(MeanShift(1.0, reach=16))
     others = others_of(SPANS[0])
     torch.testing.assert_close(values[others], change[others], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("broken", [float("inf"), float("nan")])
+def test_what_is_not_finite_in_one_row_is_not_spread_over_its_span(broken: float) -> None:
+    moved = Moved(alike_everywhere())
+    moved.values[41, 0, 3] = broken
+    moved.corrected(MeanShift(1.0, reach=16))
+    for span in SPANS:
+        assert moved.values[others_of(span)].isfinite().all()
+
+
+def test_beside_a_long_span_a_short_one_is_still_asked_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first row has ceased to be a sink. By itself, or beside one other, it would look as if that were usual."""
+    monkeypatch.setattr(row_shift, "MOST_WEIGHTS", 40_000)
+    spans, rows = [Span(0, "long", 0, 4000), Span(4000, "short", 0, 100)], np.r_[0:1000, 4000:4024]
+    kv = torch.randn(2, 4100, 1, DIM)
+    moved = kv.clone()
+    moved[:, rows] += 0.1
+    moved[1, 4000] += 5.0
+    shift = RowShift(MeanShift(1.0, reach=16, likeness=8.0), spans, rows, TURNING, (kv[0], kv[1]))
+    shift.apply(0, moved[0], moved[1], kv[0][rows], kv[1][rows])
+    assert [each.size for each in shift.asked] == [32, 24]
+    change = (moved - kv)[1, 4024:]
+    torch.testing.assert_close(change, torch.full_like(change, 0.1), rtol=0, atol=2e-5)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=12), st.integers(1, 10**6))
+def test_rows_are_left_out_where_there_are_many_and_evenly(spans: list[tuple[int, int]], most: int) -> None:
+    made = [
+        pieces.Piece(0, rows + others, 0, np.arange(rows), np.arange(rows, rows + others)) for rows, others in spans
+    ]
+    asked = pieces.asked_rows(made, most)
+    fewest = min(
+        (which.size for each, which in zip(made, asked, strict=True) if which.size < each.rows.size), default=0
+    )
+    for each, which in zip(made, asked, strict=True):
+        assert which.size >= min(each.rows.size, pieces.LEAST_ASKED)
+        assert (which[0], which[-1]) == (0, each.rows.size - 1)
+        assert np.ptp(np.diff(which)) <= 1 if which.size > 1 else True
+        assert which.size == each.rows.size or each.rows.size > fewest, "short spans are asked in full"
+    weights = sum(each.length * which.size for each, which in zip(made, asked, strict=True))
+    assert weights <= max(most, sum(each.length for each in made) * pieces.LEAST_ASKED)
+    assert not fewest or weights > most - sum(each.length for each in made), "no more are left out than need be"
 
 
 def test_a_row_that_is_named_twice_is_one_row() -> None:

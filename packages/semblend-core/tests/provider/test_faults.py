@@ -23,6 +23,7 @@ from semblend_core import (
     SemBlend,
     TokenIds,
 )
+from semblend_core.discovery.search import Patience
 from semblend_core.donors import DonorRegistry
 from semblend_core.provider.open_requests import REMEMBERED_REPORTS, OpenRequests
 
@@ -118,6 +119,24 @@ def test_the_time_for_a_lookup_grows_with_the_prompt(
     monkeypatch.setattr("semblend_core.provider.semblend.time", clock)
     result = provider.lookup(request_for("r", np.concatenate([text(1, 300), text(2, tokens - 300)])))
     assert result.reason is (None if in_time else DeclineReason.LOOKUP_TIMEOUT)
+
+
+def test_a_lookup_that_was_cut_short_has_a_plan_and_is_counted(
+    provider: SemBlend, text: Text, offer: Offer, request_for: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(seed: int) -> TokenIds:
+        changed = text(1, 6000).copy()
+        changed[seed * 7 :: 200] = 60_000 + seed
+        return changed
+
+    for seed in range(12):
+        provider.offer_donor(offer(f"version {seed}", version(seed)))
+    assert not provider.lookup(request_for("in time", version(20))).cut_short
+    monkeypatch.setattr(Patience, "is_over", lambda patience: setattr(patience, "ended", True) or True)
+    result = provider.lookup(request_for("late", version(21)))
+    assert result.plan is not None
+    assert result.cut_short
+    assert provider.stats().lookups_cut_short == 1
 
 
 def test_a_donor_evicted_between_search_and_pin_is_a_decline(

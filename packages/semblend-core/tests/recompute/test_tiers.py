@@ -119,7 +119,7 @@ def test_the_provider_declines_what_the_strict_tier_cannot_hold(tier: str, reaso
         model="m", revision="r", tokenizer="t", dtype="d", kv_layout="l", block_size=16, adapter=None, salt="tenant"
     )
     passages = [np.random.default_rng(seed).integers(0, 50_000, 300).astype(np.int32) for seed in range(2)]
-    settings = Settings(quality_tier=tier, lookup_budget_ms=10_000.0)  # type: ignore[arg-type]
+    settings = Settings(quality_tier=tier, lookup_budget_ms=600_000.0)  # type: ignore[arg-type]
     provider = create_provider(settings, engine="test")
     provider.offer_donor(DonorOffer("a", namespace, np.concatenate(passages)))
     found = provider.lookup(LookupRequest("r", namespace, np.concatenate(passages[::-1])))

@@ -44,7 +44,7 @@ def prompt(seed: int, tokens: int = 400) -> TokenIds:
 
 @pytest.fixture
 def provider() -> Iterator[SemanticLookupProvider]:
-    made = create_provider(Settings(lookup_budget_ms=10_000.0), engine="test")
+    made = create_provider(Settings(lookup_budget_ms=600_000.0), engine="test")
     yield made
     made.close()
 
@@ -234,7 +234,7 @@ def test_a_donor_that_is_refused_is_not_kept_for_nothing(provider: SemanticLooku
 
 
 def test_one_that_made_room_for_another_is_not_kept_and_may_come_again() -> None:
-    provider = create_provider(Settings(max_donors=1, lookup_budget_ms=10_000.0), engine="test")
+    provider = create_provider(Settings(max_donors=1, lookup_budget_ms=600_000.0), engine="test")
     keeper, first, second = keeper_of(provider, 1), prompt(1), prompt(2)
     names = []
     for tokens in (first, second):
@@ -333,7 +333,7 @@ def test_a_reset_forgets_everything(provider: SemanticLookupProvider) -> None:
 
 
 def test_a_donor_is_kept_with_what_it_takes_to_compute_it() -> None:
-    provider = create_provider(Settings(eviction="gdsf", max_donors=2, lookup_budget_ms=10_000), engine="test")
+    provider = create_provider(Settings(eviction="gdsf", max_donors=2, lookup_budget_ms=600_000), engine="test")
     self_test = SelfTest(1, provider.note_self_test)
     self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})
     prices = iter([80.0, 80.0, 2.0, 2.0, 80.0, 80.0])  # When it is decided to keep one, and when it can be found.
@@ -369,7 +369,7 @@ def test_of_donors_that_begin_alike_the_older_are_worth_what_they_go_on_with() -
     """Questions about one document after the other: with room for few, each document keeps its newest donor."""
     kept = {}
     for eviction in ("lru", "priced_lru", "cost_aware"):
-        provider = create_provider(Settings(eviction=eviction, max_donors=3, lookup_budget_ms=10_000.0), engine="test")
+        provider = create_provider(Settings(eviction=eviction, max_donors=3, lookup_budget_ms=600_000.0), engine="test")
         keeper = keeper_of(provider)
         document, other = prompt(1), prompt(2)
         asked = [np.concatenate([text, prompt(10 + n, 100)]) for n, text in enumerate((other, *[document] * 3))]

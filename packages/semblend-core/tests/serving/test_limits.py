@@ -57,7 +57,7 @@ def prompt(seed: int, tokens: int = 200) -> TokenIds:
 
 
 def keeper_with(**settings: object) -> DonorKeeper:
-    chosen = Settings(min_span_tokens=16, lookup_budget_ms=10_000.0, **settings)  # type: ignore[arg-type]
+    chosen = Settings(min_span_tokens=16, lookup_budget_ms=600_000.0, **settings)  # type: ignore[arg-type]
     provider = create_provider(chosen, engine="test")
     self_test = SelfTest(1, provider.note_self_test)
     self_test.hear({0: SelfTestResult(SelfTestState.PASSED)})

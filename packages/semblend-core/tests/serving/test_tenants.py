@@ -32,7 +32,7 @@ from semblend_core.serving import Claim, DonorKeeper, HotOpenings, LineageBook, 
 from semblend_core.testing import Marker, found_in_files, found_in_memory
 
 SALTS = ("a", "b", None)
-SETTINGS = Settings(min_span_tokens=16, lookup_budget_ms=10_000.0, sharing="all")
+SETTINGS = Settings(min_span_tokens=16, lookup_budget_ms=600_000.0, sharing="all")
 
 
 def namespace(salt: str | None = "a", adapter: str | None = None) -> Namespace:
@@ -171,7 +171,7 @@ def test_lineages_and_openings_go(half: Half) -> None:
 
 
 def test_a_byte_search_finds_nothing_in_memory_or_audit(tmp_path: Path) -> None:
-    half = Half(Settings(min_span_tokens=16, lookup_budget_ms=10_000.0, audit_path=str(tmp_path / "audit.jsonl")))
+    half = Half(Settings(min_span_tokens=16, lookup_budget_ms=600_000.0, audit_path=str(tmp_path / "audit.jsonl")))
     # Prompts of no other test's: what others freed may lie in memory that was never written to.
     secret, open_text = prompt(7001), prompt(7002)
     half.durable(half.capture(namespace(), secret))

@@ -37,7 +37,7 @@ from semblend_core.testing import ReferenceProvider
 NAMESPACE = Namespace(
     model="m", revision="r", tokenizer="t", dtype="float32", kv_layout="tree", block_size=1, adapter=None, salt="a"
 )
-SETTINGS = Settings(lookup_budget_ms=10_000.0, min_span_tokens=32)
+SETTINGS = Settings(lookup_budget_ms=600_000.0, min_span_tokens=32)
 SLOTS, HEAD = 2048, 8
 ROTATION = Rotation(HEAD, 0, HEAD, False, 1.0 / 10_000 ** (np.arange(0, HEAD, 2) / HEAD))
 

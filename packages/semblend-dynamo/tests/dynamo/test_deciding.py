@@ -79,7 +79,7 @@ def request(tokens: TokenIds, name: str = "r") -> RoutedRequest:
 
 
 def book_of(*donors: TokenIds) -> DonorBook:
-    book = DonorBook(Settings(lookup_budget_ms=10_000))
+    book = DonorBook(Settings(lookup_budget_ms=600_000))
     for number, tokens in enumerate(donors):
         assert book.add(READER.namespace("tenant", None), f"donor-{number}", tokens).kept
     return book

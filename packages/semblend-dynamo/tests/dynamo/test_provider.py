@@ -15,7 +15,7 @@ DOCUMENT = list(range(1000, 1600))
 
 @pytest.fixture
 def provider() -> SemBlendKvCacheProvider:
-    book = DonorBook(Settings(lookup_budget_ms=10_000))
+    book = DonorBook(Settings(lookup_budget_ms=600_000))
     return SemBlendKvCacheProvider(RequestReader("model", 16).namespace("tenant", None), book)
 
 

@@ -26,7 +26,7 @@ DOCUMENT = tokens(1, 600)
 
 @pytest.fixture
 def book() -> DonorBook:
-    return DonorBook(Settings(lookup_budget_ms=10_000))
+    return DonorBook(Settings(lookup_budget_ms=600_000))
 
 
 def test_a_reframed_prompt_finds_its_donor(book: DonorBook) -> None:
@@ -49,7 +49,7 @@ def test_one_tenant_never_finds_anothers_donor(book: DonorBook) -> None:
 def test_requests_without_a_tenant_share_nothing_unless_the_operator_says_so(book: DonorBook) -> None:
     assert not book.add(namespace(None), "donor", DOCUMENT).kept
     assert book.find("r", namespace(None), DOCUMENT).reason is DeclineReason.NO_SALT
-    open_book = DonorBook(Settings(sharing="all", lookup_budget_ms=10_000))
+    open_book = DonorBook(Settings(sharing="all", lookup_budget_ms=600_000))
     open_book.add(namespace(None), "donor", DOCUMENT)
     assert open_book.find("r", namespace(None), DOCUMENT).pieces
 

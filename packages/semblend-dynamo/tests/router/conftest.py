@@ -58,7 +58,7 @@ def fleet(serve: Any) -> Iterator[Callable[..., Fleet]]:
         if "gateway" not in settings:
             settings["replicas"] = ",".join(urls)
         # No limit of speed on a busy machine.
-        core = Settings(lookup_budget_ms=10_000)
+        core = Settings(lookup_budget_ms=600_000)
         router = build_router(RouterSettings(**settings), core, placement or PlacementSettings())
         served = serve(create_app(router))
         client = httpx.Client(base_url=served.url, timeout=60, trust_env=False)

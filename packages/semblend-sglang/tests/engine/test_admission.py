@@ -28,7 +28,7 @@ LAYOUTS = [
 
 @pytest.fixture(params=LAYOUTS)
 def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
-    return new_rig(**request.param, lookup_budget_ms=10_000.0)
+    return new_rig(**request.param, lookup_budget_ms=600_000.0)
 
 
 def check(rig: Any, request: Any) -> None:
@@ -103,7 +103,7 @@ def test_three_requests_with_rows_in_one_batch(rig: Any) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_long_tail_is_computed_in_pieces(new_rig: Callable[..., Any], page_size: int) -> None:
-    rig = new_rig(page_size=page_size, chunk=128, lookup_budget_ms=10_000.0)
+    rig = new_rig(page_size=page_size, chunk=128, lookup_budget_ms=600_000.0)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     request = rig.submit([*passage(3, 40), *DOCUMENT, *passage(4, 300)], "asked")
     rig.step()
@@ -118,7 +118,7 @@ def test_a_long_tail_is_computed_in_pieces(new_rig: Callable[..., Any], page_siz
 
 
 def test_rows_that_can_never_fit_shorten_the_plan(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(chunk=64, lookup_budget_ms=10_000.0)
+    rig = new_rig(chunk=64, lookup_budget_ms=600_000.0)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     prompt = [*DOCUMENT[:200], *passage(3, 100), *DOCUMENT[200:], *passage(4, 10)]
     request = rig.serve([*passage(5, 30), *prompt], "asked")
@@ -220,7 +220,7 @@ def test_the_gate_hears_of_donors_that_are_gone(rig: Any, monkeypatch: pytest.Mo
 
 
 def test_a_full_pool_evicts_for_reuse_as_it_does_for_prefill(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(slots=1024, lookup_budget_ms=10_000.0)
+    rig = new_rig(slots=1024, lookup_budget_ms=600_000.0)
     rig.serve(passage(9, 450), "old")
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     request = rig.submit([*passage(3, 40), *DOCUMENT, *passage(4, 20)], "asked")
@@ -320,7 +320,7 @@ def test_a_request_may_decline_reuse(rig: Any, wish: str) -> None:
 
 def test_kept_donors_are_used_after_the_tree_has_evicted_them(new_rig: Callable[..., Any], tmp_path: Path) -> None:
     kept = KeptDonors(StoreOptions(host_bytes=64 * 2**20))
-    rig = new_rig(kept=kept, lookup_budget_ms=10_000.0)
+    rig = new_rig(kept=kept, lookup_budget_ms=600_000.0)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     kept.flush()
     rig.evict(rig.slots)
@@ -335,7 +335,7 @@ def test_kept_donors_are_used_after_the_tree_has_evicted_them(new_rig: Callable[
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_until_the_self_test_has_passed_nothing_is_loaded(new_rig: Callable[..., Any], layout: Any) -> None:
-    rig = new_rig(**layout, lookup_budget_ms=10_000.0, proved=False)
+    rig = new_rig(**layout, lookup_budget_ms=600_000.0, proved=False)
     unproved = [*passage(1, 64), *DOCUMENT]  # Hardly a token twice: it proves nothing.
     rig.serve(unproved, "donor")
     assert rig.serve([*passage(3, 80), *DOCUMENT], "asked").cached_tokens == 0
@@ -396,7 +396,7 @@ def in_parts(rig: Any) -> list[int]:
 
 @pytest.mark.parametrize("decoding", [0, 6, 12])
 def test_who_decodes_takes_no_room_from_rows(new_rig: Callable[..., Any], decoding: int) -> None:
-    rig = new_rig(slots=16384, most_sequences=16, lookup_budget_ms=10_000.0)
+    rig = new_rig(slots=16384, most_sequences=16, lookup_budget_ms=600_000.0)
     prompt = in_parts(rig)
     for number in range(decoding):
         rig.submit(passage(500 + number, 20), f"decoding-{number}", wish="off")
@@ -408,7 +408,7 @@ def test_who_decodes_takes_no_room_from_rows(new_rig: Callable[..., Any], decodi
 
 
 def test_a_claim_is_cut_to_the_room_of_its_batch(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=10_000.0)
+    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=600_000.0)
     prompt = in_parts(rig)
     others = [rig.submit(passage(500 + number, 20), f"other-{number}", wish="off") for number in range(3)]
     request = rig.submit(prompt, "asked")
@@ -418,7 +418,7 @@ def test_a_claim_is_cut_to_the_room_of_its_batch(new_rig: Callable[..., Any]) ->
 
 
 def test_where_most_would_be_lost_it_waits_a_round_and_nobody_overtakes_it(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=10_000.0)
+    rig = new_rig(slots=16384, most_sequences=8, lookup_budget_ms=600_000.0)
     prompt = in_parts(rig)
     others = [rig.submit(passage(500 + number, 20), f"other-{number}", wish="off") for number in range(6)]
     request, behind = rig.submit(prompt, "asked"), rig.submit(passage(600, 20), "behind", wish="off")

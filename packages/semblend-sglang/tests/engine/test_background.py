@@ -27,7 +27,7 @@ def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
 
 
 def with_donor(new_rig: Callable[..., Any], **options: Any) -> Any:
-    rig = new_rig(slots=32768, lookup_budget_ms=10_000.0, **options)
+    rig = new_rig(slots=32768, lookup_budget_ms=600_000.0, **options)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     return rig
 

@@ -25,7 +25,7 @@ LAYOUTS = [
 
 @pytest.fixture(params=LAYOUTS)
 def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
-    rig = new_rig(slots=32768, lookup_budget_ms=10_000.0, quality_share=1.0, **request.param)
+    rig = new_rig(slots=32768, lookup_budget_ms=600_000.0, quality_share=1.0, **request.param)
     donate(rig)
     return rig
 
@@ -140,7 +140,7 @@ def test_what_was_evicted_meanwhile_is_not_compared(rig: Any) -> None:
 
 
 def test_without_a_share_nothing_is_kept_or_computed(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(slots=32768, lookup_budget_ms=10_000.0)
+    rig = new_rig(slots=32768, lookup_budget_ms=600_000.0)
     donate(rig)
     ask(rig)
     assert not rig.side.comparing.has_work

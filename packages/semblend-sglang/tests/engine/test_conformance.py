@@ -156,7 +156,7 @@ class TestOnRealTree(ProviderConformance):
         page_size, core = request.param
 
         def make(**settings: Any) -> Subject:
-            budget = {"lookup_budget_ms": 10_000.0} | settings
+            budget = {"lookup_budget_ms": 600_000.0} | settings
             return RigSubject(new_rig(page_size=page_size, core=core, slots=65536, **budget))
 
         return make

@@ -13,6 +13,7 @@ from toy_model import HEAD, exact_numbers
 from semblend_core import DeclineReason, SelfTestState
 from semblend_core.kv import MeanShiftCorrection, PagedMeanShift
 from semblend_core.testing import passage
+from semblend_sglang.compat import hooks
 from semblend_sglang.worker import correcting
 
 PARTS = [passage(seed, 150) for seed in range(10, 14)]
@@ -22,7 +23,7 @@ DONORS = {f"donor-{number}": [*passage(20 + number, 40 + number), *part] for num
 @pytest.fixture(params=[(1, "python"), (16, "rust")], ids=["page-1-python", "page-16-rust"])
 def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
     page_size, core = request.param
-    return new_rig(page_size=page_size, core=core, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
+    return new_rig(page_size=page_size, core=core, quality_tier="balanced", probe="never", lookup_budget_ms=600_000.0)
 
 
 def serve_donors(rig: Any) -> None:
@@ -90,7 +91,7 @@ def test_requests_of_one_batch_are_corrected_each_by_its_own_rows(rig: Any) -> N
 
 
 def test_a_tail_in_pieces_is_computed_behind_what_the_first_piece_corrected(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(chunk=384, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
+    rig = new_rig(chunk=384, quality_tier="balanced", probe="never", lookup_budget_ms=600_000.0)
     serve_donors(rig)
     request = rig.submit([*prompt_of((2, 0), 30), *passage(90, 700)], "asked")
     rig.step()
@@ -142,6 +143,25 @@ def test_a_correction_that_fails_counts_no_reuse_and_ends_it(
     rig.serve(prompt_of((2, 0), 30), "asked")
     assert counts_nothing(rig)
     assert is_over(rig, caplog)
+
+
+def test_where_memory_for_a_correction_is_short_that_prompt_alone_is_computed(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_donors(rig)
+    with monkeypatch.context() as patched:
+
+        def has_no_memory(*_: Any) -> None:
+            raise torch.OutOfMemoryError("a fault that the test asked for")
+
+        patched.setattr(hooks, "correction_of", has_no_memory)
+        request = rig.submit(prompt_of((2, 0), 30), "asked", wish={"mode": "on", "capture": False})
+        rig.step()
+        known = list(request.origin_input_ids)
+        assert rig.numbers_at(rig.slots_of(request)[: len(known)]) == exact_numbers(known)
+    assert rig.side.provider.stats().declines[DeclineReason.ALLOCATION_FAILED] == 1
+    assert rig.serve(prompt_of((1, 2), 60), "afterwards").cached_tokens > 0
+    rig.check_accounts()
 
 
 def test_who_needs_no_correction_is_counted_beside_one_whose_correction_failed(

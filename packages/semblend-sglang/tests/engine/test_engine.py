@@ -128,7 +128,7 @@ def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> Non
 
 def plan_for(donors: list[Any], asked: Any) -> Plan:
     """What the adapter's provider finds for this prompt: the same one, asked in this process."""
-    settings = Settings(lookup_budget_ms=10_000.0, sharing="all")
+    settings = Settings(lookup_budget_ms=600_000.0, sharing="all")
     namespaces = Namespaces(model="m", revision="r", tokenizer="t", dtype="f", kv_layout="l", block_size=1)
     namespace = namespaces.of(None, None)
     provider = create_provider(settings, engine="sglang")

@@ -29,7 +29,7 @@ POLICIES = ["write_through", "write_through_selective", "write_back"]
 
 @pytest.fixture(params=LAYOUTS)
 def options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return dict(request.param, lookup_budget_ms=10_000.0)
+    return dict(request.param, lookup_budget_ms=600_000.0)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def start(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Start]:
             running.pop().side.donors.kept.close()
         kept = KeptDonors(StoreOptions(host_bytes=0, disk_bytes=64 * 2**20, disk_path=tmp_path))
         kept.flush()
-        running.append(new_rig(kept=kept, lookup_budget_ms=10_000.0, **options))
+        running.append(new_rig(kept=kept, lookup_budget_ms=600_000.0, **options))
         return running[0]
 
     yield begin

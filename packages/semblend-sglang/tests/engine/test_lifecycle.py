@@ -20,7 +20,7 @@ DOCUMENT = passage(2, 400)
 
 @pytest.fixture
 def rig(new_rig: Callable[..., Any]) -> Any:
-    return new_rig(lookup_budget_ms=10_000.0)
+    return new_rig(lookup_budget_ms=600_000.0)
 
 
 def prompt_with(document: list[int], seed: int) -> list[int]:
@@ -159,7 +159,7 @@ def test_a_forward_that_never_asks_for_rows_ends_reuse(rig: Any) -> None:
 def test_a_batch_that_cannot_be_made_with_rows_is_computed_and_ends_reuse(
     new_rig: Callable[..., Any], shown: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = new_rig(lookup_budget_ms=10_000.0, cached_tokens=shown)
+    rig = new_rig(lookup_budget_ms=600_000.0, cached_tokens=shown)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     asked = [rig.submit(prompt_with(DOCUMENT, seed), f"asked-{seed}") for seed in (3, 5)]
     plain = rig.submit(passage(7, 50), "plain")

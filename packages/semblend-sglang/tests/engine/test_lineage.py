@@ -24,7 +24,7 @@ LAYOUTS = [
 
 @pytest.fixture(params=LAYOUTS)
 def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
-    rig = new_rig(**request.param, slots=16384, lookup_budget_ms=10_000.0)
+    rig = new_rig(**request.param, slots=16384, lookup_budget_ms=600_000.0)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     return rig
 
@@ -322,7 +322,7 @@ def test_who_leaves_early_gives_back_what_is_its_own(rig: Any, how: str, when: s
 
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_a_prompt_in_pieces_grows_and_goes_on(new_rig: Callable[..., Any], page_size: int) -> None:
-    rig = new_rig(page_size=page_size, chunk=128, slots=16384, lookup_budget_ms=10_000.0)
+    rig = new_rig(page_size=page_size, chunk=128, slots=16384, lookup_budget_ms=600_000.0)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     prompt = [*OPENING, *passage(5, 300)]
     for turn in range(3):
@@ -339,7 +339,7 @@ def test_a_prompt_in_pieces_grows_and_goes_on(new_rig: Callable[..., Any], page_
 
 
 def test_no_event_tells_of_it(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(slots=16384, lookup_budget_ms=10_000.0, events=True)
+    rig = new_rig(slots=16384, lookup_budget_ms=600_000.0, events=True)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     rig.tree.take_events()
     request = rig.serve([*OPENING, *passage(5, 40)], "first")
@@ -351,7 +351,7 @@ def test_no_event_tells_of_it(new_rig: Callable[..., Any]) -> None:
 
 
 def test_beside_a_hierarchical_cache_nothing_of_it_leaves_the_device(new_tiered_rig: Callable[..., Any]) -> None:
-    rig = new_tiered_rig(slots=16384, lookup_budget_ms=10_000.0)
+    rig = new_tiered_rig(slots=16384, lookup_budget_ms=600_000.0)
     rig.serve([*passage(1, 64), *DOCUMENT], "donor")
     prompt = [*OPENING, *passage(5, 40)]
     rig.serve(prompt, "first")

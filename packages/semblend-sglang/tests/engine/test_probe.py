@@ -28,7 +28,7 @@ def rig(request: pytest.FixtureRequest, new_rig: Callable[..., Any]) -> Any:
         slots=16384,
         most_sequences=64,
         quality_tier="balanced",
-        lookup_budget_ms=10_000.0,
+        lookup_budget_ms=600_000.0,
     )
     for number, part in enumerate(PARTS):
         rig.serve([*passage(20 + number, 40 + number), *part], f"donor-{number}")
@@ -121,7 +121,7 @@ def test_rows_are_joined_where_the_batch_has_few_places(new_rig: Callable[..., A
 
 
 def test_it_can_be_switched_off(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(slots=16384, quality_tier="balanced", probe="never", lookup_budget_ms=10_000.0)
+    rig = new_rig(slots=16384, quality_tier="balanced", probe="never", lookup_budget_ms=600_000.0)
     for number, part in enumerate(PARTS):
         rig.serve([*passage(20 + number, 40 + number), *part], f"donor-{number}")
     rig.serve(prompt_of((2, 0, 3, 1), 30), "asked")

@@ -329,7 +329,7 @@ def test_what_is_no_alias_is_counted_by_its_reason(rig: Any, provider: Recording
 @pytest.fixture
 def searching(new_rig: Callable[..., Any]) -> Any:
     """SemBlend's own search is there, as in a server whose settings name no provider."""
-    return new_rig(lookup_budget_ms=10_000.0)
+    return new_rig(lookup_budget_ms=600_000.0)
 
 
 def moved(rig: Any, name: str) -> int:

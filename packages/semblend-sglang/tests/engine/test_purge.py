@@ -29,7 +29,7 @@ def asked(number: int = 0) -> list[int]:
 @pytest.fixture
 def rig(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
     kept = KeptDonors(StoreOptions(host_bytes=64 * 2**20, disk_bytes=64 * 2**20, disk_path=tmp_path))
-    made = new_rig(kept=kept, lookup_budget_ms=10_000.0, slots=16_384)
+    made = new_rig(kept=kept, lookup_budget_ms=600_000.0, slots=16_384)
     yield made
     made.side.close()
 

@@ -42,7 +42,7 @@ class Operations(RuleBasedStateMachine):
     """Requests are mixed from few passages, so that most of them find donors, in a pool that holds only some."""
 
     SETTINGS: ClassVar[dict[str, Any]] = {
-        "lookup_budget_ms": 10_000.0,
+        "lookup_budget_ms": 600_000.0,
         "min_saved_tokens": 16,
         "quality_share": 1.0,
     }

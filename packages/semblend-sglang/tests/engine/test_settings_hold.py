@@ -17,7 +17,7 @@ ASKED = [*passage(3, 80), *DOCUMENT, *passage(4, 40)]
 
 @pytest.fixture
 def rig_with(new_rig: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **settings: new_rig(lookup_budget_ms=10_000.0, **settings)
+    return lambda **settings: new_rig(lookup_budget_ms=600_000.0, **settings)
 
 
 def reused(rig: Any, wish: Any) -> bool:

@@ -18,7 +18,7 @@ def ask(rig: Any, seed: int, **who: Any) -> Any:
 
 
 def test_without_a_salt_nothing_is_given_or_taken_unless_all_share(new_rig: Callable[..., Any]) -> None:
-    rig = new_rig(sharing="salted", lookup_budget_ms=10_000.0)
+    rig = new_rig(sharing="salted", lookup_budget_ms=600_000.0)
     for seed in (3, 4, 5):
         assert ask(rig, seed).cached_tokens == 0
     ask(rig, 6, adapter="lora")
@@ -32,7 +32,7 @@ def test_without_a_salt_nothing_is_given_or_taken_unless_all_share(new_rig: Call
 
 @pytest.mark.parametrize("setting", ["rounded", "left_out", "exact"])
 def test_a_client_sees_of_relocated_tokens_what_the_setting_says(new_rig: Callable[..., Any], setting: str) -> None:
-    rig = new_rig(cached_tokens=setting, lookup_budget_ms=10_000.0)
+    rig = new_rig(cached_tokens=setting, lookup_budget_ms=600_000.0)
     ask(rig, 3, salt="tenant")
     asked = ask(rig, 4, salt="tenant")
     reused = rig.side.provider.stats().confirmed_tokens
@@ -45,7 +45,7 @@ def test_a_client_sees_of_relocated_tokens_what_the_setting_says(new_rig: Callab
 def test_a_client_sees_nothing_of_relocated_tokens_that_were_computed_after_all(
     new_rig: Callable[..., Any], setting: str
 ) -> None:
-    rig = new_rig(cached_tokens=setting, lookup_budget_ms=10_000.0, quality_tier="balanced")
+    rig = new_rig(cached_tokens=setting, lookup_budget_ms=600_000.0, quality_tier="balanced")
     ask(rig, 3, salt="tenant")
     rig.of_batch = {"orig_seq_lens": None}  # No batch can be made with rows.
     asked = ask(rig, 4, salt="tenant")

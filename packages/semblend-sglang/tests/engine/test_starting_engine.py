@@ -26,7 +26,7 @@ DOCUMENT = passage(2, 400)
 def rig(new_rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(factory, "why_not_hooked", lambda: None)  # Hooks stay for as long as a process lives.
     monkeypatch.setattr(prometheus_client.REGISTRY, "register", lambda collector: None)
-    return new_rig(lookup_budget_ms=10_000.0)
+    return new_rig(lookup_budget_ms=600_000.0)
 
 
 def start(rig: Any, folder: Path) -> None:

@@ -46,7 +46,7 @@ def rig(new_rig: Callable[..., Any], tmp_path: Path) -> Iterator[Any]:
     """With donors on disk only."""
     kept = KeptDonors(StoreOptions(host_bytes=0, disk_bytes=64 * 2**20, disk_path=tmp_path))
     kept.flush()
-    made = new_rig(kept=kept, lookup_budget_ms=10_000.0)
+    made = new_rig(kept=kept, lookup_budget_ms=600_000.0)
     yield made
     made.side.close()
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from semblend_core.serving import Claim, ProbeTrust
+from semblend_core import Span
+from semblend_core.recompute import MeanShift
+from semblend_core.serving import Claim, ProbeTrust, Rows
+from semblend_vllm.scheduler.long_claims import LEAST_TOGETHER, LongClaim
 from semblend_vllm.scheduler.rows import RowRoom
 
 STEP = 128
@@ -155,3 +159,25 @@ def test_a_load_that_fails_is_a_cold_prefill(
     assert answer.text == cold.text
     assert narrow.stats().declines["donor_evicted"] == before + 1
     narrow.check_integrity()
+
+
+def chosen_by_steps(rows: Rows, spans: list[Span], rooms: list[int]) -> list[Rows]:
+    claim = Claim(0, spans[-1].target_end, tuple(spans), rows, MeanShift())
+    life: Any = SimpleNamespace(request_id="r")
+    long, found = LongClaim(life, claim, load=life, told=0, left=rows), []
+    for room in rooms:
+        long.choose(room, 256)
+        found.append(long.chosen)
+    return found
+
+
+def test_a_few_rows_do_not_say_how_a_span_is_corrected_that_has_thousands() -> None:
+    first, second = Span(16, "a", 0, 8192), Span(8208, "b", 0, 16_384)
+    rows = ((0, 2064), (8208, 12_208))
+    # The room of the first step ends two rows into the second span: they come with the next ones.
+    assert chosen_by_steps(rows, [first, second], [2066, 2048]) == [((0, 2064),), ((8208, 10_256),)]
+    # Some tens do.
+    enough = 8208 + LEAST_TOGETHER
+    assert chosen_by_steps(rows, [first, second], [2064 + LEAST_TOGETHER]) == [((0, 2064), (8208, enough))]
+    # Where nothing stands before the span, a step that has room for no more goes on all the same.
+    assert chosen_by_steps(((16, 4016),), [first], [18, 2048]) == [((16, 34),), ((34, 2082),)]

@@ -69,6 +69,8 @@ class LookupResult:
     """False: a finding only (discovery-only mode): the engine prefills normally and reports DISCOVERY_ONLY."""
     elapsed_us: float | None = None
     """Time spent in the lookup, in microseconds; None when not measured."""
+    cut_short: bool = False
+    """Time was up before all donors were compared: what was found may not be all."""
 
     def __post_init__(self) -> None:
         if (self.plan is None) == (self.reason is None):
@@ -132,6 +134,8 @@ class ProviderStats:
     lookups: int = 0
     plans: int = 0
     """Lookups that ended in a plan: a finding, not reuse."""
+    lookups_cut_short: int = 0
+    """Lookups whose time was up before all donors were compared."""
     declines: Mapping[DeclineReason, int] = field(default_factory=dict)
     """By reason: DECLINED outcomes and refused offers. A refused lookup counts when its outcome is reported."""
     outcomes: Mapping[OutcomeKind, int] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections import defaultdict, deque
@@ -17,6 +18,7 @@ trial of a plan too."""
 FEWEST_AGAIN = 2
 """The same for prompts of a kind that was given up before."""
 LOOK_ONE_IN = 8
+"""On average. Were it every eighth, then of prompts that come in a fixed order always the same."""
 NEWEST_COUNTS = 0.4
 """Of what a lookup for such a prompt is worth: the share of the last one."""
 NEWEST_DECLINED_COUNTS = 0.1
@@ -51,6 +53,8 @@ class _Alike:
     fewest_in_vain: int = FEWEST_IN_VAIN
     skipped: int = 0
     """Prompts since the last lookup."""
+    next_after: int = LOOK_ONE_IN
+    """Prompts after which the next is made, where they are rare."""
     glimpses: deque[float] = field(default_factory=lambda: deque(maxlen=3))
     """What the last few took."""
 
@@ -63,12 +67,13 @@ class _Alike:
         """What one takes: a single slow one was an accident."""
         return statistics.median_high(self.glimpses) if self.glimpses else 0.0
 
-    def stand_for(self) -> int:
+    def stand_for(self, draw: Callable[[], float]) -> int:
         """Prompts that a lookup stands for if it is made now; 0: it is not time for one."""
-        if self.loses and self.skipped + 1 < LOOK_ONE_IN:
+        if self.loses and self.skipped + 1 < self.next_after:
             self.skipped += 1
             return 0
         stand_for, self.skipped = self.skipped + 1, 0
+        self.next_after = 1 + int((2 * LOOK_ONE_IN - 1) * draw())
         return stand_for
 
     def note(self, gained: float, counts: float) -> None:
@@ -77,7 +82,10 @@ class _Alike:
 
     def note_one_of_many(self, gained: float) -> None:
         """A prompt of one of several kinds: only their average tells whether looking is in vain."""
-        self.in_vain = 0 if self._average(gained, ONE_PROMPT_COUNTS) > 0 else self.in_vain + KIND_FOR_LENGTH
+        if self._average(gained, ONE_PROMPT_COUNTS) > 0:
+            self.in_vain = 0
+        elif gained <= 0:  # One that gains is not in vain, however much others have lost.
+            self.in_vain += KIND_FOR_LENGTH
 
     def _average(self, gained: float, counts: float) -> float:
         before = gained if self.worth is None else self.worth
@@ -88,15 +96,16 @@ class _Alike:
 class Lookups:
     """Where those of a length lose, prompts are not even glimpsed at; otherwise kinds of prompts are told apart."""
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float] = time.perf_counter, draw: Callable[[], float] | None = None) -> None:
+        """``draw``: a number from 0 to 1."""
+        self._now, self._draw = now, random.Random(0).random if draw is None else draw
         self._lengths: defaultdict[int, _Alike] = defaultdict(_Alike)
         self._kinds: defaultdict[tuple[int, ...], _Alike] = defaultdict(_Alike)
 
     def ask(self, tokens: int, glimpse: Callable[[], Glimpse | None] = lambda: None) -> Lookup | None:
         """Of a prompt of which ``tokens`` would be computed without reuse; None: it is not even worth a glimpse."""
         length = self._lengths[_length(tokens)]
-        of_length_lose, stand_for = length.loses, length.stand_for()
+        of_length_lose, stand_for = length.loses, length.stand_for(self._draw)
         if not stand_for:
             return None
         began = self._now()
@@ -105,7 +114,7 @@ class Lookups:
             length.glimpses.append(1e6 * (self._now() - began))
         kind = None if seen is None else seen.kind
         if kind is not None and not of_length_lose:
-            stand_for = self._kinds[_length(tokens), *kind].stand_for()
+            stand_for = self._kinds[_length(tokens), *kind].stand_for(self._draw)
         return Lookup(tokens, kind, stand_for)
 
     def note(self, lookup: Lookup, gained: float) -> None:

@@ -48,9 +48,13 @@ class RepeatedFingerprints:
 class FoundRuns(list[Run]):
     """Runs of a prompt, and the fingerprints by which more donors may be found that hold the same."""
 
-    def __init__(self, runs: Sequence[Run] = (), repeated: RepeatedFingerprints | None = None) -> None:
+    def __init__(
+        self, runs: Sequence[Run] = (), repeated: RepeatedFingerprints | None = None, *, cut_short: bool = False
+    ) -> None:
         super().__init__(runs)
         self.repeated = repeated
+        self.cut_short = cut_short
+        """There may be more: time was up before all donors were compared."""
 
     def behind(self, tokens: int) -> FoundRuns:
         """The same in a prompt that has so many tokens more in front."""
@@ -60,7 +64,7 @@ class FoundRuns(list[Run]):
         repeated = self.repeated
         if repeated is not None:
             repeated = RepeatedFingerprints(repeated.positions + tokens, repeated.entries)
-        return FoundRuns(runs, repeated)
+        return FoundRuns(runs, repeated, cut_short=self.cut_short)
 
 
 def worth_choosing(cover: Sequence[Run], repeated: RepeatedFingerprints) -> list[int]:

@@ -6,6 +6,7 @@ that could add nothing to the runs already verified keeps the work near that of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,24 @@ ROUNDS = 3
 """In which the strongest diagonals go before the others, before all that are left are compared."""
 
 
+class Patience:
+    """How long it is worth looking for more than what was found."""
+
+    def __init__(self, until: float | None = None) -> None:
+        """``until``: by ``time.perf_counter``; None: for ever."""
+        self._until = until
+        self.ended = False
+        """Something was left out for it."""
+
+    def is_over(self) -> bool:
+        """Ask where something is left out if it is."""
+        self.ended = self._until is not None and time.perf_counter() > self._until
+        return self.ended
+
+
+ENDLESS = Patience()
+
+
 def search_runs(
     query: TokenIds,
     donors: DonorColumns,
@@ -31,10 +50,12 @@ def search_runs(
     margin: int,
     min_run: int,
     known: Sequence[Run] = (),
+    patience: Patience = ENDLESS,
 ) -> list[Run]:
     """Maximal runs along the diagonals, which come strongest first: all of at least ``min_run``, some shorter.
 
-    ``known`` runs were found before and are part of the answer.
+    ``known`` runs were found before and are part of the answer. So are those of the first rounds alone, where
+    ``patience`` ends.
     """
     found: list[Run] = [*known]
     if diagonals.hits.size > SINGLY:
@@ -53,6 +74,8 @@ def search_runs(
     for _ in range(ROUNDS):
         if diagonals.hits.size <= FEW:
             break
+        if patience.is_over():
+            return [*dict.fromkeys(found)]
         # Many at once mean text that several donors share: the strongest at each place may explain the others there.
         _, strongest = np.unique(diagonals.first, return_index=True)
         found += verified_runs(query, donors, diagonals.take(np.sort(strongest)), **limits, max_compared=budget)
@@ -138,14 +161,15 @@ def unexplained(
     """
     if not diagonals.hits.size or not runs:
         return np.arange(diagonals.hits.size)
-    # The longest run around a diagonal is the likeliest to explain it.
-    bounds = np.array(sorted(((run.start, run.end) for run in runs), key=lambda ends: ends[0] - ends[1]))
-    inside: npt.NDArray[np.bool_] = (diagonals.first[:, None] >= bounds[:, 0]) & (
-        diagonals.last[:, None] + gram <= bounds[:, 1]
-    )
-    around = bounds[inside.argmax(axis=1)]
-    ends_there = _differs(query, donors, diagonals, around[:, 0] - 1) & _differs(query, donors, diagonals, around[:, 1])
-    explained = np.logical_or.reduce(inside, axis=1) & ends_there
+    starts, ends = np.array(sorted({(run.start, run.end) for run in runs})).T
+    # Of the runs that begin before a diagonal's hits, only the one that reaches furthest: there may be thousands each.
+    reaches_further = np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])
+    furthest = np.maximum.accumulate(np.where(reaches_further, np.arange(ends.size), 0))
+    begun = np.searchsorted(starts, diagonals.first, side="right")
+    around = furthest[np.maximum(begun, 1) - 1]
+    explained = (begun > 0) & (diagonals.last + gram <= ends[around])
+    explained &= _differs(query, donors, diagonals, starts[around] - 1)
+    explained &= _differs(query, donors, diagonals, ends[around])
     return np.asarray(np.logical_not(explained).nonzero()[0])
 
 

@@ -10,10 +10,12 @@ an array means copying it beside the old one, under the writers' lock alone, so 
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,7 @@ from semblend_core.discovery.fingerprint import Geometry, Hashes, fingerprint, g
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
 from semblend_core.discovery.growable import ExtentAllocator, grown
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
-from semblend_core.discovery.search import near_gaps, search_runs, unexplained
+from semblend_core.discovery.search import ENDLESS, Patience, near_gaps, search_runs, unexplained
 
 ISLAND_GRAM = 16
 """Shortest run that ``islands`` recovers, in tokens."""
@@ -72,6 +74,7 @@ class SpanIndex:
         self.depth = depth
         """Newest donors considered per fingerprint."""
         self.max_diagonals = max_diagonals
+        self._key = secrets.token_bytes(16)
         self._writers = threading.RLock()
         self._readers = threading.Lock()
         self._chains = FingerprintChains()
@@ -104,7 +107,7 @@ class SpanIndex:
     def prepare(self, tokens: TokenIds, scope: int) -> PreparedDonor:
         """Do the part of ``add`` that needs no lock."""
         positions, hashes = fingerprint(tokens, self.geometry)
-        tags = _scoped(hashes, scope)
+        tags = self._tags(hashes, scope)
         # Tag and position in one word: sorting words is several times faster than finding a stable order.
         words = tags.astype(np.uint64)
         words <<= _POSITION_BITS
@@ -189,7 +192,7 @@ class SpanIndex:
         if not self._readers.acquire(blocking=False):
             return None
         try:
-            newest = self._chains.newest(_scoped(prints.hashes, scope), prints.positions)
+            newest = self._chains.newest(self._tags(prints.hashes, scope), prints.positions)
             newest = newest.where(self._scope[newest.donor] == scope)
             lines = Diagonals.lines(newest.query, newest.donor, newest.offset - self._start[newest.donor])
         finally:
@@ -207,9 +210,14 @@ class SpanIndex:
         deadline: float | None = None,
         glimpse: Glimpse | None = None,
     ) -> FoundRuns | None:
-        """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time."""
+        """Maximal runs of at least ``min_run`` tokens, unsorted and possibly overlapping. None: out of time.
+
+        Half of the time is for donors beyond the newest: what was found by then is enough.
+        """
+        began = time.perf_counter()
+        patience = Patience(None if deadline is None else (began + deadline) / 2)
         prints = self._fingerprints(query, glimpse)
-        tags = _scoped(prints.hashes, scope)
+        tags = self._tags(prints.hashes, scope)
         if not self._readers.acquire(timeout=_time_left(deadline)):
             return None
         try:
@@ -222,8 +230,9 @@ class SpanIndex:
             repeated = self._chains.with_an_older(newest)
             if not repeated.query.size:
                 return FoundRuns(_long(runs, min_run))
-            runs = self._with_older_donors(query, newest, scope, min_run, runs)
-            return FoundRuns(_long(runs, min_run), RepeatedFingerprints(repeated.query, repeated.entry))
+            runs = self._with_older_donors(query, newest, scope, min_run, runs, patience)
+            by_repeats = RepeatedFingerprints(repeated.query, repeated.entry)
+            return FoundRuns(_long(runs, min_run), by_repeats, cut_short=patience.ended)
         finally:
             self._readers.release()
 
@@ -319,6 +328,19 @@ class SpanIndex:
             return seen
         return _Fingerprints(query.size, *fingerprint(query, self.geometry, self.geometry.query_repeats))
 
+    def _tags(self, hashes: Hashes, scope: int) -> Tags:
+        """Of one namespace, in this process. Others may collide with them, as any hash may; the scope check follows.
+
+        Nobody can make texts whose tags crowd one part of the table, or stand before those of another namespace.
+        """
+        secret = blake2b(scope.to_bytes(8, "little"), digest_size=12, key=self._key).digest()
+        before, factor, after = np.frombuffer(secret, np.uint32)
+        tags = hashes ^ before
+        tags *= factor | np.uint32(1)
+        tags ^= tags >> np.uint32(15)
+        tags *= after | np.uint32(1)
+        return BucketTable.usable(tags)
+
     def _stands_behind_other_text(self, prompt: TokenIds, piece: Run) -> bool:
         """Whether the text before the piece is another in its donor. In a piece that was cut off there it is not."""
         number = self._numbers.get(piece.donor)
@@ -330,21 +352,35 @@ class SpanIndex:
         return common < ISLAND_GRAM or bool((here != before).any())
 
     def _with_older_donors(
-        self, query: TokenIds, newest: Candidates, scope: int, min_run: int, runs: list[Run]
+        self,
+        query: TokenIds,
+        newest: Candidates,
+        scope: int,
+        min_run: int,
+        runs: list[Run],
+        patience: Patience,
     ) -> list[Run]:
         """``runs`` of the newest donors, and what older ones add to them."""
-        if _scattered(runs):
-            runs = self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run)
+        if _scattered(runs) and not patience.is_over():
+            deeper = self._runs(query, self._chains.with_older(newest, self.depth), scope, min_run, patience=patience)
+            runs = [*dict.fromkeys([*deeper, *runs])]
         # Where the newest hold nothing of use, or another version of the text, older ones may hold more.
         gram, margin = self.geometry.gram, self.geometry.window
         left = newest.where(near_gaps(newest.query, _long(runs, min_run), gram, margin, query.size))
-        if not left.query.size:
+        if not left.query.size or patience.is_over():
             return runs
         depth = min(max(self.depth, MOST_CANDIDATES // left.query.size), DEEPEST * self.depth)
-        return self._runs(query, self._chains.with_older(left, depth), scope, min_run, known=runs)
+        older = self._chains.with_older(left, depth)
+        return self._runs(query, older, scope, min_run, known=runs, patience=patience)
 
     def _runs(
-        self, query: TokenIds, found: Candidates, scope: int, min_run: int, known: Sequence[Run] = ()
+        self,
+        query: TokenIds,
+        found: Candidates,
+        scope: int,
+        min_run: int,
+        known: Sequence[Run] = (),
+        patience: Patience = ENDLESS,
     ) -> list[Run]:
         found = found.where(self._scope[found.donor] == scope)
         donors = DonorColumns(self._arena, self._start, self._length, self._serial)
@@ -355,13 +391,19 @@ class SpanIndex:
             return [*known]
         diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
         strongest = diagonals.strongest(self.max_diagonals, self._serial)
-        return self._searched(query, donors, strongest, min_run, known)
+        return self._searched(query, donors, strongest, min_run, known, patience)
 
     def _searched(
-        self, query: TokenIds, donors: DonorColumns, diagonals: Diagonals, min_run: int, known: Sequence[Run] = ()
+        self,
+        query: TokenIds,
+        donors: DonorColumns,
+        diagonals: Diagonals,
+        min_run: int,
+        known: Sequence[Run] = (),
+        patience: Patience = ENDLESS,
     ) -> list[Run]:
-        gram, margin = self.geometry.gram, self.geometry.window
-        return search_runs(query, donors, diagonals, gram=gram, margin=margin, min_run=min_run, known=known)
+        limits = {"gram": self.geometry.gram, "margin": self.geometry.window, "min_run": min_run}
+        return search_runs(query, donors, diagonals, **limits, known=known, patience=patience)
 
 
 def _long(runs: Sequence[Run], min_run: int) -> list[Run]:
@@ -371,14 +413,6 @@ def _long(runs: Sequence[Run], min_run: int) -> list[Run]:
 def _scattered(runs: list[Run]) -> bool:
     """Whether the newest donors hold the prompt in small parts; an older one may then hold more of it in one piece."""
     return sum(run.length for run in runs) < SCATTERED_TOKENS * len({run.donor for run in runs})
-
-
-def _scoped(hashes: npt.NDArray[np.uint32], scope: int) -> Tags:
-    """Tags of one namespace. Others may collide with them, as any hash may; the scope check follows."""
-    salted = hashes ^ np.uint32((scope * 0x9E3779B9 + 0x7F4A7C15) & 0xFFFFFFFF)
-    salted *= np.uint32(0xCC9E2D51)
-    salted ^= salted >> np.uint32(15)
-    return BucketTable.usable(salted)
 
 
 def _time_left(deadline: float | None) -> float:

@@ -123,12 +123,11 @@ class MeasuredSpans:
         inside = np.concatenate(parts) if parts else rows[:0]
         return cls(chosen, inside, counts, shift, inside)
 
-    def thinned(self, every: int) -> tuple[MeasuredSpans, Indices]:
-        """With every so manieth row of each span alone; and which of the rows these are."""
+    def only(self, asked: Sequence[Indices]) -> tuple[MeasuredSpans, Indices]:
+        """With these of each span's rows alone; and which of all rows these are."""
         first = np.cumsum(self.counts) - self.counts
-        kept = [np.arange(start, start + count, every) for start, count in zip(first, self.counts, strict=True)]
-        which = np.concatenate(kept)
-        return replace(self, rows=self.rows[which], counts=np.array([each.size for each in kept], np.int64)), which
+        which = np.concatenate([start + each for start, each in zip(first, asked, strict=True)])
+        return replace(self, rows=self.rows[which], counts=np.array([each.size for each in asked], np.int64)), which
 
     @property
     def offsets(self) -> Indices:

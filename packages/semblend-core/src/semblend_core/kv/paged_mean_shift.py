@@ -159,8 +159,8 @@ def _make_shift(
     middle = laid.read(middle_layer(pool.layers))
     if kernel and shift.weighs_rows:
         weighing = RowShift(laid.shift, laid.spans, laid.rows, rotation, middle)
-        asked, which = measured.thinned(weighing.every)
-        if weighing.every > 1:
+        asked, which = measured.only(weighing.asked)
+        if which.size < measured.rows.size:
             old = _rows_of(old, which)
         return _with_kernels(asked, places, old, pool, rotation, weighing)
     scaled = PagedKv.from_donor(old).with_scales(pool.key_scales, pool.value_scales)

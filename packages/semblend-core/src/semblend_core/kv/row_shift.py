@@ -16,11 +16,10 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from semblend_core.contract import Span
 from semblend_core.kv.moves import Indices, resident_angles, upload
-from semblend_core.kv.pieces import Piece, parts_of, places_of
+from semblend_core.kv.pieces import Piece, asked_rows, parts_of, places_of
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.recompute import MeanShift
 
@@ -28,7 +27,11 @@ LARGEST_CHANGE = 3.0
 """By what is usual in its span. A row that became an attention sink, or ceased to be one, changes by far more than
 others and says nothing of them: it is left out. Spread over tokens like it, it would make sinks of them all."""
 MOST_WEIGHTS = 1 << 24
-"""Of one request. Where very long spans have more, every so manieth of their rows is asked."""
+"""Of one request. Where long spans have more, only some of their rows are asked."""
+AT_ONCE = 8192
+"""Tokens that are made ready at a time."""
+SHORTEST = 1e-12
+"""Vector that has a direction."""
 LEAST_WEIGHT = 1e-6
 """Of rows that count: a token whose rows are all left out stays as it is."""
 
@@ -69,6 +72,9 @@ class _Tokens:
 
     def chosen(self, which: Tensor) -> _Tokens:
         return _Tokens(*(each.index_select(0, which) for each in (self.at, self.spans, self.cos, self.sin)))
+
+    def part(self, which: slice) -> _Tokens:
+        return _Tokens(*(each[which] for each in (self.at, self.spans, self.cos, self.sin)))
 
 
 class Learned(Protocol):
@@ -111,9 +117,10 @@ class RowShift:
 
     def _make_tables(self, pieces: list[Piece], row_positions: Indices, middle: Kv) -> None:
         """On the device before the first layer. The host waits for nothing."""
-        self.every = -(-sum(each.rows.size * each.others.size for each in pieces) // MOST_WEIGHTS)
-        """Of each span's rows, every so manieth is asked."""
-        self._pieces = pieces = [replace(each, rows=each.rows[:: self.every]) for each in pieces]
+        self.asked = asked_rows(pieces, MOST_WEIGHTS)
+        """Which of each span's rows answer."""
+        answering = zip(pieces, self.asked, strict=True)
+        self._pieces = pieces = [replace(each, rows=each.rows[which]) for each, which in answering]
         self._parts = parts_of(pieces)
         lengths = np.array([each.length for each in pieces])
         firsts = np.cumsum(lengths) - lengths
@@ -144,8 +151,9 @@ class RowShift:
         (places,) = upload([np.concatenate([places_of(each) for each in self._pieces])], self._tokens.at.device)
         return places
 
-    def weights(self, multiple: int, dtype: torch.dtype) -> list[Tensor]:
-        """Of each span [all its tokens, rows and zeros up to a ``multiple``]: what a kernel takes.
+    def weights(self, multiple: int, dtype: torch.dtype) -> tuple[Tensor, Indices]:
+        """Of each span [all its tokens, rows and zeros up to a ``multiple``], one behind the other: what a kernel
+        takes. And how many rows and zeros each span's tokens have.
 
         What rows themselves are given says nothing: they stay as they are.
         """
@@ -157,7 +165,7 @@ class RowShift:
         for table, (rows, _) in zip(tables, self._parts, strict=True):
             table[:, : rows.stop - rows.start] = self._weigh(slice(first, first + len(table)), rows)
             first += len(table)
-        return tables
+        return made, np.array([padded for _, padded in shapes], np.int64)
 
     # One layer.
 
@@ -171,10 +179,12 @@ class RowShift:
         fresh = self._in_front(keys, values, self._rows.at, self._rows)
         change = fresh - self._in_front(old_keys, old_values, self._row_index, self._rows)
         length = change.flatten(1).square().sum(1).sqrt()
+        finite = length.isfinite()
         # Of roots, so that what is unusual hardly counts. The shortest is never above it: some row is always left.
-        usual = self._mean_of_spans(length.sqrt()).square()
-        counts = (length <= LARGEST_CHANGE * usual[self._rows.spans]).to(change.dtype)
-        counted = torch.cat([change.flatten(1) * counts[:, None], counts[:, None]], 1)
+        usual = self._mean_of_spans(torch.where(finite, length, 0.0).sqrt()).square()
+        counts = (finite & (length <= LARGEST_CHANGE * usual[self._rows.spans]))[:, None]
+        # What is not a number counts for nothing, but times nothing it would still be none.
+        counted = torch.cat([torch.where(counts, change.flatten(1), 0.0), counts.to(change.dtype)], 1)
         answers = zip(self._weights, self._parts, strict=True)
         nearby = torch.cat([weights @ counted[rows] for weights, (rows, _) in answers])
         whole = self._mean_of_spans(counted)[self._others.spans]
@@ -207,10 +217,19 @@ class RowShift:
 
     def _likenesses(self, middle: Kv) -> tuple[Tensor, Tensor]:
         """Of all tokens and of rows, vectors whose products say how alike their relocated K and V are."""
-        tokens = self._in_front(*middle, self._tokens.at, self._tokens)
+        keys, values = middle
+        count, width = len(self._tokens.at), keys.shape[-1] + values.shape[-1]
+        tokens = torch.empty(count, keys.shape[1], width, device=keys.device)
+        # In pieces and in place: of a long prompt even this one layer is large, in float32.
+        for first in range(0, count, AT_ONCE):
+            part = self._tokens.part(slice(first, first + AT_ONCE))
+            tokens[first : first + AT_ONCE] = self._in_front(keys, values, part.at, part)
         # What all tokens of a span have in common tells none of them apart.
         common = self._mean_of_spans(tokens.index_select(0, self._row_in))
-        directions = _directions(tokens - common.index_select(0, self._tokens.spans), middle[0].shape[-1])
+        for first in range(0, count, AT_ONCE):
+            part = self._tokens.part(slice(first, first + AT_ONCE))
+            tokens[first : first + AT_ONCE] -= common.index_select(0, part.spans)
+        directions = _made_directions(tokens, keys.shape[-1]).flatten(1)
         return directions, directions.index_select(0, self._row_in)
 
     @cached_property
@@ -263,8 +282,10 @@ def _mean_of_counted(sums: Tensor) -> Tensor:
     return sums[:, :-1] / sums[:, -1:].clamp(min=LEAST_WEIGHT)
 
 
-def _directions(kv: Tensor, key_dim: int) -> Tensor:
-    """[tokens, kv_heads * dim]: of K and of V alike, whichever is longer."""
-    parts = [part.flatten(1) for part in (kv[..., :key_dim], kv[..., key_dim:]) if part.shape[-1]]
-    directions: Tensor = torch.cat([normalize(part, dim=1) for part in parts], 1)
-    return directions / math.sqrt(len(parts))
+def _made_directions(kv: Tensor, key_dim: int) -> Tensor:
+    """[tokens, kv_heads, dim], in place: of length 1. K and V say as much, whichever is longer."""
+    parts = [part for part in (kv[..., :key_dim], kv[..., key_dim:]) if part.shape[-1]]
+    for part in parts:
+        length = torch.linalg.vector_norm(part, dim=(1, 2), keepdim=True)
+        part /= length.clamp_(min=SHORTEST).mul_(math.sqrt(len(parts)))
+    return kv

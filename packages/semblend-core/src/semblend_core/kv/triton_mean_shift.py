@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.mean_shift import MeasuredSpans
-from semblend_core.kv.moves import resident_angles, upload
+from semblend_core.kv.moves import Indices, resident_angles, upload
 from semblend_core.kv.places import Places, tiles
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT, RowShift
@@ -115,12 +114,12 @@ def launches(
     old: DonorKv,
     pool: PagedKv,
     rotation: Rotation,
-    weights: Sequence[Tensor] | None = None,
+    weights: tuple[Tensor, Indices] | None = None,
 ) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
     """Kernels in their order, each with its grid and its arguments by name, all but ``layer``.
 
-    ``weights``: of each span [tokens, rows and zeros up to a multiple of what :class:`Weighing` takes at a time], in
-    its dtype, where tokens weigh the rows.
+    ``weights``: where tokens weigh the rows, of each span [tokens, rows and zeros up to a multiple of what
+    :class:`Weighing` takes at a time], one behind the other in its dtype; and how many rows and zeros each has.
     """
     _, _, heads, key_dim = pool.keys[0].shape
     values = pool.values or pool.keys
@@ -158,9 +157,13 @@ def launches(
         host_tables["blocks"] = places.blocks
     tables = there | dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
     cos, sin = resident_angles(rotation, pool.device, int(places.lengths.max()))
-    sums, means = (
-        torch.empty((rows, heads, width), dtype=torch.float32, device=pool.device)
-        for rows in (measured_spans.size, measured.counts.size if weights is None else int(lengths.sum()))
+    sums = torch.empty((measured_spans.size, heads, width), dtype=torch.float32, device=pool.device)
+    # A mean for each token is as large as a layer's KV, and no more exact than what it was made of.
+    of_spans = weights is None
+    means = torch.empty(
+        (measured.counts.size if of_spans else int(lengths.sum()), heads, width),
+        dtype=torch.float32 if of_spans else Weighing.of(pool).dtype,
+        device=pool.device,
     )
     squares = sums if weights is None else torch.empty((measured_spans.size, heads), device=pool.device)
     shared = {
@@ -234,15 +237,15 @@ def _weighing(
     measured: MeasuredSpans,
     lengths: npt.NDArray[np.int64],
     tables: dict[str, Tensor],
-    weights: Sequence[Tensor],
+    weights: tuple[Tensor, Indices],
     changes: Tensor,
     squares: Tensor,
     means: Tensor,
     key_dim: int,
 ) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
     _, heads, width = changes.shape
-    sizes = np.array([weight.numel() for weight in weights], np.int64)
-    padded = np.array([weight.shape[1] for weight in weights], np.int64)
+    table, padded = weights
+    sizes = lengths * padded
     spans, first = tiles(lengths, how.tokens)
     choosing_spans, first_choosing = tiles(measured.counts, FEWEST_ROWS)
     ends = np.cumsum(padded)
@@ -271,7 +274,7 @@ def _weighing(
     }
     weighing = {
         **out,
-        "weights": torch.cat([weight.flatten() for weight in weights]),
+        "weights": table,
         "weight_starts": starts,
         "padded_counts": padded_counts,
         "first_tokens": tables["first_tokens"],

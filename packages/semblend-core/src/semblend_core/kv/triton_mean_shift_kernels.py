@@ -226,12 +226,14 @@ def choose_kernel(
     roots = tl.full((SPAN_ROWS,), 0.0, tl.float32)
     for begin in range(0, count, SPAN_ROWS):
         row = begin + tl.arange(0, SPAN_ROWS)
-        roots += tl.sqrt(_lengths(squares, first_row + row, row < count, HEADS, SPAN_ROWS))
+        length = _lengths(squares, first_row + row, row < count, HEADS, SPAN_ROWS)
+        roots += tl.sqrt(tl.where(length < float("inf"), length, 0.0))
     root = tl.reduce(roots, 0, plus) / count
 
     row = (tile - tl.load(first_tiles + span)) * ROWS + tl.arange(0, ROWS)
     is_row = row < count
-    is_usual = is_row & (_lengths(squares, first_row + row, is_row, HEADS, ROWS) <= LARGEST * (root * root))
+    length = _lengths(squares, first_row + row, is_row, HEADS, ROWS)
+    is_usual = is_row & (length < float("inf")) & (length <= LARGEST * (root * root))
     place = (tl.load(first_chosen + span) + row).to(tl.int64)
     tl.store(counts + place, is_usual.to(counts.dtype.element_ty), mask=is_row)
     for begin in range(0, NUMBERS, COLUMNS):

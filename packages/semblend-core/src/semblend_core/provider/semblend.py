@@ -283,8 +283,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             if isinstance(answer, Plan):
                 self._open.hold(request.request_id, request.namespace.digest, donors)
                 held = True
-                return LookupResult(answer, None, materialize=not self._discovery_only)
-            return LookupResult(None, answer)
+                return LookupResult(answer, None, materialize=not self._discovery_only, cut_short=runs.cut_short)
+            return LookupResult(None, answer, cut_short=runs.cut_short)
         finally:
             if not held:
                 self.registry.unpin(donors)

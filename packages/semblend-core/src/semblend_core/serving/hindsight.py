@@ -39,7 +39,7 @@ class Hindsight:
     def declined(self, judgement: Judgement) -> None:
         """Its plan did not seem to pay."""
         if judgement.looking > SMALL_SHARE * judgement.cold:
-            self._lookups.declined(judgement.lookup, judgement.looking)
+            self._lookups.declined(judgement.lookup, _as_counted(judgement))
 
     def measured(self, judgement: Judgement) -> None:
         """Its prompt is computed."""
@@ -54,8 +54,9 @@ class Hindsight:
             return
         misses, self._misses = self._misses, []
         for lookup, spent in misses:
-            if spent > SMALL_SHARE * self._times.predict(cold_steps(0, lookup.tokens, self._step_tokens)):
-                self._lookups.found_nothing(lookup, spent)
+            cold = self._times.predict(cold_steps(0, lookup.tokens, self._step_tokens))
+            if spent > SMALL_SHARE * cold:
+                self._lookups.found_nothing(lookup, min(spent, cold))
         self.compare_shared()
 
     def compare_shared(self) -> None:
@@ -95,6 +96,11 @@ class Hindsight:
 
     def _note_worth(self, judgement: Judgement, spared: float) -> None:
         """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""
-        worth = spared - judgement.looking - LEAST_GAIN * judgement.cold
+        worth = spared - _as_counted(judgement) - LEAST_GAIN * judgement.cold
         if worth > 0 or judgement.looking > SMALL_SHARE * judgement.cold:
             self._lookups.note(judgement.lookup, worth)
+
+
+def _as_counted(judgement: Judgement) -> float:
+    """What its lookup took, at most a prefill: the process may have stood still meanwhile, for seconds."""
+    return min(judgement.looking, judgement.cold)

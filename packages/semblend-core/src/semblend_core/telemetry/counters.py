@@ -34,6 +34,7 @@ class ProviderCounters:
         self._lock = threading.RLock()
         self._lookups = 0
         self._plans = 0
+        self._cut_short = 0
         self._declines: Counter[DeclineReason] = Counter()
         self._outcomes: Counter[OutcomeKind] = Counter()
         self._confirmed_tokens = 0
@@ -48,6 +49,7 @@ class ProviderCounters:
         with self._lock:
             self._lookups += 1
             self._plans += result.plan is not None
+            self._cut_short += result.cut_short
 
     def count_offer(self, result: OfferResult) -> None:
         """A donor was offered; only a refusal is counted."""
@@ -101,6 +103,7 @@ class ProviderCounters:
             return ProviderStats(
                 lookups=self._lookups,
                 plans=self._plans,
+                lookups_cut_short=self._cut_short,
                 declines=dict(self._declines),
                 outcomes=dict(self._outcomes),
                 confirmed_tokens=self._confirmed_tokens,
@@ -180,6 +183,10 @@ def _losses(counters: AuditCounters) -> str:
 ENGINE_COUNTERS = {
     "lookups": ("semblend_lookups", "Requests that were looked up."),
     "plans": ("semblend_plans", "Lookups that ended in a plan: a finding, not reuse."),
+    "lookups_cut_short": (
+        "semblend_lookups_cut_short",
+        "Lookups whose time was up before all donors were compared: what they found may not be all.",
+    ),
     "confirmed_tokens": ("semblend_confirmed_tokens", "Tokens of relocated KV that landed and were used."),
     "alias_tokens": (
         "semblend_alias_tokens",

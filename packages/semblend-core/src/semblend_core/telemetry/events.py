@@ -99,6 +99,8 @@ class LookupDone(AuditEvent):
     exact_prefix_tokens: int | None = None
     """Leading tokens that the engine's own cache covers."""
     microseconds: float | None = None
+    cut_short: bool = False
+    """Time was up before all donors were compared."""
 
     @classmethod
     def of(cls, request: LookupRequest, result: LookupResult) -> LookupDone:
@@ -110,6 +112,7 @@ class LookupDone(AuditEvent):
             prompt_tokens=int(request.token_ids.size),
             exact_prefix_tokens=request.exact_prefix_tokens,
             microseconds=result.elapsed_us,
+            cut_short=result.cut_short,
         )
 
 

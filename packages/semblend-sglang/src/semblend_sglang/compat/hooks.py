@@ -130,15 +130,16 @@ def make_forward_batch(original: Original, cls: Any, batch: Any, *args: Any, **k
     rows = {index: load.claim.rows for index, load in loads.items() if load.claim.rows}
     prompts = {index: load.token_ids for index, load in loads.items()}
     if rows:
+        fault = None
         try:
             forward_batch = _make_with_rows(original, cls, batch, rows, prompts, *args, **kwargs)
             corrections = _corrections(side, batch, loads)
-        except Exception:
+        except Exception as error:
             logger.exception("a batch could not be made with rows: its prompts are computed")
-            forward_batch = None
-        if not side.all_can(forward_batch is not None):
+            fault = error
+        if not side.all_can(fault is None):
             # Whatever it was, SGLang's forward must go on, and the slots of rows are empty: all is computed.
-            contain("giving up reuse", side.rows_failed, batch.reqs)
+            contain("computing claims", side.rows_failed, batch.reqs, fault)
             with as_computed(batch, _not_cached(batch, loads), prompts):
                 return original(cls, batch, *args, **kwargs)
     else:

@@ -62,14 +62,14 @@ class Landing:
         if not self._wait:
             self.confirm()
 
-    def fail(self, request: Any) -> None:
+    def fail(self, request: Any, reason: DeclineReason) -> None:
         """No forward could be made with its rows: the request computes its claim.
 
         Its memory stays marked, so that nothing of it is kept: SGLang was told of a longer prefix.
         """
         taken = self.take(request)
         if taken is not None:
-            self._decline(taken[0], DeclineReason.INTERNAL_ERROR)
+            self._decline(taken[0], reason)
 
     def confirm(self) -> None:
         """Report what has arrived by now."""

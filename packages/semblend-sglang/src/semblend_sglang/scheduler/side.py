@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
+from torch import OutOfMemoryError, Tensor
 
 from semblend_core import AuditSink, DeclineReason, ProbeEnd, SelfTestResult, SemanticLookupProvider, Settings
 from semblend_core.serving import (
@@ -230,11 +230,16 @@ class Side:
         self.provider.note_probe(end)
         self._fitting.probes.ended(end)
 
-    def rows_failed(self, requests: Iterable[Any]) -> None:
-        """No forward could be made with the rows of these: they compute their claims, and nothing is loaded again."""
+    def rows_failed(self, requests: Iterable[Any], fault: Exception | None) -> None:
+        """No forward could be made with the rows of these: they compute their claims. Where it is not for want of
+        memory, nothing is loaded again. ``fault``: None where another rank had one, and says so itself.
+        """
+        want_of_memory = isinstance(fault, OutOfMemoryError)
+        reason = DeclineReason.ALLOCATION_FAILED if want_of_memory else DeclineReason.INTERNAL_ERROR
         for request in requests:
-            self.landing.fail(request)
-        self.give_up_reuse("SGLang's batch could not be made with rows")
+            self.landing.fail(request, reason)
+        if fault is not None and not want_of_memory:
+            self.give_up_reuse("SGLang's batch could not be made with rows")
 
     @contained
     def forward_ended(self, correcting: bool, fault: str | None) -> None:

@@ -13,7 +13,7 @@ from semblend_core.testing.benchmarks import saturation
 
 
 def serve(traffic: saturation.Traffic) -> saturation.Served:
-    rig = Rig(slots=100_000, chunk=2048, most_sequences=traffic.places, lookup_budget_ms=10_000.0)
+    rig = Rig(slots=100_000, chunk=2048, most_sequences=traffic.places, lookup_budget_ms=600_000.0)
     for number, donor in enumerate(traffic.donors()):
         rig.serve(donor, f"donor-{number}")
     before = rig.side.provider.stats().confirmed_tokens
@@ -60,7 +60,7 @@ def _placed(rig: Rig) -> int:
 
 def reused_beside(decoding: int) -> int:
     """Tokens that a request of six moved passages reuses while others decode."""
-    rig = Rig(slots=32_768, context=8192, chunk=8192, lookup_budget_ms=10_000.0, most_sequences=16)
+    rig = Rig(slots=32_768, context=8192, chunk=8192, lookup_budget_ms=600_000.0, most_sequences=16)
     source = random.Random(3)
     parts = [saturation.some(source, 300) for _ in range(6)]
     rig.serve([token for part in parts for token in part], "donor")

@@ -107,14 +107,22 @@ class Admission:
             return None  # As in most turns of a conversation: no plan could spare enough behind what is taken.
         try:
             with self._costs.apart(), self.round.spending():
-                return self.seeker.seek(life, computed_tokens)
+                return self.seeker.seek(life, computed_tokens, self._may_ask)
         except Exception:
             self._give_up(life)
             return None
 
     def _has_no_time_for(self, life: VllmRequest) -> bool:
         """Whether its first lookup is for the next step. Where our scheduler is not in charge, nobody counts steps."""
-        return self.room is not None and self.round.is_up and life.question is None and life.claim is None
+        return self._round_is_up and life.question is None and life.claim is None
+
+    def _may_ask(self, life: VllmRequest) -> bool:
+        """A request that was asked about before is not asked about again where others have used up the round."""
+        return life.question is None or not self._round_is_up
+
+    @property
+    def _round_is_up(self) -> bool:
+        return self.room is not None and self.round.is_up
 
     def _claim_for(self, life: VllmRequest, plan: Plan) -> Claim | DeclineReason:
         if self.room is None:  # Steps are timed by our scheduler.

@@ -32,3 +32,28 @@ def test_a_step_has_time_for_a_few_first_lookups_and_who_is_behind_waits(new_ove
     assert plain.request_id in first_step, "who wants no reuse waits for no lookup"
     assert not any(request.request_id in first_step for request in asked[4:])
     engine.check_nothing_is_left()
+
+
+def test_who_was_asked_about_before_is_asked_about_again_while_the_round_has_time(
+    new_overlapping: Callable[..., Any],
+) -> None:
+    engine = new_overlapping()
+    engine.add([*passage(1, 48), *DOCUMENT], 1)
+    engine.finish()
+    provider, admission = engine.side.provider, engine.side.admission
+    request = engine.add(passage(10, 400), 1)  # Of which nobody knows anything yet.
+    # As long as one lookup is, by this clock.
+    admission.round = RoundTime(0.25, clock=lambda: float(provider.stats().lookups))
+
+    def lookups_when_donors_have_changed() -> int:
+        before = provider.stats().lookups
+        engine.side.keeper.donors.generation += 1
+        engine.side.prepare(request, 0)
+        return int(provider.stats().lookups - before)
+
+    assert lookups_when_donors_have_changed() == 1
+    assert lookups_when_donors_have_changed() == 0
+    admission.round.begin()
+    assert lookups_when_donors_have_changed() == 1
+    engine.finish()
+    engine.check_nothing_is_left()
