@@ -53,3 +53,4 @@ class StreamingVllm:
 
     def close(self) -> None:
         self._llm.shutdown()
+        del self._llm  # Or it shuts down again as Python ends, and finds half of its modules gone.
