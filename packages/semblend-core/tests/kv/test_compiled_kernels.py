@@ -18,7 +18,7 @@ from semblend_core import Span
 from semblend_core.kv import DonorKv, PagedKv, PagedMeanShift, Rotation, SlotTable, relocate_spans, triton_relocation
 from semblend_core.kv import triton_mean_shift_kernels as mean_shift_kernels
 from semblend_core.kv.mean_shift import MeasuredSpans
-from semblend_core.kv.moves import resident_angles
+from semblend_core.kv.moves import Indices, resident_angles
 from semblend_core.kv.places import Places, SpanMoves
 from semblend_core.kv.triton_mean_shift import Weighing, launches
 from semblend_core.recompute import MeanShift
@@ -58,13 +58,12 @@ def donor(device: torch.device = CPU, heads: int = 4, dtype: torch.dtype = torch
     return DonorKv(keys, values)
 
 
-def no_weights(measured: MeasuredSpans, kv: PagedKv) -> list[torch.Tensor]:
+def no_weights(measured: MeasuredSpans, kv: PagedKv) -> tuple[torch.Tensor, Indices]:
     """In the shape and type that kernels take them in."""
     how = Weighing.of(kv)
     padded = -(-measured.counts // how.rows) * how.rows
-    return [
-        torch.zeros(span.length, int(rows), dtype=how.dtype) for span, rows in zip(measured.spans, padded, strict=True)
-    ]
+    lengths = np.array([span.length for span in measured.spans])
+    return torch.zeros(int(lengths @ padded), dtype=how.dtype), padded
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -82,7 +81,7 @@ def test_mean_shift_moves_16_bytes_at_a_time(layout: str, interleaved: bool, ptx
     assert measure.count("ld.global.v4.b32") == 4 * 4 + 8
     assert mean.count("ld.global.v4.b32") > 0
     assert correct.count("st.global.v4.b32") == correct.count("st.global") == 2 * 4
-    assert correct.count("ld.global.v4.b32") == 2 * 4 + 8 + 16  # Means are float32, like cos and sin.
+    assert correct.count("ld.global.v4.b32") == 2 * 4 + 8 + 16  # Means of spans are float32, like cos and sin.
     assert "shared" not in correct
     assert not any("fma." in ptx for ptx in (measure, mean, correct))
 
