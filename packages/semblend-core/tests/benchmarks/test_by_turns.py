@@ -25,8 +25,12 @@ def options_for(add_options: Any, folder: Path, *given: str) -> argparse.Namespa
 # --- Arms ------------------------------------------------------------------------------------------------------------
 
 
+def arm_options(**given: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"stock": False, "kv_tokens": None, "short_of_memory": False, **given})
+
+
 def test_arms_live_side_by_side_in_processes_of_their_own(tmp_path: Path) -> None:
-    with Arms(EchoServer, argparse.Namespace(kv_tokens=None)) as arms:
+    with Arms(EchoServer, arm_options()) as arms:
         assert arms.engine == "echo"
         first, second = dict(arms.by_turns(0)), dict(arms.by_turns(1))
         assert [arm for arm, _ in arms.by_turns(0)] == list(ARMS)
@@ -37,10 +41,23 @@ def test_arms_live_side_by_side_in_processes_of_their_own(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("asked", "told"), [("raise", "the stub's own words"), ("exit", "its process ended")])
 def test_an_arm_that_fails_ends_the_benchmark_with_a_reason(asked: str, told: str) -> None:
-    arms = Arms(EchoServer, argparse.Namespace(kv_tokens=None))
+    arms = Arms(EchoServer, arm_options())
     with pytest.raises(SystemExit, match=f"(?s)the arm semblend failed.*{told}"), arms:
         arms.run("semblend", asked)
     assert not any(process.is_alive() for process in arms._processes)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"stock": True}, "--stock.*leave it out"),
+        ({"short_of_memory": True}, "room for 77 and 60 tokens of KV: name --kv-tokens"),
+        ({"short_of_memory": True, "kv_tokens": 70}, "room for 70 and 60"),
+    ],
+)
+def test_arms_that_could_not_be_compared_are_not_started(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SystemExit, match=told):
+        Arms(EchoServer, arm_options(**given))
 
 
 # --- Production ------------------------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ class EchoServer:
     name = "echo"
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._is_stock, self.kv_tokens = options.stock, options.kv_tokens or 77
+        self._is_stock = options.stock
+        self.kv_tokens = 60 if options.short_of_memory and not options.stock else options.kv_tokens or 77
 
     def __call__(self, asked: Any) -> Any:
         if asked == "raise" and not self._is_stock:

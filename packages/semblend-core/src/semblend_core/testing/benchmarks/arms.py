@@ -36,6 +36,8 @@ class Arms(AbstractContextManager["Arms"]):
     def __init__(self, server_of: Callable[[argparse.Namespace], Server], options: argparse.Namespace) -> None:
         """``server_of``: called in the arms' processes. ``options``: there with ``stock`` set, and in the second with
         ``kv_tokens``, so that both have as much room."""
+        if options.stock:
+            raise SystemExit("--stock: the stock engine runs beside the other here, leave it out")
         self.engine = ""
         self._pipes: dict[str, Connection] = {}
         self._processes: list[Any] = []
@@ -48,7 +50,11 @@ class Arms(AbstractContextManager["Arms"]):
                 process.start()
                 theirs.close()
                 self._processes.append(process)
-                self.engine, options.kv_tokens = self._answer(arm)
+                self.engine, kv_tokens = self._answer(arm)
+                if len(self._pipes) > 1 and kv_tokens != options.kv_tokens:
+                    both = f"{options.kv_tokens} and {kv_tokens} tokens"
+                    raise SystemExit(f"room for {both} of KV: name --kv-tokens that both have memory for")
+                options.kv_tokens = kv_tokens
         except BaseException:
             self.close()
             raise
