@@ -16,7 +16,7 @@ from semblend_core.serving import Claim, CorrectionOrder, Landed, LoadOrder, Pro
 from semblend_vllm.scheduler.requests import VllmRequest
 
 LEAST_TOGETHER = 32
-"""Rows of a span in the step that corrects it, where others stand before them that the step can have."""
+"""Of a span with many rows, in the step that corrects it, where others stand before them that the step can have."""
 
 
 @dataclass
@@ -46,7 +46,9 @@ class LongClaim:
         return sum(end - start for start, end in self.left)
 
     def choose(self, most_tokens: int, most_rows: int) -> None:
-        """Rows of one span stay together, if they can: all of them say how it is corrected. At least some tens do."""
+        """Rows of one span stay together, if they can: all of them say how it is corrected. At least an eighth of them
+        does, or some tens.
+        """
         rows = self.left
         self.chosen, self.left = take_rows(rows, most_tokens, most_rows)
         span = self._span_that_is_cut()
@@ -55,8 +57,9 @@ class LongClaim:
         before, behind = split(rows, span.target_start)
         inside, _ = split(behind, span.target_end)
         in_this_step = sum(min(end, self.left[0][0]) - start for start, end in inside if start < self.left[0][0])
-        fits_a_step = len(inside) <= most_rows and sum(end - start for start, end in inside) <= most_tokens
-        if before and (fits_a_step or in_this_step < LEAST_TOGETHER):
+        of_the_span = sum(end - start for start, end in inside)
+        fits_a_step = len(inside) <= most_rows and of_the_span <= most_tokens
+        if before and (fits_a_step or in_this_step < min(LEAST_TOGETHER, of_the_span // 8)):
             self.chosen, self.left = before, behind
 
     def _span_that_is_cut(self) -> Span | None:
