@@ -18,13 +18,16 @@ from _engine_under_test import Engine, add_engine_options
 from semblend_core.testing.benchmarks import ARMS, Arms, Prompts, deliver, hostile, options_of
 
 
-class Server:
-    """Answers requests with their times to first token, and None with what was counted."""
+def engine_of(options: argparse.Namespace) -> Engine:
+    os.environ["SEMBLEND_MIN_SPAN_TOKENS"] = str(hostile.SHORTEST_SPAN)
+    return Engine(options)
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        os.environ["SEMBLEND_MIN_SPAN_TOKENS"] = str(hostile.SHORTEST_SPAN)
-        self._engine = Engine(options)
-        self.name, self.kv_tokens, self.close = self._engine.name, self._engine.kv_tokens, self._engine.close
+
+class Answers:
+    """To requests their times to first token, and to None what was counted."""
+
+    def __init__(self, engine: Engine, options: argparse.Namespace) -> None:
+        self._engine = engine
 
     def __call__(self, asked: Sequence[hostile.Asked] | None) -> list[float] | dict[str, Any]:
         if asked is None:
@@ -46,7 +49,7 @@ class Server:
 def main() -> None:
     options = options_of(__doc__, add_engine_options, hostile.add_options)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
-    with Arms(Server, options) as arms:
+    with Arms(engine_of, Answers, options) as arms:
         at_start = {arm: arms.run(arm, None) for arm in ARMS}
         result = hostile.run({arm: partial(arms.run, arm) for arm in ARMS}, prompts, options)
         result["engine"] = arms.engine

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stubs_for_arms import EchoServer, StreamingStub
+from stubs_for_arms import Echo, EchoEngine, StreamingStub
 
 from semblend_core.testing.benchmarks import ARMS, Arms, Prompts, production, throughput
-from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, by_kind, failed
+from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, Timing, by_kind, failed
 
 
 def options_for(add_options: Any, folder: Path, *given: str) -> argparse.Namespace:
@@ -30,7 +31,7 @@ def arm_options(**given: Any) -> argparse.Namespace:
 
 
 def test_arms_live_side_by_side_in_processes_of_their_own(tmp_path: Path) -> None:
-    with Arms(EchoServer, arm_options()) as arms:
+    with Arms(EchoEngine, Echo, arm_options()) as arms:
         assert arms.engine == "echo"
         first, second = dict(arms.by_turns(0)), dict(arms.by_turns(1))
         assert [arm for arm, _ in arms.by_turns(0)] == list(ARMS)
@@ -41,7 +42,7 @@ def test_arms_live_side_by_side_in_processes_of_their_own(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("asked", "told"), [("raise", "the stub's own words"), ("exit", "its process ended")])
 def test_an_arm_that_fails_ends_the_benchmark_with_a_reason(asked: str, told: str) -> None:
-    arms = Arms(EchoServer, arm_options())
+    arms = Arms(EchoEngine, Echo, arm_options())
     with pytest.raises(SystemExit, match=f"(?s)the arm semblend failed.*{told}"), arms:
         arms.run("semblend", asked)
     assert not any(process.is_alive() for process in arms._processes)
@@ -57,7 +58,7 @@ def test_an_arm_that_fails_ends_the_benchmark_with_a_reason(asked: str, told: st
 )
 def test_arms_that_could_not_be_compared_are_not_started(given: dict[str, Any], told: str) -> None:
     with pytest.raises(SystemExit, match=told):
-        Arms(EchoServer, arm_options(**given))
+        Arms(EchoEngine, Echo, arm_options(**given))
 
 
 # --- Production ------------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def test_an_arm_serves_mixed_traffic_within_its_places_and_asks_its_probes(tmp_p
     served = engine.run(production.serve(engine, asked, options, "salt"))
     assert engine.most <= 8
     assert served["timings"]
-    assert all(len(each["gaps_ms"]) == 3 and each["ended_s"] is not None for each in served["timings"])
+    assert all(len(each.gaps_ms) == 3 and each.ended_s is not None for each in served["timings"])
     assert len(served["probes"]) == options.probes
     assert len(engine.prompts) == options.warm_up + len(served["timings"]) + options.probes
 
@@ -90,9 +91,8 @@ def test_both_arms_serve_the_load_and_are_judged(tmp_path: Path) -> None:
 
 
 def one_run(ms: float, per_s: int, probe: float = -0.1) -> dict[str, Any]:
-    one = {"kind": "new", "prompt_tokens": 9, "ttft_ms": ms, "gaps_ms": [ms], "cached_tokens": 0, "ended_s": 1.0}
-    probes = [{"place": 1, "cached_tokens": 0, "top": [[1, probe], [2, -3.0]]}]
-    return {"timings": [one] * per_s, "probes": probes}
+    one = Timing("new", 9, ttft_ms=ms, gaps_ms=[ms], ended_s=1.0)
+    return {"timings": [one] * per_s, "probes": [{1: probe, 2: -3.0}]}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_is_worse_than_stock_and_what_is_polluted(
     runs = {"stock": [one_run(10, 50), one_run(10, 50, -0.1001)], "semblend": [ours, ours]}
     result = production.judge(runs, production_options(tmp_path, "--seconds", "1"))
     assert (result["worse"], result["probes"]["polluted"], result["failed"]) == (worse, polluted, 0)
-    runs["semblend"][0]["timings"] = [{**ours["timings"][0], "ended_s": None}, *ours["timings"][1:]]
+    runs["semblend"][0]["timings"] = [replace(ours["timings"][0], ended_s=None), *ours["timings"][1:]]
     assert production.judge(runs, production_options(tmp_path, "--seconds", "1"))["failed"] == 2
 
 
@@ -121,15 +121,16 @@ def test_what_is_worse_than_stock_and_what_is_polluted(
 def test_throughput_serves_the_share_that_is_reusable_behind_its_donors(tmp_path: Path) -> None:
     limits = ("--tokens", "300", "--requests", "6", "--in-flight", "2", "--runs", "1", "--output-tokens", "3")
     options = options_for(throughput.add_options, tmp_path, *limits)
-    load = throughput.SteadyLoad(StreamingStub, options)
+    engine = StreamingStub(options)
+    load = throughput.SteadyLoad(engine, options)
     served = load(1)
     assert list(served) == [0.0, 0.5]
     assert by_kind(served[0.0]["timings"])["new"]["requests"] == 6
     half = by_kind(served[0.5]["timings"])
     assert {kind: each["requests"] for kind, each in half.items()} == {"new": 3, "reusable": 3}
-    assert all(len(each["gaps_ms"]) == 2 for each in served[0.5]["timings"])
-    assert load._engine.most == 2
-    assert len(load._engine.prompts) == 6 + 3 + 6
+    assert all(len(each.gaps_ms) == 2 for each in served[0.5]["timings"])
+    assert engine.most == 2
+    assert len(engine.prompts) == 6 + 3 + 6
 
 
 def test_throughput_of_both_arms_is_compared_run_by_run(tmp_path: Path) -> None:
@@ -145,9 +146,9 @@ def test_a_request_that_fails_is_counted_and_the_others_go_on(tmp_path: Path) ->
     engine = StreamingStub(options_for(throughput.add_options, tmp_path))
     asked = [throughput.asked_for("new", prompt, 2) for prompt in ([1, 2], [13], [3])]
     timings = engine.run(serve_all(Clients(engine, "salt"), asked))
-    assert [each["ended_s"] is None for each in timings] == [False, True, False]
+    assert [each.ended_s is None for each in timings] == [False, True, False]
     assert failed(timings) == 1
 
 
-async def serve_all(clients: Clients, asked: list[Any]) -> list[dict[str, Any]]:
-    return [vars(each) for each in await clients.serve(asked, lambda: 2)]
+async def serve_all(clients: Clients, asked: list[Any]) -> list[Timing]:
+    return await clients.serve(asked, lambda: 2)

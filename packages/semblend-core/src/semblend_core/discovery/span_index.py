@@ -214,8 +214,7 @@ class SpanIndex:
 
         Half of the time is for donors beyond the newest: what was found by then is enough.
         """
-        began = time.perf_counter()
-        patience = Patience(None if deadline is None else (began + deadline) / 2)
+        patience = Patience(None if deadline is None else (time.perf_counter() + deadline) / 2)
         prints = self._fingerprints(query, glimpse)
         tags = self._tags(prints.hashes, scope)
         if not self._readers.acquire(timeout=_time_left(deadline)):

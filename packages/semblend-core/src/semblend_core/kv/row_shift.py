@@ -221,14 +221,14 @@ class RowShift:
         count, width = len(self._tokens.at), keys.shape[-1] + values.shape[-1]
         tokens = torch.empty(count, keys.shape[1], width, device=keys.device)
         # In pieces and in place: of a long prompt even this one layer is large, in float32.
-        for first in range(0, count, AT_ONCE):
-            part = self._tokens.part(slice(first, first + AT_ONCE))
-            tokens[first : first + AT_ONCE] = self._in_front(keys, values, part.at, part)
+        pieces = [slice(first, first + AT_ONCE) for first in range(0, count, AT_ONCE)]
+        for piece in pieces:
+            part = self._tokens.part(piece)
+            tokens[piece] = self._in_front(keys, values, part.at, part)
         # What all tokens of a span have in common tells none of them apart.
         common = self._mean_of_spans(tokens.index_select(0, self._row_in))
-        for first in range(0, count, AT_ONCE):
-            part = self._tokens.part(slice(first, first + AT_ONCE))
-            tokens[first : first + AT_ONCE] -= common.index_select(0, part.spans)
+        for piece in pieces:
+            tokens[piece] -= common.index_select(0, self._tokens.spans[piece])
         directions = _made_directions(tokens, keys.shape[-1]).flatten(1)
         return directions, directions.index_select(0, self._row_in)
 

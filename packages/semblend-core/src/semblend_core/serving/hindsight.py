@@ -39,7 +39,7 @@ class Hindsight:
     def declined(self, judgement: Judgement) -> None:
         """Its plan did not seem to pay."""
         if judgement.looking > SMALL_SHARE * judgement.cold:
-            self._lookups.declined(judgement.lookup, _as_counted(judgement))
+            self._lookups.declined(judgement.lookup, _as_counted(judgement.looking, judgement.cold))
 
     def measured(self, judgement: Judgement) -> None:
         """Its prompt is computed."""
@@ -56,7 +56,7 @@ class Hindsight:
         for lookup, spent in misses:
             cold = self._times.predict(cold_steps(0, lookup.tokens, self._step_tokens))
             if spent > SMALL_SHARE * cold:
-                self._lookups.found_nothing(lookup, min(spent, cold))
+                self._lookups.found_nothing(lookup, _as_counted(spent, cold))
         self.compare_shared()
 
     def compare_shared(self) -> None:
@@ -96,11 +96,11 @@ class Hindsight:
 
     def _note_worth(self, judgement: Judgement, spared: float) -> None:
         """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""
-        worth = spared - _as_counted(judgement) - LEAST_GAIN * judgement.cold
+        worth = spared - _as_counted(judgement.looking, judgement.cold) - LEAST_GAIN * judgement.cold
         if worth > 0 or judgement.looking > SMALL_SHARE * judgement.cold:
             self._lookups.note(judgement.lookup, worth)
 
 
-def _as_counted(judgement: Judgement) -> float:
-    """What its lookup took, at most a prefill: the process may have stood still meanwhile, for seconds."""
-    return min(judgement.looking, judgement.cold)
+def _as_counted(spent: float, cold: float) -> float:
+    """What a lookup took, at most its prefill: the process may have stood still meanwhile, for seconds."""
+    return min(spent, cold)

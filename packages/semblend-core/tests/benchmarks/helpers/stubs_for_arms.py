@@ -40,18 +40,23 @@ class StreamingStub:
     def close(self) -> None: ...
 
 
-class EchoServer:
+class EchoEngine:
     name = "echo"
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._is_stock = options.stock
+        self.is_stock = options.stock
         self.kv_tokens = 60 if options.short_of_memory and not options.stock else options.kv_tokens or 77
 
+    def close(self) -> None: ...
+
+
+class Echo:
+    def __init__(self, engine: EchoEngine, options: argparse.Namespace) -> None:
+        self._engine = engine
+
     def __call__(self, asked: Any) -> Any:
-        if asked == "raise" and not self._is_stock:
+        if asked == "raise" and not self._engine.is_stock:
             raise ValueError("the stub's own words")
         if asked == "exit":
             os._exit(3)
-        return self._is_stock, self.kv_tokens, asked, os.getpid()
-
-    def close(self) -> None: ...
+        return self._engine.is_stock, self._engine.kv_tokens, asked, os.getpid()

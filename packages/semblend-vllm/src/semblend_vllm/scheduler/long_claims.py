@@ -43,7 +43,7 @@ class LongClaim:
 
     @property
     def left_tokens(self) -> int:
-        return sum(end - start for start, end in self.left)
+        return tokens_of(self.left)
 
     def choose(self, most_tokens: int, most_rows: int) -> None:
         """Rows of one span stay together, if they can: all of them say how it is corrected. At least an eighth of them
@@ -56,10 +56,9 @@ class LongClaim:
             return
         before, behind = split(rows, span.target_start)
         inside, _ = split(behind, span.target_end)
-        in_this_step = sum(min(end, self.left[0][0]) - start for start, end in inside if start < self.left[0][0])
-        of_the_span = sum(end - start for start, end in inside)
-        fits_a_step = len(inside) <= most_rows and of_the_span <= most_tokens
-        if before and (fits_a_step or in_this_step < min(LEAST_TOGETHER, of_the_span // 8)):
+        in_this_step, _ = split(inside, self.left[0][0])
+        fits_a_step = len(inside) <= most_rows and tokens_of(inside) <= most_tokens
+        if before and (fits_a_step or tokens_of(in_this_step) < min(LEAST_TOGETHER, tokens_of(inside) // 8)):
             self.chosen, self.left = before, behind
 
     def _span_that_is_cut(self) -> Span | None:
@@ -132,7 +131,7 @@ class LongClaims:
             if most_tokens < 1 or most_rows < 1:
                 break
             claim.choose(most_tokens, most_rows)
-            most_tokens -= sum(end - start for start, end in claim.chosen)
+            most_tokens -= tokens_of(claim.chosen)
             most_rows -= len(claim.chosen)
             claim.add_to(work)
 
@@ -200,6 +199,10 @@ def corrected(load: LoadOrder, claim: Claim, rows: Rows) -> CorrectionOrder | No
         return None
     spans = tuple(span for span in claim.spans if _begins_in(rows, span, claim.rows))
     return CorrectionOrder(load.request_id, load.block_ids, spans, rows, claim.correction) if spans else None
+
+
+def tokens_of(rows: Rows) -> int:
+    return sum(end - start for start, end in rows)
 
 
 def split(rows: Rows, at: int) -> tuple[Rows, Rows]:

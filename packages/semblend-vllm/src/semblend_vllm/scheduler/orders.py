@@ -18,7 +18,7 @@ from semblend_core.serving import (
     contained,
 )
 from semblend_vllm.scheduler.admission import Admission
-from semblend_vllm.scheduler.long_claims import LongClaims, corrected
+from semblend_vllm.scheduler.long_claims import LongClaims, corrected, tokens_of
 from semblend_vllm.scheduler.requests import VllmRequest
 
 
@@ -95,8 +95,8 @@ class StepOrders:
         """Their next rows take what this step has left. While vLLM pauses it has nothing."""
         room = self._admission.room
         if room is not None:
-            rows = [row for _, claim in self.claims_in(work) for row in claim.rows]
-            tokens = sum(scheduled.values()) + sum(end - start for start, end in rows)
+            rows = tuple(row for _, claim in self.claims_in(work) for row in claim.rows)
+            tokens = sum(scheduled.values()) + tokens_of(rows)
             places = room.most_sequences - room.held_sequences() - len(rows)
             most_tokens = 0 if room.is_paused() else room.most_tokens - tokens
             self._long_claims.add_work(work, most_tokens, places)

@@ -17,9 +17,7 @@ ARMS = ("stock", "semblend")
 LONGEST_END_S = 30
 
 
-class Server(Protocol):
-    """An engine and what it is asked to do, in its arm's process."""
-
+class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -27,14 +25,18 @@ class Server(Protocol):
     def kv_tokens(self) -> int:
         """What its cache has room for."""
 
-    def __call__(self, asked: Any, /) -> Any: ...
-
     def close(self) -> None: ...
 
 
+EngineOf = Callable[[argparse.Namespace], Any]
+"""Starts an :class:`Engine`."""
+WorkOf = Callable[[Any, argparse.Namespace], Callable[[Any], Any]]
+"""Makes of an engine what answers its arm's runs."""
+
+
 class Arms(AbstractContextManager["Arms"]):
-    def __init__(self, server_of: Callable[[argparse.Namespace], Server], options: argparse.Namespace) -> None:
-        """``server_of``: called in the arms' processes. ``options``: there with ``stock`` set, and in the second with
+    def __init__(self, engine_of: EngineOf, work_of: WorkOf, options: argparse.Namespace) -> None:
+        """Both are called in the arms' processes. ``options``: there with ``stock`` set, and in the second with
         ``kv_tokens``, so that both have as much room."""
         if options.stock:
             raise SystemExit("--stock: the stock engine runs beside the other here, leave it out")
@@ -46,7 +48,7 @@ class Arms(AbstractContextManager["Arms"]):
             for arm in ARMS:  # One behind the other: engines measure how much memory is free as they start.
                 options.stock = arm == "stock"
                 self._pipes[arm], theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs, server_of, options), name=arm)
+                process = context.Process(target=_serve, args=(theirs, engine_of, work_of, options), name=arm)
                 process.start()
                 theirs.close()
                 self._processes.append(process)
@@ -88,20 +90,21 @@ class Arms(AbstractContextManager["Arms"]):
         return said
 
 
-def _serve(pipe: Connection, server_of: Callable[[argparse.Namespace], Server], options: argparse.Namespace) -> None:
-    server = None
+def _serve(pipe: Connection, engine_of: EngineOf, work_of: WorkOf, options: argparse.Namespace) -> None:
+    engine: Engine | None = None
     try:
-        server = server_of(options)
-        pipe.send((False, (server.name, server.kv_tokens)))
+        engine = engine_of(options)
+        work = work_of(engine, options)
+        pipe.send((False, (engine.name, engine.kv_tokens)))
         while True:
-            pipe.send((False, server(pipe.recv())))
+            pipe.send((False, work(pipe.recv())))
     except (EOFError, BrokenPipeError):
         pass  # Nobody asks for more.
     except Exception:
         pipe.send((True, traceback.format_exc()))
     finally:
-        if server is not None:
-            server.close()
+        if engine is not None:
+            engine.close()
 
 
 def add_arm_options(parser: argparse.ArgumentParser) -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from semblend_core.testing.benchmarks import streaming
-from semblend_core.testing.benchmarks.arms import ARMS, Arms, add_arm_options
+from semblend_core.testing.benchmarks.arms import ARMS, Arms, EngineOf, add_arm_options
 from semblend_core.testing.benchmarks.prompts import Prompts
 from semblend_core.testing.benchmarks.script import as_text
-from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, EngineOf, StreamingEngine
+from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, StreamingEngine, Timing
 from semblend_core.testing.benchmarks.traffic import Asked, MixedTraffic
 from semblend_core.testing.for_adapters import divergence
 
@@ -46,11 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Load:
-    def __init__(self, engine_of: EngineOf, options: argparse.Namespace) -> None:
+    def __init__(self, engine: StreamingEngine, options: argparse.Namespace) -> None:
         prompts = Prompts.for_model(options.model, options.text, options.seed)
-        self._options, self._asked = options, requests(prompts, options)
-        self._engine = engine_of(options)
-        self.name, self.kv_tokens, self.close = self._engine.name, self._engine.kv_tokens, self._engine.close
+        self._engine, self._options, self._asked = engine, options, requests(prompts, options)
 
     def __call__(self, number: int) -> dict[str, Any]:
         served: dict[str, Any] = self._engine.run(serve(self._engine, self._asked, self._options, f"run {number}"))
@@ -71,7 +68,7 @@ async def serve(
     timings = await clients.serve(asked[options.warm_up :], lambda: room(clients.seconds, options))
     if clients.sent == len(asked):
         raise SystemExit(f"all {options.requests} requests were served: prepare more with --requests")
-    return {"timings": [asdict(each) for each in timings], "probes": await probe(engine, asked, options, salt)}
+    return {"timings": timings, "probes": await probe(engine, asked, options, salt)}
 
 
 def room(seconds: float, options: argparse.Namespace) -> int:
@@ -82,14 +79,14 @@ def room(seconds: float, options: argparse.Namespace) -> int:
 
 async def probe(
     engine: StreamingEngine, asked: Sequence[Asked], options: argparse.Namespace, salt: str
-) -> list[dict[str, Any]]:
-    """The first reordered prompts, which every run served, asked for again with reuse off."""
-    reordered = [place for place, each in enumerate(asked) if each.kind == "reordered"]
+) -> list[dict[int, float]]:
+    """The first reordered prompts, which every run served, asked for again with reuse off: their likeliest tokens."""
+    reordered = [each for each in asked if each.kind == "reordered"]
     found = []
-    for place in reordered[: options.probes]:
+    for each in reordered[: options.probes]:
         limits = {"salt": salt, "wish": "off", "output_tokens": 1, "top": options.top}
-        said = [piece async for piece in engine.stream(asked[place].prompt.tolist(), **limits) if piece.tokens]
-        found.append({"place": place, "cached_tokens": said[0].cached_tokens, "top": list(said[0].top[0].items())})
+        said = [piece async for piece in engine.stream(each.prompt.tolist(), **limits) if piece.tokens]
+        found.append(said[0].top[0])
     return found
 
 
@@ -98,7 +95,7 @@ async def probe(
 
 def run(engine_of: EngineOf, options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
-    with Arms(partial(Load, engine_of), options) as arms:
+    with Arms(engine_of, Load, options) as arms:
         result = {"engine": arms.engine, "options": as_text(options)}
         for number in range(options.runs):
             for arm, found in arms.by_turns(number):
@@ -127,8 +124,8 @@ def judge(runs: dict[str, list[dict[str, Any]]], options: argparse.Namespace) ->
     return result
 
 
-def figures(timings: Sequence[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
-    in_time = [each for each in timings if each["ended_s"] is not None and each["ended_s"] <= options.seconds]
+def figures(timings: Sequence[Timing], options: argparse.Namespace) -> dict[str, Any]:
+    in_time = [each for each in timings if each.ended_s is not None and each.ended_s <= options.seconds]
     return {
         "requests": len(timings),
         "requests_per_s": round(len(in_time) / options.seconds, 3),
@@ -139,12 +136,9 @@ def figures(timings: Sequence[dict[str, Any]], options: argparse.Namespace) -> d
 
 
 def _pollution(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    def probes(run: dict[str, Any]) -> list[dict[int, float]]:
-        return [{int(token): value for token, value in each["top"]} for each in run["probes"]]
-
-    first, *others = [probes(run) for run in runs["stock"]]
+    first, *others = [run["probes"] for run in runs["stock"]]
     noise = [divergence([a], [b]) for other in others for a, b in zip(first, other, strict=True)]
-    ours = [divergence([a], [b]) for run in runs["semblend"] for a, b in zip(first, probes(run), strict=True)]
+    ours = [divergence([a], [b]) for run in runs["semblend"] for a, b in zip(first, run["probes"], strict=True)]
     most = max(ROUNDING, NOISE * max(noise, default=0.0))
     return {
         "asked": len(ours),

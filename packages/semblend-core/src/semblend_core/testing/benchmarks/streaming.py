@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import time
@@ -55,9 +54,6 @@ class Timing:
     cached_tokens: int = 0
     ended_s: float | None = None
     """Since the clock was started. None: it failed."""
-
-
-EngineOf = Callable[[argparse.Namespace], StreamingEngine]
 
 
 class Clients:
@@ -121,42 +117,39 @@ class Clients:
         answer.set_result(prompt + tokens)
 
 
-# --- What they came to, once written down ----------------------------------------------------------------------------
-
-Written = dict[str, Any]
-"""A ``Timing``."""
+# --- What they came to -----------------------------------------------------------------------------------------------
 
 
-def percentiles(timings: Sequence[Written]) -> dict[str, float]:
+def percentiles(timings: Sequence[Timing]) -> dict[str, float]:
     found = {name: values_of(timings, name) for name in FIGURES}
     return {name: round(float(np.percentile(found[name], at)), 2) for name, at in FIGURES.items() if found[name]}
 
 
-def by_kind(timings: Sequence[Written]) -> dict[str, dict[str, float]]:
+def by_kind(timings: Sequence[Timing]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for kind in sorted({each["kind"] for each in timings}):
-        of_kind = [each for each in timings if each["kind"] == kind and each["ttft_ms"] is not None]
+    for kind in sorted({each.kind for each in timings}):
+        of_kind = [each for each in timings if each.kind == kind and each.ttft_ms is not None]
         if of_kind:
-            prompts = sum(each["prompt_tokens"] for each in of_kind)
+            prompts = sum(each.prompt_tokens for each in of_kind)
             found[kind] = {
                 "requests": len(of_kind),
-                "ttft_p50_ms": round(statistics.median(each["ttft_ms"] for each in of_kind), 1),
-                "not_computed": round(sum(each["cached_tokens"] for each in of_kind) / prompts, 3),
+                "ttft_p50_ms": round(statistics.median(values_of(of_kind, "ttft_p50_ms")), 1),
+                "not_computed": round(sum(each.cached_tokens for each in of_kind) / prompts, 3),
             }
     return found
 
 
-def failed(timings: Sequence[Written]) -> int:
-    return sum(each["ended_s"] is None for each in timings)
+def failed(timings: Sequence[Timing]) -> int:
+    return sum(each.ended_s is None for each in timings)
 
 
-def values_of(timings: Sequence[Written], name: str) -> list[float]:
+def values_of(timings: Sequence[Timing], name: str) -> list[float]:
     if name.startswith("ttft"):
-        return [each["ttft_ms"] for each in timings if each["ttft_ms"] is not None]
-    return [gap for each in timings for gap in each["gaps_ms"]]
+        return [each.ttft_ms for each in timings if each.ttft_ms is not None]
+    return [gap for each in timings for gap in each.gaps_ms]
 
 
-def ratio(name: str, ours: Sequence[Sequence[Written]], theirs: Sequence[Sequence[Written]]) -> Interval:
+def ratio(name: str, ours: Sequence[Sequence[Timing]], theirs: Sequence[Sequence[Timing]]) -> Interval:
     """Of percentiles over all runs; resamples draw whole runs, and requests within them."""
     draw = np.random.default_rng(1)
     arms = [[np.asarray(values_of(run, name)) for run in runs] for runs in (ours, theirs)]

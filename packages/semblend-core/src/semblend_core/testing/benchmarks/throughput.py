@@ -9,17 +9,16 @@ import argparse
 import asyncio
 import random
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from semblend_core.testing.benchmarks import streaming
-from semblend_core.testing.benchmarks.arms import ARMS, Arms, add_arm_options
+from semblend_core.testing.benchmarks.arms import ARMS, Arms, EngineOf, add_arm_options
 from semblend_core.testing.benchmarks.paired import Pairs
 from semblend_core.testing.benchmarks.prompts import Prompts
 from semblend_core.testing.benchmarks.script import as_text
-from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, EngineOf
+from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, StreamingEngine, Timing
 from semblend_core.testing.benchmarks.traffic import Asked
 
 SETTLING_S = 1.0
@@ -39,11 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class SteadyLoad:
     """Draws the same prompts in both arms' processes, and new ones in each run."""
 
-    def __init__(self, engine_of: EngineOf, options: argparse.Namespace) -> None:
-        self._options = options
+    def __init__(self, engine: StreamingEngine, options: argparse.Namespace) -> None:
+        self._engine, self._options = engine, options
         self._prompts = Prompts.for_model(options.model, options.text, options.seed)
-        self._engine = engine_of(options)
-        self.name, self.kv_tokens, self.close = self._engine.name, self._engine.kv_tokens, self._engine.close
 
     def __call__(self, number: int) -> dict[float, dict[str, Any]]:
         return {share: self._engine.run(self._serve(share, f"run {number}")) for share in self._options.shares}
@@ -56,7 +53,7 @@ class SteadyLoad:
         clients = Clients(self._engine, salt, {"capture": not options.no_capture})
         clients.start_clock()
         timings = await clients.serve(asked, lambda: options.in_flight)
-        return {"seconds": clients.seconds, "timings": [asdict(each) for each in timings]}
+        return {"seconds": clients.seconds, "timings": timings}
 
     def _drawn(self, share: float) -> tuple[list[Asked], list[Asked]]:
         """Donors, and what is timed."""
@@ -78,7 +75,7 @@ def asked_for(kind: str, prompt: list[int], output_tokens: int) -> Asked:
 
 def run(engine_of: EngineOf, options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, list[dict[float, Any]]] = {arm: [] for arm in ARMS}
-    with Arms(partial(SteadyLoad, engine_of), options) as arms:
+    with Arms(engine_of, SteadyLoad, options) as arms:
         result = {"engine": arms.engine, "options": as_text(options)}
         arms.by_turns(0)  # Compilations, and costs that are not known yet.
         for number in range(1, options.runs + 1):
@@ -106,7 +103,7 @@ def judge(runs: list[list[dict[str, Any]]], share: float) -> dict[str, Any]:
     }
 
 
-def _figures(timings: list[dict[str, Any]]) -> dict[str, Any]:
+def _figures(timings: list[Timing]) -> dict[str, Any]:
     return {**streaming.percentiles(timings), "by_kind": streaming.by_kind(timings)}
 
 
