@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from semblend_tools import (
 from semblend_tools.clone import Clone, this_clone
 from semblend_tools.environments import shared
 from semblend_tools.errors import ToolError
+from semblend_tools.processes import end_what_runs
 from semblend_tools.progress import complain
 
 # Everything after these goes to sembench untouched, also --help, so argparse must not see it.
@@ -27,6 +29,7 @@ PASSED_THROUGH: dict[str, list[str]] = {"demo": ["demo"], "sembench": []}
 
 def main(arguments: Sequence[str]) -> int:
     clone = this_clone()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if arguments and arguments[0] in PASSED_THROUGH:
             words = [*PASSED_THROUGH[arguments[0]], *arguments[1:]]
@@ -37,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         complain("interrupted")
+        end_what_runs()
         return 130
 
 

@@ -22,6 +22,10 @@ _LOOKS, _BETWEEN_LOOKS_S = 40, 0.05
 _KEPT_BYTES = 64 * 1024
 _MARK = "RUN_PY_COMMAND"
 
+_running: dict[str, tuple[float, subprocess.Popen[bytes]]] = {}
+"""By their marks: when they began, and themselves."""
+_broken_off = threading.Event()
+
 # Where the commands of this thread print; None for the terminal.
 _output: ContextVar[BinaryIO | None] = ContextVar("output", default=None)
 
@@ -70,6 +74,8 @@ def call_keeping_tail(
 
     What the command leaves running is ended: an engine whose pytest has died would take a core from all that follows.
     """
+    if _broken_off.is_set():
+        raise ToolError("interrupted")
     sys.stdout.flush()
     mark, began = uuid.uuid4().hex, uptime()
     process = subprocess.Popen(
@@ -79,6 +85,7 @@ def call_keeping_tail(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+    _running[mark] = began, process
     tail = _Tail(lines, _output.get() or sys.stdout.buffer)
     assert process.stdout is not None
     copying = threading.Thread(target=tail.copy, args=(process.stdout,), daemon=True)
@@ -86,9 +93,20 @@ def call_keeping_tail(
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     end_leftovers(mark, began)
+    del _running[mark]
     # Where they cannot be found, one may hold the command's output open for ever.
     copying.join(_LEFT_BEHIND_S)
     return Ended(process.returncode, tail.lines, used.ru_utime + used.ru_stime)
+
+
+def end_what_runs() -> None:
+    """Of a run that is broken off. On a terminal its commands hear of that too, and may say how far they came."""
+    _broken_off.set()
+    patience = time.monotonic() + _LEFT_BEHIND_S
+    for mark, (began, process) in list(_running.items()):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, patience - time.monotonic()))
+        end_leftovers(mark, began)
 
 
 def end_leftovers(mark: str, since: float) -> None:

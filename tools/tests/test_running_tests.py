@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,27 @@ def test_what_is_at_its_very_start_is_ended_too() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+TOLD_TO_END = """\
+import sys
+from semblend_tools import command_line, processes
+processes._LEFT_BEHIND_S = 0.2
+starting = ["sh", "-c", "setsid sleep 600 & echo $!; exec sleep 600"]
+command_line._dispatch = lambda clone, arguments: processes.call_keeping_tail(clone, starting).code
+sys.exit(command_line.main([]))
+"""
+
+
+def test_what_a_run_had_started_ends_with_it() -> None:
+    tools = Path(processes.__file__).parents[1]
+    run = subprocess.Popen([sys.executable, "-c", TOLD_TO_END], cwd=tools, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    engine = Path("/proc") / run.stdout.readline().decode().strip()
+    assert engine.exists()
+    run.terminate()
+    assert run.wait(60) == 130
+    wait_until(lambda: not engine.exists() or "State:\tZ" in (engine / "status").read_text(), "the engine ended")
 
 
 def test_a_test_that_hangs_ends_the_run_and_says_where(ready: Any, capfd: Any) -> None:
