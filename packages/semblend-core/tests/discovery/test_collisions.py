@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semblend_core.discovery import ISLAND_GRAM, Geometry, Run, SpanIndex, fingerprint
+from semblend_core.discovery.bucket_table import BucketTable
+from semblend_core.discovery.keyed_tags import KeyedTags
 
 HASH_FUNCTIONS: dict[str, Callable[[int], npt.NDArray[np.uint32]]] = {
     "constant": lambda count: np.full(count, 42, np.uint32),
@@ -74,11 +76,7 @@ def test_a_tiny_hash_still_finds_what_few_donors_share(
 
 
 def test_namespaces_whose_tags_collide_stay_apart(add: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        SpanIndex,
-        "_tags",
-        lambda index, hashes, scope: np.minimum(np.maximum(hashes, np.uint32(1)), np.uint32(0xFFFFFFFE)),
-    )
+    monkeypatch.setattr(KeyedTags, "of", lambda tags, hashes, scope: BucketTable.usable(hashes))
     text = np.random.default_rng(1).integers(0, 2**31 - 1, 200).astype(np.int32)
     index = SpanIndex(Geometry())
     mine = add(index, text, 1)

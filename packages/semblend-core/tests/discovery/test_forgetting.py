@@ -207,7 +207,7 @@ def test_an_addition_that_runs_out_of_memory_changes_nothing(
     texts = [np.random.default_rng(seed).integers(0, 50_000, 200).astype(np.int32) for seed in range(6)]
     serials = [add(index, text) for text in texts[:5]]
     index.remove(serials.pop(2))
-    monkeypatch.setattr("semblend_core.discovery.span_index.MAX_ARENA_TOKENS", 10)
+    monkeypatch.setattr("semblend_core.discovery.donor_table.MAX_ARENA_TOKENS", 10)
     for _ in range(2):
         with pytest.raises(MemoryError, match="at most 10 tokens"):
             add(index, texts[5])

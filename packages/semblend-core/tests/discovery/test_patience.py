@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semblend_core.discovery import Geometry, Run, SpanIndex, search
+from semblend_core.discovery.keyed_tags import KeyedTags
 from semblend_core.discovery.runs import Diagonals, DonorColumns
 
 Tokens = np.ndarray
@@ -118,17 +119,16 @@ def test_nobody_can_write_prompts_that_crowd_one_part_of_the_table(alike: str) -
         "high bits": numbers | np.uint32(0xABCD0000),
         "close together": numbers + np.uint32(123_456_789),
     }[alike]
-    indexes = [SpanIndex(Geometry()) for _ in range(20)]
-    loads = [np.bincount(index._tags(hashes, 3) >> np.uint32(25), minlength=128) for index in indexes]
+    loads = [np.bincount(KeyedTags().of(hashes, 3) >> np.uint32(25), minlength=128) for _ in range(20)]
     # With a random key now and then one part has some times as many as it should. Nobody knows which, or when.
     assert np.median([load.max() for load in loads]) < 4 * hashes.size / 128
 
 
 def test_tags_of_two_namespaces_or_processes_have_nothing_in_common() -> None:
     hashes = np.random.default_rng(1).integers(1, 2**32 - 1, 1000).astype(np.uint32)
-    one, other = SpanIndex(Geometry()), SpanIndex(Geometry())
-    tags = [one._tags(hashes, 1), one._tags(hashes, 2), other._tags(hashes, 1)]
+    one, other = KeyedTags(), KeyedTags()
+    tags = [one.of(hashes, 1), one.of(hashes, 2), other.of(hashes, 1)]
     for left, right in ((0, 1), (0, 2)):
         assert np.count_nonzero(tags[left] == tags[right]) <= 1
         assert np.unique(tags[left] ^ tags[right]).size > 990, "no difference leads from one to the other"
-    assert np.array_equal(tags[0], one._tags(hashes, 1))
+    assert np.array_equal(tags[0], one.of(hashes, 1))

@@ -1,7 +1,7 @@
 """The span index: every run of tokens that some donor shares with a prompt, at any offset, without a model.
 
-Donor tokens lie in one arena; their fingerprints in chains (see ``fingerprint_chains``). A lookup fingerprints the
-prompt, gathers candidates, groups them by diagonal, and compares tokens along the strongest diagonals.
+Donor tokens lie in one arena (see ``donor_table``); their fingerprints in chains (see ``fingerprint_chains``). A lookup
+fingerprints the prompt, gathers candidates, groups them by diagonal, and compares tokens along the strongest diagonals.
 
 Threads: writers are serialised by one lock; a second, held only for short steps, keeps them apart from readers. Growing
 an array means copying it beside the old one, under the writers' lock alone, so a lookup never waits for a rebuild.
@@ -10,22 +10,21 @@ an array means copying it beside the old one, under the writers' lock alone, so 
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import Glimpse, TokenIds
-from semblend_core.discovery.bucket_table import BucketTable, Tags
+from semblend_core.discovery.bucket_table import Tags
 from semblend_core.discovery.donor_choice import DonorChoice, FoundRuns, RepeatedFingerprints, worth_choosing
+from semblend_core.discovery.donor_table import DonorTable
 from semblend_core.discovery.fingerprint import Geometry, Hashes, fingerprint, gram_hashes
 from semblend_core.discovery.fingerprint_chains import Candidates, FingerprintChains
-from semblend_core.discovery.growable import ExtentAllocator, grown
+from semblend_core.discovery.keyed_tags import KeyedTags
 from semblend_core.discovery.runs import Diagonals, DonorColumns, Run
 from semblend_core.discovery.search import ENDLESS, Patience, near_gaps, search_runs, unexplained
 
@@ -39,10 +38,6 @@ MOST_CANDIDATES = 4096
 """Hits of older donors that are few in this sense."""
 MAX_ISLAND_WINDOW = 32_768
 """Most donor tokens that one call of ``islands`` searches: it must stay within a lookup's time."""
-_POSITION_BITS = np.uint64(32)
-_POSITION_MASK = np.uint64(0xFFFFFFFF)
-MAX_ARENA_TOKENS = 2**32 - 1
-"""Offsets into the arena are 32-bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,56 +69,35 @@ class SpanIndex:
         self.depth = depth
         """Newest donors considered per fingerprint."""
         self.max_diagonals = max_diagonals
-        self._key = secrets.token_bytes(16)
+        self._tags = KeyedTags()
         self._writers = threading.RLock()
         self._readers = threading.Lock()
         self._chains = FingerprintChains()
-        self._arena: TokenIds = np.zeros(0, np.int32)
-        self._extents = ExtentAllocator()
-        self._start: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._length: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._scope: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        self._serial: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        # Columns are addressed by number, which is reused; the outside knows serials only, so that an answer
-        # can never be taken for a donor that came later to the same number.
-        self._numbers: dict[int, int] = {}
-        self._pages: dict[int, npt.NDArray[np.int32]] = {}
-        self._free_numbers: list[int] = []
+        self._donors = DonorTable()
         self._serials = itertools.count(1)
 
     def __len__(self) -> int:
-        return len(self._pages)
+        return len(self._donors)
 
     @property
     def nbytes(self) -> int:
         """Memory held for donors: their tokens, fingerprints and table."""
-        return self._extents.used * 4 + self._chains.nbytes + 32 * len(self._pages)
+        return self._donors.nbytes() + self._chains.nbytes
 
     def bytes_of(self, serial: int) -> int:
         """What a donor holds by itself, its share of the table not counted. Not while others add or remove."""
-        number = self._numbers[serial]
-        return 4 * int(self._length[number]) + self._chains.page_bytes(self._pages[number].size) + 32
+        return self._donors.bytes_of(serial) + self._chains.page_bytes(self._donors.pages_of(serial).size)
 
     def prepare(self, tokens: TokenIds, scope: int) -> PreparedDonor:
         """Do the part of ``add`` that needs no lock."""
         positions, hashes = fingerprint(tokens, self.geometry)
-        tags = self._tags(hashes, scope)
-        # Tag and position in one word: sorting words is several times faster than finding a stable order.
-        words = tags.astype(np.uint64)
-        words <<= _POSITION_BITS
-        words |= positions.view(np.uint64)
-        words.sort()
-        return PreparedDonor(
-            tokens, scope, (words & _POSITION_MASK).view(np.int64), (words >> _POSITION_BITS).astype(np.uint32), hashes
-        )
+        tags, positions = self._tags.in_order(hashes, positions, scope)
+        return PreparedDonor(tokens, scope, positions, tags, hashes)
 
     def bytes_after_adding(self, donor: PreparedDonor) -> int:
         """``nbytes`` once ``donor`` is in."""
-        return (
-            (self._extents.used + donor.tokens.size) * 4
-            + self._chains.bytes_after_inserting(donor.tags.size)
-            + 32 * (len(self._pages) + 1)
-        )
+        donors = self._donors.nbytes(tokens_more=donor.tokens.size, donors_more=1)
+        return donors + self._chains.bytes_after_inserting(donor.tags.size)
 
     def add(self, donor: PreparedDonor, serial: int | None = None) -> int:
         """Index a donor and return its serial. Its tokens are copied. A failure leaves the index as it was.
@@ -132,59 +106,34 @@ class SpanIndex:
         """
         serial = next(self._serials) if serial is None else serial
         with self._writers:
-            start = self._extents.allocate(donor.tokens.size)
+            place = self._donors.reserve(donor.tokens.size)
             try:
-                self._add_at(start, donor, serial)
+                put_chains_in_place = self._chains.prepare(donor.tags.size, _yield_to_other_threads)
+                with self._readers:  # From here on nothing fails.
+                    put_chains_in_place()
+                    pages = self._chains.insert(donor.tags, place.start + donor.positions, place.number)
+                    self._donors.put(place, donor.tokens, donor.scope, serial, pages)
             except BaseException:
-                self._extents.free(start, donor.tokens.size)
+                self._donors.give_back(place)
                 raise
         return serial
-
-    def _add_at(self, start: int, donor: PreparedDonor, serial: int) -> None:
-        end = start + donor.tokens.size
-        if end > MAX_ARENA_TOKENS:
-            raise MemoryError(f"the token arena holds at most {MAX_ARENA_TOKENS} tokens")
-        number = self._free_numbers[-1] if self._free_numbers else len(self._pages)
-        # Whatever may run out of memory comes first; from the readers' lock on nothing fails.
-        arena = grown(self._arena, end)
-        put_chains_in_place = self._chains.prepare(donor.tags.size, _yield_to_other_threads)
-        columns = [grown(column, number + 1) for column in (self._start, self._length, self._scope, self._serial)]
-        with self._readers:
-            self._arena = arena
-            self._start, self._length, self._scope, self._serial = columns
-            put_chains_in_place()
-            arena[start:end] = donor.tokens
-            self._start[number], self._length[number] = start, donor.tokens.size
-            self._scope[number], self._serial[number] = donor.scope, serial
-            self._pages[number] = self._chains.insert(donor.tags, start + donor.positions, number)
-            self._numbers[serial] = number
-            if self._free_numbers:
-                self._free_numbers.pop()
 
     def remove(self, serial: int) -> None:
         """Forget a donor: its tokens can no longer be found, and its memory is free for others."""
         with self._writers:
-            number = self._numbers[serial]
-            start, length = int(self._start[number]), int(self._length[number])
-            donor = self.prepare(self._arena[start : start + length], int(self._scope[number]))
+            donor = self.prepare(self._donors.tokens_of(serial), self._donors.scope_of(serial))
             with self._readers:
-                self._chains.remove(donor.tags, self._pages.pop(number))
-                self._arena[start : start + length] = 0  # Prompts are not left lying around.
-                self._extents.free(start, length)
-                self._length[number], self._scope[number] = 0, -1
-                self._free_numbers.append(number)
-                del self._numbers[serial]
+                self._chains.remove(donor.tags, self._donors.pages_of(serial))
+                self._donors.remove(serial)
 
     def tokens_of(self, serial: int) -> TokenIds | None:
         """A copy of a donor's tokens; None where it is not, or no longer, here."""
         with self._readers:
-            number = self._numbers.get(serial)
-            if number is None:
+            if serial not in self._donors:
                 return None
-            start = int(self._start[number])
-            copy = self._arena[start : start + int(self._length[number])].copy()
-            copy.flags.writeable = False
-            return copy
+            copy = self._donors.tokens_of(serial).copy()
+        copy.flags.writeable = False
+        return copy
 
     def glimpse(self, query: TokenIds, scope: int) -> Glimpse | None:
         """By the newest donor of each fingerprint; no token is compared. None: donors are being changed just now."""
@@ -192,9 +141,9 @@ class SpanIndex:
         if not self._readers.acquire(blocking=False):
             return None
         try:
-            newest = self._chains.newest(self._tags(prints.hashes, scope), prints.positions)
-            newest = newest.where(self._scope[newest.donor] == scope)
-            lines = Diagonals.lines(newest.query, newest.donor, newest.offset - self._start[newest.donor])
+            newest = self._chains.newest(self._tags.of(prints.hashes, scope), prints.positions)
+            newest = newest.where(self._donors.scope[newest.donor] == scope)
+            lines = Diagonals.lines(newest.query, newest.donor, self._donors.positions(newest))
         finally:
             self._readers.release()
         found = newest.query.size
@@ -216,7 +165,7 @@ class SpanIndex:
         """
         patience = Patience(None if deadline is None else (time.perf_counter() + deadline) / 2)
         prints = self._fingerprints(query, glimpse)
-        tags = self._tags(prints.hashes, scope)
+        tags = self._tags.of(prints.hashes, scope)
         if not self._readers.acquire(timeout=_time_left(deadline)):
             return None
         try:
@@ -257,13 +206,13 @@ class SpanIndex:
             if not which:
                 return cover
             pieces = [cover[at] for at in which]
-            donors = DonorColumns(self._arena, self._start, self._length, self._serial)
+            donors = self._donors
 
             def usable(number: int) -> bool:
-                return self._scope.item(number) == scope and resident(self._serial.item(number))
+                return donors.scope.item(number) == scope and resident(donors.columns.serial.item(number))
 
-            choice = DonorChoice(prompt, donors, self._chains, usable)
-            alike = choice.most_alike(pieces, [self._numbers[run.donor] for run in pieces], repeated)
+            choice = DonorChoice(prompt, donors.columns, self._chains, usable)
+            alike = choice.most_alike(pieces, [donors.number(run.donor) for run in pieces], repeated)
         finally:
             self._readers.release()
         chosen = [*cover]
@@ -305,20 +254,16 @@ class SpanIndex:
     def _window(self, serial: int, within: range | None) -> tuple[TokenIds, int]:
         """A copy of part of a donor, so that no lock is held while it is searched, and where that part begins."""
         with self._readers:
-            number = self._numbers.get(serial)
-            if number is None:
+            if serial not in self._donors:
                 return np.empty(0, np.int32), 0
-            start, length = int(self._start[number]), int(self._length[number])
-            low, high = (0, length) if within is None else (max(0, within.start), min(length, within.stop))
-            high = min(high, low + MAX_ISLAND_WINDOW)
-            return self._arena[start + low : start + high].copy(), low
+            tokens = self._donors.tokens_of(serial)
+            low, high = (0, tokens.size) if within is None else (max(0, within.start), within.stop)
+            return tokens[low : min(high, low + MAX_ISLAND_WINDOW)].copy(), low
 
     def check_integrity(self) -> None:
         with self._writers, self._readers:
             self._chains.check_integrity()
-            self._extents.check_integrity()
-            assert self._extents.used == sum(int(self._length[n]) for n in self._pages), "arena does not add up"
-            assert not set(self._free_numbers) & set(self._pages), "a number is free and in use"
+            self._donors.check_integrity()
 
     def _fingerprints(self, query: TokenIds, glimpse: Glimpse | None = None) -> _Fingerprints:
         """Those that a glimpse has seen, if they are this query's."""
@@ -327,27 +272,13 @@ class SpanIndex:
             return seen
         return _Fingerprints(query.size, *fingerprint(query, self.geometry, self.geometry.query_repeats))
 
-    def _tags(self, hashes: Hashes, scope: int) -> Tags:
-        """Of one namespace, in this process. Others may collide with them, as any hash may; the scope check follows.
-
-        Nobody can make texts whose tags crowd one part of the table, or stand before those of another namespace.
-        """
-        secret = blake2b(scope.to_bytes(8, "little"), digest_size=12, key=self._key).digest()
-        before, factor, after = np.frombuffer(secret, np.uint32)
-        tags = hashes ^ before
-        tags *= factor | np.uint32(1)
-        tags ^= tags >> np.uint32(15)
-        tags *= after | np.uint32(1)
-        return BucketTable.usable(tags)
-
     def _stands_behind_other_text(self, prompt: TokenIds, piece: Run) -> bool:
         """Whether the text before the piece is another in its donor. In a piece that was cut off there it is not."""
-        number = self._numbers.get(piece.donor)
-        if number is None:
+        if piece.donor not in self._donors:
             return False
         common = min(piece.start, piece.donor_start, ISLAND_GRAM)  # A separator before both says nothing.
-        there = self._start.item(number) + piece.donor_start
-        here, before = prompt[piece.start - common : piece.start], self._arena[there - common : there]
+        here = prompt[piece.start - common : piece.start]
+        before = self._donors.tokens_of(piece.donor)[piece.donor_start - common : piece.donor_start]
         return common < ISLAND_GRAM or bool((here != before).any())
 
     def _with_older_donors(
@@ -381,15 +312,15 @@ class SpanIndex:
         known: Sequence[Run] = (),
         patience: Patience = ENDLESS,
     ) -> list[Run]:
-        found = found.where(self._scope[found.donor] == scope)
-        donors = DonorColumns(self._arena, self._start, self._length, self._serial)
+        found = found.where(self._donors.scope[found.donor] == scope)
+        donors = self._donors.columns
         if known and found.query.size:
-            hits = Diagonals.of_single_hits(found.query, found.donor, found.offset - self._start[found.donor])
+            hits = Diagonals.of_single_hits(found.query, found.donor, self._donors.positions(found))
             found = found.where(unexplained(query, donors, hits, known, self.geometry.gram))
         if not found.query.size:
             return [*known]
-        diagonals = Diagonals.of(found.query, found.donor, found.offset - self._start[found.donor])
-        strongest = diagonals.strongest(self.max_diagonals, self._serial)
+        diagonals = Diagonals.of(found.query, found.donor, self._donors.positions(found))
+        strongest = diagonals.strongest(self.max_diagonals, donors.serial)
         return self._searched(query, donors, strongest, min_run, known, patience)
 
     def _searched(
