@@ -32,7 +32,7 @@ def config(asked: str, scales: Scales | None = None, backend: str = "CPU_ATTN") 
         for n in range(LAYERS)
     }
     return SimpleNamespace(
-        cache_config=SimpleNamespace(cache_dtype=asked),
+        cache_config=SimpleNamespace(block_size=BLOCK, cache_dtype=asked),
         model_config=SimpleNamespace(dtype=torch.float32, use_mla=False, get_head_size=lambda: DIM),
         compilation_config=SimpleNamespace(static_forward_context=layers),
     )

@@ -25,7 +25,13 @@ def kv_memory(vllm_config: Any, kv_caches: dict[str, torch.Tensor], rotations: S
         theirs = None if scales is None else scales.of([numbers[id(layer)] for layer in own])
         return _memory_of(vllm_config, own, rotation, theirs)
 
-    return memory_by_rotation(layers, rotations, memory_of)
+    memory, block_size = memory_by_rotation(layers, rotations, memory_of), vllm_config.cache_config.block_size
+    if memory.block_size != block_size:  # Ids of blocks would be taken for ids of their parts.
+        raise UnsupportedVllmError(
+            f"the attention backend cuts vLLM's blocks of {block_size} tokens into blocks of {memory.block_size}: add "
+            f"--block-size {memory.block_size}"
+        )
+    return memory
 
 
 def _memory_of(vllm_config: Any, layers: list[torch.Tensor], rotation: Rotation, scales: Scales | None) -> KvMemory:

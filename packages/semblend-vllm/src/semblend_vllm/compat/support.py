@@ -52,6 +52,9 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
         "sparse attention keeps an index of its tokens, which would have to move too": bool(
             getattr(model.hf_text_config, "index_topk", None)
         ),
+        "the experts of each token (--enable-return-routed-experts) are not known where its KV is reused": (
+            _returns_routed_experts(vllm_config)
+        ),
     }
     found = next((reason for reason, applies in reasons.items() if applies), None)
     specs = [group.kv_cache_spec for group in groups]
@@ -68,6 +71,13 @@ def why_unsupported(vllm_config: Any, kv_cache_config: Any) -> str | None:
 def has_official_contract() -> bool:
     """Whether this vLLM tells a connector enough to do without our scheduler: from 0.30 on, its cache manager too."""
     return hasattr(KVConnectorBase_V1, "bind_kv_cache_manager")
+
+
+def _returns_routed_experts(vllm_config: Any) -> bool:
+    """It keeps them by blocks, and takes those that a prompt did not compute for its own exact ones."""
+    outputs = getattr(vllm_config, "aux_output_config", None)
+    asked = vllm_config.model_config if outputs is None else outputs  # Where the option is differs by version.
+    return bool(getattr(asked, "enable_return_routed_experts", False))
 
 
 def _why_kv_does_not_move(specs: list[Any]) -> str | None:

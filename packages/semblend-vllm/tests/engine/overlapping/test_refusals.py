@@ -19,8 +19,11 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from semblend_core.kv import Rotation
+from semblend_vllm.compat.kv_memory import kv_memory
 from semblend_vllm.compat.stored_types import why_not_stored_so
 from semblend_vllm.compat.support import why_unsupported
+from semblend_vllm.compat.versions import UnsupportedVllmError
 
 
 def off(caplog: pytest.LogCaptureFixture) -> str:
@@ -56,6 +59,35 @@ def test_guesses_of_a_drafter(
     assert f"{method!r} is not supported, only by 'ngram'" in why
     config.speculative_config.method = "ngram"
     assert why_unsupported(config, kv_cache_config) is None
+
+
+def test_experts_of_each_token(new_overlapping: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """vLLM asks for them by an option of the model, or of what else a step gives."""
+
+    def asked(config: Any) -> None:
+        where = getattr(config, "aux_output_config", config.model_config)
+        where.enable_return_routed_experts = True
+
+    with caplog.at_level(logging.ERROR, "semblend_vllm"):
+        engine = new_overlapping(change=asked)
+    assert "--enable-return-routed-experts" in off(caplog)
+    assert engine.side is None
+
+
+@pytest.mark.parametrize(("block_size", "of_attention"), [(128, 64), (256, 64), (64, 64)])
+def test_blocks_that_attention_cuts_into_smaller_ones(block_size: int, of_attention: int) -> None:
+    """vLLM speaks of its own blocks, and registers the pool as attention has it."""
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(block_size=block_size, cache_dtype="auto"),
+        model_config=SimpleNamespace(use_mla=True, get_head_size=lambda: 48),
+    )
+    pools = {f"model.layers.{n}": torch.zeros(2 * block_size // of_attention, of_attention, 48) for n in range(2)}
+    rotation = Rotation.from_config({"model_type": "deepseek_v2", "kv_lora_rank": 32, "qk_rope_head_dim": 16})
+    if block_size == of_attention:
+        assert kv_memory(config, pools, [rotation] * 2).block_size == block_size
+        return
+    with pytest.raises(UnsupportedVllmError, match="add --block-size 64"):
+        kv_memory(config, pools, [rotation] * 2)
 
 
 def test_chunked_attention_without_the_hybrid_manager(
