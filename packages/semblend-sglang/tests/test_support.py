@@ -292,6 +292,7 @@ def request(**changes: Any) -> Any:
         ({"return_hidden_states": True}, range(99), "hidden states"),
         ({"return_routed_experts": True}, range(99), "at each of its tokens"),
         ({"return_indexer_topk": True}, range(99), "at each of its tokens"),
+        ({"beam_group": object()}, range(99), "searched by beams"),
         ({}, range(10), "log-probabilities"),
     ],
 )

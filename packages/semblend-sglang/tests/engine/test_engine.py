@@ -11,6 +11,7 @@ import pytest
 import torch
 from archive import CASES, QUESTIONS, first, recipient
 from running_engine import COMPLETE, RunningEngine, cached, divergence
+from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 
 from semblend_core import DonorOffer, LookupRequest, Plan, Settings, create_provider
@@ -118,6 +119,17 @@ def test_a_request_for_prompt_logprobs_is_served_cold_and_counted(running: Runni
     assert cached(answer) == 0
     assert len(answer["meta_info"]["input_token_logprobs"]) == answer["meta_info"]["prompt_tokens"]
     assert running.declines()[-1] == "unsupported_request"
+
+
+@pytest.mark.skipif(not hasattr(SamplingParams, "beam_width"), reason="this SGLang has no beam search")
+def test_beam_search_is_served_cold_and_counted(running: RunningEngine) -> None:
+    running.ask(first(), salt="beams", tokens=1)
+    prompt = recipient("new instruction")
+    answers = [running.search(prompt, salt=salt, beams=3) for salt in ("beams", "beams", "another tenant's beams")]
+    assert [cached(answer) for answer in answers] == [0, 0, 0], "SGLang keeps no prompt of a beam search"
+    assert running.declines()[-3:] == ["unsupported_request"] * 3
+    assert len({answer["text"] for answer in answers}) == 1
+    assert cached(running.ask(prompt, salt="beams", tokens=1)) > 300, "what is asked without beams is reused"
 
 
 def test_the_engine_finds_no_leak_when_it_is_idle(running: RunningEngine) -> None:

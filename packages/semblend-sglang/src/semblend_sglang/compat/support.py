@@ -132,6 +132,9 @@ def why_not_for(req: Any, key: Any) -> str | None:
     if getattr(req, "return_routed_experts", False) or getattr(req, "return_indexer_topk", False):
         # SGLang keeps these by slot. No forward wrote those that KV is moved into, and others used them before.
         return "it wants what the model chose at each of its tokens"
+    if getattr(req, "beam_group", None) is not None:
+        # Its prompt never enters the exact cache, and its beams take its row of slots over when it is computed.
+        return "it is searched by beams"
     if key is not None and getattr(key, "is_bigram", False):
         return "the exact cache keeps it by pairs of tokens"
     if key is not None and len(key) < len(req.origin_input_ids) - 1:
