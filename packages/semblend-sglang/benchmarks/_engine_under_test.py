@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from semblend_core.testing.benchmarks import Answer, endurance
+from semblend_core.testing.benchmarks import Answer, checked, endurance
 from semblend_sglang.compat.support import resolved
 
 SHORT = 16
@@ -22,29 +22,30 @@ SHORT = 16
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="folder with a config.json, and with weights where they are real")
+    about_model = "folder with a config.json, and with weights where they are real"
+    parser.add_argument("model", type=checked.model_folder, help=about_model)
     parser.add_argument("--real-weights", action="store_true", help="load them; else they are dummies")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--kv-cache-dtype", default="auto", help="such as fp8_e4m3")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
-    parser.add_argument("--memory", type=float, default=0.6, help="share of the GPU that SGLang takes")
-    parser.add_argument("--kv-tokens", type=int, help="size of the KV pool; default: what --memory leaves")
+    parser.add_argument("--memory", type=checked.from_0_to_1, default=0.6, help="share of the GPU that SGLang takes")
+    parser.add_argument("--kv-tokens", type=checked.positive, help="size of the KV pool; default: what --memory leaves")
     parser.add_argument("--attention", default="triton", help="SGLang's attention backend")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
     parser.add_argument(
         "--graph-tokens",
-        type=int,
+        type=checked.positive,
         default=2048,
         help="largest captured prefill: SGLang's default, --chunk, takes minutes",
     )
     parser.add_argument("--no-overlap", action="store_true", help="without the overlapped scheduler")
     parser.add_argument("--stock", action="store_true", help="SGLang without SemBlend")
-    parser.add_argument("--page-size", type=int, default=1)
-    parser.add_argument("--chunk", type=int, default=32768, help="chunked_prefill_size")
-    parser.add_argument("--requests-in-flight", type=int, default=64, help="max_running_requests")
-    parser.add_argument("--context", type=int, default=32768)
+    parser.add_argument("--page-size", type=checked.positive, default=1)
+    parser.add_argument("--chunk", type=checked.positive, default=32768, help="chunked_prefill_size")
+    parser.add_argument("--requests-in-flight", type=checked.positive, default=64, help="max_running_requests")
+    parser.add_argument("--context", type=checked.positive, default=32768)
     parser.add_argument("--cpu", action="store_true", help="try the script out: no GPU, small pool")
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--json", type=checked.file_to_write, help="write the results here too")
 
 
 class Engine:

@@ -13,7 +13,7 @@ from semblend_core.testing.benchmarks import Prompts, conversation, deliver, opt
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, conversation.add_options)
+    options = options_of(__doc__, add_engine_options, conversation.add_options, why_not=conversation.why_not)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options, inspected=True)
     result = conversation.run(engine, prompts, options) | {"runs_with": engine.runs_with()}

@@ -15,7 +15,7 @@ from semblend_core.testing.benchmarks import Prompts, deliver, endurance, option
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, endurance.add_options)
+    options = options_of(__doc__, add_engine_options, endurance.add_options, why_not=endurance.why_not)
     endurance.set_up(options)
     os.environ["SEMBLEND_SGLANG_KEEP_DONORS"] = "1"
     prompts = Prompts.for_model(options.model, options.text, options.seed)

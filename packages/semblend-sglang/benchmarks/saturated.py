@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from semblend_core.testing import shallow_model_folder
-from semblend_core.testing.benchmarks import saturation
+from semblend_core.testing.benchmarks import checked, saturation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine" / "helpers"))
 
@@ -31,7 +31,7 @@ def configure() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     saturation.add_options(parser)
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--json", type=checked.file_to_write, help="write the results here too")
     options = parser.parse_args()
     configure()
     from full_batches import reused_beside, serve

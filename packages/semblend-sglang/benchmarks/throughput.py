@@ -13,7 +13,7 @@ from semblend_core.testing.benchmarks import deliver, options_of, throughput
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, throughput.add_options)
+    options = options_of(__doc__, add_engine_options, throughput.add_options, why_not=throughput.why_not)
     deliver(throughput.run(StreamingSglang, options), options)
 
 

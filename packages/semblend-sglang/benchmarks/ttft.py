@@ -18,16 +18,18 @@ from typing import Any
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts
+from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
 
 CASES = ("new_instruction", "reorder", "composite")
+LEAST_TOKENS = 256
+"""Passages have headers, and a question stands behind them."""
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 1e-2}
 
 
 def check(engine: Engine, prompts: Prompts, size: int, largest_error: float) -> list[dict[str, Any]]:
     """Raises where what is reused is not what would have been computed."""
     engine.first_token_ms(prompts.fresh(size))  # The self-test needs one prompt to look at.
-    checked = []
+    compared = []
     for name in ("same_place", *CASES):
         material = getattr(prompts, name)(size)
         for donor in material.donors:
@@ -38,8 +40,8 @@ def check(engine: Engine, prompts: Prompts, size: int, largest_error: float) -> 
         assert result["cached_when_cold"] == 0, f"{name}: the exact cache holds approximate KV"
         assert result["key_error"] <= largest_error, f"{name}: relocated K is not cold K"
         assert result["value_error"] <= largest_error, f"{name}: relocated V is not cold V"
-        checked.append(result)
-    return checked
+        compared.append(result)
+    return compared
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int, cases: list[str]) -> list[dict[str, Any]]:
@@ -103,26 +105,33 @@ def steps(engine: Engine) -> dict[str, Any]:
     return {name: {"median": round(statistics.median(all_ms), 2), "max": max(all_ms)} for name, all_ms in taken.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 32000])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes", type=checked.positive, nargs="+", default=[8192, 32000])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--check-size", type=int, default=4096)
+    parser.add_argument("--repeats", type=checked.positive, default=5)
+    parser.add_argument("--check-size", type=checked.positive, default=4096)
     parser.add_argument("--no-check", action="store_true")
-    options = parser.parse_args()
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    sizes = [*options.sizes, *([] if options.no_check else [options.check_size])]
+    too_short = checked.why_too_short("--sizes or --check-size", min(sizes), LEAST_TOKENS)
+    return too_short or checked.why_too_long(max(sizes) + 1, options)
+
+
+def main() -> None:
+    options = options_of(__doc__, add_engine_options, add_options, why_not=why_not)
     # Reuse is timed, whether it pays or not.
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")
-    engine, prompts = Engine(options, timed=True), Prompts.for_model(options.model)
+    engine, prompts = Engine(options, timed=True), Prompts.for_model(options.model, options.text, options.seed)
     limit = LARGEST_ERROR["float32" if options.dtype == "float32" else "bfloat16"]
-    checked = [] if options.no_check else check(engine, prompts, options.check_size, limit)
+    compared = [] if options.no_check else check(engine, prompts, options.check_size, limit)
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats, options.cases)]
     result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
-    result |= {"checked": checked, "steps_ms": steps(engine), "runs_with": engine.runs_with()}
+    result |= {"checked": compared, "steps_ms": steps(engine), "runs_with": engine.runs_with()}
     print(json.dumps({"steps_ms": result["steps_ms"], "runs_with": result["runs_with"]}), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    deliver(result, options)
     engine.close()
 
 

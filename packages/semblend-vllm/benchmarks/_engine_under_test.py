@@ -8,12 +8,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from semblend_core import Outcome, SelfTestResult, SelfTestState
 from semblend_core.testing import held_by
-from semblend_core.testing.benchmarks import Answer, endurance
+from semblend_core.testing.benchmarks import Answer, checked, endurance
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 BLOCK, CPU_BLOCK = 16, 32
@@ -23,24 +22,29 @@ GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 44
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, help="folder with a config.json, and with weights where they are real")
+    about_model = "folder with a config.json, and with weights where they are real"
+    parser.add_argument("model", type=checked.model_folder, help=about_model)
     parser.add_argument("--real-weights", action="store_true", help="load them; else they are dummies")
     parser.add_argument("--cpu", action="store_true", help="vLLM's build for CPUs: little memory, donors on the host")
-    parser.add_argument("--context", type=int, default=32768, help="max_model_len")
+    parser.add_argument("--context", type=checked.positive, default=32768, help="max_model_len")
     parser.add_argument("--tier", default="fast", choices=("fast", "balanced", "strict"))
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kv-cache-dtype", default="auto", help="such as fp8_e4m3")
-    parser.add_argument("--memory", type=float, default=0.5, help="share of the GPU that vLLM takes")
-    parser.add_argument("--kv-tokens", type=int, help="size of the KV cache; default: what --memory leaves")
+    parser.add_argument("--memory", type=checked.from_0_to_1, default=0.5, help="share of the GPU that vLLM takes")
+    parser.add_argument(
+        "--kv-tokens", type=checked.positive, help="size of the KV cache; default: what --memory leaves"
+    )
     parser.add_argument("--device-bytes", default="24GiB", help="donors in GPU memory; 0: none")
     parser.add_argument("--host-bytes", default="0", help="donors in pinned memory")
-    parser.add_argument("--recompute-limit", type=float, help="most of the reused tokens that the tier may compute")
+    parser.add_argument(
+        "--recompute-limit", type=checked.from_0_to_1, help="most of the reused tokens that the tier may compute"
+    )
     parser.add_argument("--graphs", action="store_true", help="with torch.compile and CUDA graphs")
     parser.add_argument("--sync", action="store_true", help="without asynchronous scheduling")
     parser.add_argument("--stock", action="store_true", help="vLLM without SemBlend")
-    parser.add_argument("--batch", type=int, default=32768, help="max_num_batched_tokens")
-    parser.add_argument("--sequences", type=int, default=64, help="max_num_seqs")
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--batch", type=checked.positive, default=32768, help="max_num_batched_tokens")
+    parser.add_argument("--sequences", type=checked.positive, default=64, help="max_num_seqs")
+    parser.add_argument("--json", type=checked.file_to_write, help="write the results here too")
 
 
 def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,15 +9,15 @@ was reused is in no exact cache; a load that fails ends in a cold answer, also w
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from _engine_under_test import Engine, add_engine_options, asking
 
-from semblend_core.testing.benchmarks import Material, Prompts
+from semblend_core.testing.benchmarks import Material, Prompts, checked, deliver, options_of
 
 SIZE, ANSWER = 4096, 8
 HEADER = 16
@@ -32,7 +32,7 @@ def one_of(material: Material) -> tuple[list[list[int]], list[int]]:
 
 class Checks:
     def __init__(self, options: argparse.Namespace) -> None:
-        self.engine, self.prompts = Engine(options), Prompts.for_model(options.model)
+        self.engine, self.prompts = Engine(options), Prompts.for_model(options.model, options.text, options.seed)
         core = self.engine.llm.llm_engine.engine_core.engine_core
         self.connector, self.scheduler = core.scheduler.connector, core.scheduler
         self.blocks: dict[str, list[int]] = {}
@@ -118,15 +118,12 @@ class Checks:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    options = parser.parse_args()
+    options = options_of(__doc__, add_engine_options, why_not=partial(checked.why_too_long, SIZE + ANSWER))
     with torch.inference_mode():
         checks = Checks(options)
         for check in (checks.first_layer_keys, checks.identity, checks.pollution, checks.failed_load):
             check()
-    if options.json:
-        options.json.write_text(json.dumps(checks.found, indent=1) + "\n")
+    deliver(checks.found, options)
     sys.exit(not all(held for held in checks.found.values() if isinstance(held, bool)))
 
 

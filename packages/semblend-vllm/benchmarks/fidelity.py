@@ -17,7 +17,7 @@ from semblend_core.testing.benchmarks import Prompts, deliver, fidelity, options
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, fidelity.add_options)
+    options = options_of(__doc__, add_engine_options, fidelity.add_options, why_not=fidelity.why_not)
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")  # What is reused is looked at, whether it pays or not.
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options)

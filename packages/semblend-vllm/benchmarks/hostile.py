@@ -47,7 +47,7 @@ class Answers:
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, hostile.add_options)
+    options = options_of(__doc__, add_engine_options, hostile.add_options, why_not=hostile.why_not)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     with Arms(engine_of, Answers, options) as arms:
         at_start = {arm: arms.run(arm, None) for arm in ARMS}

@@ -13,7 +13,7 @@ from semblend_core.testing.benchmarks import Prompts, deliver, never_slower, opt
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, never_slower.add_options)
+    options = options_of(__doc__, add_engine_options, never_slower.add_options, why_not=never_slower.why_not)
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options)
     result = never_slower.run(engine, prompts, options)

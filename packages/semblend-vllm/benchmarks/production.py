@@ -14,7 +14,7 @@ from semblend_core.testing.benchmarks import deliver, options_of, production
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, production.add_options)
+    options = options_of(__doc__, add_engine_options, production.add_options, why_not=production.why_not)
     deliver(production.run(StreamingVllm, options), options)
 
 

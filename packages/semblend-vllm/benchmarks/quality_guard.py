@@ -23,28 +23,40 @@ from _engine_under_test import Engine, add_engine_options
 
 from semblend_core import Settings
 from semblend_core.recompute import MeanShift
-from semblend_core.testing.benchmarks import Pairs, Prompts, deliver, options_of
+from semblend_core.testing.benchmarks import Pairs, Prompts, checked, deliver, options_of
 from semblend_vllm.scheduler import long_claims, orders
 
+LEAST_PAGE = 16
 ARMS = {"off": 0.0, "default": Settings().quality_share, "all": 1.0}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parts", nargs="+", default=["cost", "broken"], choices=["cost", "broken"])
-    parser.add_argument("--tokens", type=int, default=6000, help="of a prompt")
-    parser.add_argument("--output-tokens", type=int, default=64)
-    parser.add_argument("--requests", type=int, default=64, help="of a round of `cost`")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--in-flight", type=int, default=8)
-    parser.add_argument("--passages", type=int, default=4, help="of `broken`")
-    parser.add_argument("--about-the-same", type=int, default=4, help="requests of `broken` over the same passages")
-    parser.add_argument("--right", type=int, default=20, help="answers of `broken` before the correction breaks")
-    parser.add_argument("--most", type=int, default=200, help="answers of `broken` after it broke")
-    parser.add_argument("--target", type=float, default=Settings().quality_target)
+    parser.add_argument("--tokens", type=checked.positive, default=6000, help="of a prompt")
+    parser.add_argument("--output-tokens", type=checked.positive, default=64)
+    parser.add_argument("--requests", type=checked.positive, default=64, help="of a round of `cost`")
+    parser.add_argument("--rounds", type=checked.positive, default=8)
+    parser.add_argument("--in-flight", type=checked.positive, default=8)
+    parser.add_argument("--passages", type=checked.positive, default=4, help="of `broken`")
+    parser.add_argument(
+        "--about-the-same", type=checked.positive, default=4, help="requests of `broken` over the same passages"
+    )
+    parser.add_argument(
+        "--right", type=checked.positive, default=20, help="answers of `broken` before the correction breaks"
+    )
+    parser.add_argument("--most", type=checked.positive, default=200, help="answers of `broken` after it broke")
+    parser.add_argument("--target", type=checked.from_0_to_1, default=Settings().quality_target)
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    least = 64 + options.passages * (16 + LEAST_PAGE)
+    too_long = checked.why_too_long(options.tokens + options.output_tokens, options)
+    return checked.why_too_short("--tokens", options.tokens, least) or too_long
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, add_options)
+    options = options_of(__doc__, add_engine_options, add_options, why_not=why_not)
     # What a gate declines is not compared: on a busy or slow machine that is nearly all.
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")
     prompts = Prompts.for_model(options.model, options.text, options.seed)

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from semblend_core.testing.benchmarks import saturation
+from semblend_core.testing.benchmarks import checked, saturation
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engine" / "overlapping" / "helpers"))
 # Nothing is computed here, so times say nothing.
@@ -26,7 +26,7 @@ os.environ.setdefault("SEMBLEND_COST_GATE", "0")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     saturation.add_options(parser)
-    parser.add_argument("--json", type=Path, help="write the results here too")
+    parser.add_argument("--json", type=checked.file_to_write, help="write the results here too")
     options = parser.parse_args()
     from full_batches import STEP, calls_until_short_ones_end, serve
 

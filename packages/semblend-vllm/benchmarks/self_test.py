@@ -14,7 +14,7 @@ from semblend_core.testing.benchmarks import Prompts, deliver, options_of, provi
 
 
 def main() -> None:
-    options = options_of(__doc__, add_engine_options, proving.add_options)
+    options = options_of(__doc__, add_engine_options, proving.add_options, why_not=proving.why_not)
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")  # After one request nothing is known of costs.
     prompts = Prompts.for_model(options.model, options.text, options.seed)
     engine = Engine(options)

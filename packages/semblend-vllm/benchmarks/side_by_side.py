@@ -28,6 +28,8 @@ from typing import Any
 
 from _side_by_side_report import summary, table
 
+from semblend_core.testing.benchmarks import checked
+
 CLONE = Path(__file__).resolve().parents[3]
 PEER = "semblend-vllm-connector==0.2.8"
 PEER_NEEDS = (
@@ -224,14 +226,14 @@ def serve_item(arm: Arm, item: dict[str, Any], tokens: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one item of each transform, short prompts")
-    parser.add_argument("--per-transform", type=int, default=3)
+    parser.add_argument("--per-transform", type=checked.positive, default=3)
     parser.add_argument("--band", default="2k", help="length of the prompts, as sembench build takes it")
-    parser.add_argument("--longest", type=int, default=4096, help="max_model_len and tokens of a step")
+    parser.add_argument("--longest", type=checked.positive, default=4096, help="max_model_len and tokens of a step")
     parser.add_argument("--tier", default="balanced", choices=("fast", "balanced", "strict"))
-    parser.add_argument("--output-tokens", type=int, default=16)
+    parser.add_argument("--output-tokens", type=checked.positive, default=16)
     parser.add_argument("--no-peer", action="store_true", help="stock and ours only")
     parser.add_argument("--lmcache", action="store_true", help="LMCache instead of the peer, and as our only tier")
-    parser.add_argument("--json", type=Path, help="write all measurements here")
+    parser.add_argument("--json", type=checked.file_to_write, help="write all measurements here")
     options = parser.parse_args()
     if options.quick:
         options.per_transform, options.band, options.output_tokens = 1, "1k", 8

@@ -15,7 +15,10 @@ from typing import Any
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts
+from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
+
+LEAST_TOKENS = 256
+"""Passages have headers, and a question stands behind them."""
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:
@@ -96,22 +99,31 @@ def print_row(row: dict[str, Any]) -> None:
     )
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes", type=checked.positive, nargs="+", default=[8192, 16384, 32000])
+    parser.add_argument("--repeats", type=checked.positive, default=5)
+    parser.add_argument(
+        "--misses", type=checked.positive, help="also measure what prompts of this size pay that find nothing"
+    )
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    sizes = [*options.sizes, *([options.misses] if options.misses else [])]
+    too_short = checked.why_too_short("--sizes or --misses", min(sizes), LEAST_TOKENS)
+    return too_short or checked.why_too_long(max(sizes) + 1, options)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384, 32000])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--misses", type=int, help="also measure what prompts of this size pay that find nothing")
-    options = parser.parse_args()
+    options = options_of(__doc__, add_engine_options, add_options, why_not=why_not)
     # Reuse is timed, whether it pays or not.
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")
-    engine, prompts = Engine(options), Prompts.for_model(options.model)
+    engine, prompts = Engine(options), Prompts.for_model(options.model, options.text, options.seed)
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats)]
     if options.misses:
         rows.append(measure_misses(engine, prompts, options.misses, 3 * options.repeats))
     result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    deliver(result, options)
 
 
 if __name__ == "__main__":

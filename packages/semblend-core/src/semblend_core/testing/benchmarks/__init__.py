@@ -4,6 +4,7 @@ An adapter's script makes the engine, and hands it to the ``run`` of one of thes
 """
 
 from semblend_core.testing.benchmarks import (
+    checked,
     conversation,
     endurance,
     fidelity,
@@ -33,6 +34,7 @@ __all__ = [
     "Prompts",
     "add_prompt_options",
     "bootstrapped",
+    "checked",
     "conversation",
     "deliver",
     "endurance",

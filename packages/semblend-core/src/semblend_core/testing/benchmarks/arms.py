@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from semblend_core.testing.benchmarks.checked import positive
+
 ARMS = ("stock", "semblend")
 LONGEST_END_S = 30
 
@@ -108,4 +110,4 @@ def _serve(pipe: Connection, engine_of: EngineOf, work_of: WorkOf, options: argp
 
 
 def add_arm_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=3, help="of each arm, by turns")
+    parser.add_argument("--runs", type=positive, default=3, help="of each arm, by turns")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from semblend_core.testing.benchmarks.checked import not_negative, positive, why_too_long
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.fidelity import forced, strays
 from semblend_core.testing.benchmarks.paired import bootstrapped
@@ -153,14 +154,22 @@ def equal_requests(engine: EngineUnderTest, prompts: Prompts, options: argparse.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--document", type=int, default=16_000, help="tokens")
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--answer", type=int, default=64, help="tokens of each answer")
-    parser.add_argument("--conversations", type=int, default=5, help="0: none are timed")
-    parser.add_argument("--equal", type=int, default=8, help="equal requests at once; 0: leave them out")
-    parser.add_argument("--fidelity", type=int, default=0, help="conversations whose answers are compared with cold")
-    parser.add_argument("--top", type=int, default=20, help="log-probabilities that are compared")
+    parser.add_argument("--document", type=positive, default=16_000, help="tokens")
+    parser.add_argument("--turns", type=positive, default=10)
+    parser.add_argument("--answer", type=positive, default=64, help="tokens of each answer")
+    parser.add_argument("--conversations", type=not_negative, default=5, help="0: none are timed")
+    parser.add_argument("--equal", type=not_negative, default=8, help="equal requests at once; 0: leave them out")
+    parser.add_argument(
+        "--fidelity", type=not_negative, default=0, help="conversations whose answers are compared with cold"
+    )
+    parser.add_argument("--top", type=positive, default=20, help="log-probabilities that are compared")
     parser.add_argument("--counts-only", action="store_true", help="no bars on times, as on a busy or slow machine")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    asked = sum(QUESTIONS[turn % len(QUESTIONS)] for turn in range(options.turns))
+    return why_too_long(INSTRUCTION + options.document + asked + options.turns * options.answer, options)
 
 
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:

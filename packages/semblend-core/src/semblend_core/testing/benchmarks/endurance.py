@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from semblend_core.testing.benchmarks import traffic
+from semblend_core.testing.benchmarks.checked import file_to_read, folder_to_write, positive, why_too_long
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.prompts import Prompts
 from semblend_core.testing.benchmarks.script import as_text
@@ -53,16 +55,24 @@ class CountedEngine(EngineUnderTest, Protocol):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--in-flight", type=int, default=8)
-    parser.add_argument("--shortest", type=int, default=128, help="tokens of a prompt")
-    parser.add_argument("--longest", type=int, default=512)
-    parser.add_argument("--output-tokens", type=int, default=4)
+    parser.add_argument("--requests", type=positive, default=10_000)
+    parser.add_argument("--rounds", type=positive, default=10)
+    parser.add_argument("--in-flight", type=positive, default=8)
+    parser.add_argument("--shortest", type=positive, default=128, help="tokens of a prompt")
+    parser.add_argument("--longest", type=positive, default=512)
+    parser.add_argument("--output-tokens", type=positive, default=4)
     parser.add_argument("--store-bytes", default="64MiB", help="donors in host memory: few, so that they come and go")
     parser.add_argument("--disk-bytes", default="256MiB", help="donors on disk")
-    parser.add_argument("--disk", type=Path, required=True, help="an empty folder for them")
-    parser.add_argument("--beside", type=Path, help="what --json wrote with --stock: memory is held against it")
+    parser.add_argument("--disk", type=folder_to_write, required=True, help="an empty folder for them")
+    parser.add_argument("--beside", type=file_to_read, help="what --json wrote with --stock: memory is held against it")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    if options.rounds < 2 or options.rounds > options.requests:
+        return f"--rounds {options.rounds}: they go from the middle to the end of --requests {options.requests}"
+    no_traffic = traffic.why_not(options.shortest, options.longest, options.output_tokens)
+    return no_traffic or why_too_long(options.longest, options)
 
 
 def set_up(options: argparse.Namespace) -> None:

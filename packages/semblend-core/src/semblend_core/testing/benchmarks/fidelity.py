@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from semblend_core.testing.benchmarks.checked import positive, why_too_long, why_too_short
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import bootstrapped
 from semblend_core.testing.benchmarks.prompts import DONOR_INSTRUCTION, HEADER, Material, Prompts
@@ -39,12 +40,20 @@ class Strayed:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", type=int, default=10, help="of each kind")
-    parser.add_argument("--size", type=int, default=6000, help="tokens of a prompt")
-    parser.add_argument("--passages", type=int, default=10)
-    parser.add_argument("--answer", type=int, default=16, help="tokens of forced text")
+    parser.add_argument("--cases", type=positive, default=10, help="of each kind")
+    parser.add_argument("--size", type=positive, default=6000, help="tokens of a prompt")
+    parser.add_argument("--passages", type=positive, default=10)
+    parser.add_argument("--answer", type=positive, default=16, help="tokens of forced text")
     parser.add_argument("--again", action="store_true", help="ask without reuse too: what the engine strays by itself")
-    parser.add_argument("--top", type=int, default=20, help="log-probabilities that are compared")
+    parser.add_argument("--top", type=positive, default=20, help="log-probabilities that are compared")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    # Of the page in the middle the second half is quoted, and what follows stands in it too.
+    least = options.passages * (HEADER + 2 * (QUOTED + options.answer))
+    longest = DONOR_INSTRUCTION + options.size + QUOTED + options.answer
+    return why_too_short("--size", options.size, least) or why_too_long(longest, options)
 
 
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:

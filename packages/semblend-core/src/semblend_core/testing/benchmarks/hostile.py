@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from semblend_core.testing.benchmarks.checked import not_negative, positive, why_too_long, why_too_short
 from semblend_core.testing.benchmarks.paired import Interval, bootstrapped
 from semblend_core.testing.benchmarks.prompts import Prompts
 
@@ -25,6 +26,7 @@ Arm: TypeAlias = Callable[[Sequence[Asked]], list[float]]
 
 SHORTEST_SPAN = 16
 """What the arms have to be set to, so that a prompt holds as many spans as can be."""
+POLITE_TOKENS = 512
 POLITE, ATTACKER = "polite", "attacker"
 p95 = partial(np.percentile, q=95)
 
@@ -32,7 +34,7 @@ p95 = partial(np.percentile, q=95)
 class Crowd:
     def __init__(self, prompts: Prompts, tokens: int, seed: int = 3) -> None:
         self._prompts, self._tokens, self._random = prompts, tokens, random.Random(seed)
-        self._polite = prompts.new_instruction(512)
+        self._polite = prompts.new_instruction(POLITE_TOKENS)
         self._attack = cycle([self.many_spans, self.one_token, self.one_period, self.one_off_salt])
         self._document = prompts.fresh(tokens)
         self._salts = 0
@@ -66,12 +68,18 @@ class Crowd:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=12, help="of each run, with and without hostile clients")
-    parser.add_argument("--polite", type=int, default=4, help="requests of a round")
-    parser.add_argument("--hostile", type=int, default=2, help="requests of a round")
-    parser.add_argument("--hostile-tokens", type=int, default=1632, help="480 spans take 8,160")
-    parser.add_argument("--flood", type=int, default=500, help="one-off salts at the end")
+    parser.add_argument("--runs", type=positive, default=3)
+    parser.add_argument("--rounds", type=positive, default=12, help="of each run, with and without hostile clients")
+    parser.add_argument("--polite", type=positive, default=4, help="requests of a round")
+    parser.add_argument("--hostile", type=positive, default=2, help="requests of a round")
+    parser.add_argument("--hostile-tokens", type=positive, default=1632, help="480 spans take 8,160")
+    parser.add_argument("--flood", type=not_negative, default=500, help="one-off salts at the end")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    too_short = why_too_short("--hostile-tokens", options.hostile_tokens, 2 * SHORTEST_SPAN)
+    return too_short or why_too_long(max(POLITE_TOKENS, options.hostile_tokens) + 1, options)
 
 
 def run(arms: Mapping[str, Arm], prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:

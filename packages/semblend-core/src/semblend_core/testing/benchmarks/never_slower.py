@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from semblend_core.testing.benchmarks import kept
+from semblend_core.testing.benchmarks.checked import (
+    folder_to_write,
+    not_negative,
+    positive,
+    why_too_long,
+    why_too_short,
+)
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Pairs
 from semblend_core.testing.benchmarks.prompts import Material, Prompts
@@ -31,6 +39,8 @@ SHAPES: dict[str, Callable[[Prompts, int], Material]] = {
     "composite-4": lambda prompts, size: prompts.composite(size, 4),
     "composite-10": lambda prompts, size: prompts.composite(size, 10),
 }
+LEAST_TOKENS = 256
+"""Ten passages have headers, and a question stands behind them."""
 OFF = "off"
 COLD_LIMIT = 64
 """Tokens: the arm with reuse off must find no more than chance in the exact cache."""
@@ -139,27 +149,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     meaning = "of a prompt; N: how many such prompts come at once; PAIRS: more than --pairs, as short ones need"
     parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN][:PAIRS]", help=meaning)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
-    parser.add_argument("--pairs", type=int, default=20, help="rounds of a length")
-    parser.add_argument("--warm-up", type=int, default=2, help="rounds of each length that are not counted")
-    parser.add_argument("--answer", type=int, default=4, help="tokens: some things are done behind the first of them")
-    parser.add_argument("--recipients-per-donor", type=int, default=4, help="donors are not timed, but take time")
-    parser.add_argument("--out", type=Path, help="folder: one file for each cell, written when its length is done")
+    parser.add_argument("--pairs", type=positive, default=20, help="rounds of a length")
+    parser.add_argument("--warm-up", type=not_negative, default=2, help="rounds of each length that are not counted")
+    parser.add_argument(
+        "--answer", type=positive, default=4, help="tokens: some things are done behind the first of them"
+    )
+    parser.add_argument("--recipients-per-donor", type=positive, default=4, help="donors are not timed, but take time")
+    parser.add_argument(
+        "--out", type=folder_to_write, help="folder: one file for each cell, written when its length is done"
+    )
     parser.add_argument("--resume", action="store_true", help="leave out lengths whose cells lie in --out")
 
 
 def _size(written: str) -> tuple[int, int, int | None]:
-    size, _, pairs = written.partition(":")
-    tokens, _, at_once = size.partition("x")
+    matched = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?(?::([1-9]\d*))?", written)
+    if matched is None:
+        raise argparse.ArgumentTypeError(f"{written!r} is not TOKENS[xN][:PAIRS], each a whole number above 0")
+    tokens, at_once, pairs = matched.groups()
     return int(tokens), int(at_once or 1), int(pairs) if pairs else None
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    sizes = [tokens for tokens, *_ in options.sizes]
+    return (
+        why_too_short("--sizes", min(sizes), LEAST_TOKENS)
+        or why_too_long(max(sizes) + options.answer, options)
+        or kept.why_not_here(options)
+    )
 
 
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:
     """Every cell, by length: printed as a table, and returned."""
+    kept.note_options(options)
     results = []
     for tokens, at_once, pairs in options.sizes:
         cells = [Cell(tokens, shape, at_once, pairs or options.pairs) for shape in options.shapes]
-        for result in _measured_before(cells, options) or measure(engine, prompts, cells, options):
-            _keep(result, options)
+        measured = _measured_before(cells, options) or measure(engine, prompts, cells, options)
+        for cell, result in zip(cells, measured, strict=True):
+            kept.keep(options, cell.file_name, json.dumps(asdict(result)))
             print(result, flush=True)
             results.append(result)
     failing = [f"{result.tokens} {result.shape} x{result.in_flight}" for result in results if not result.holds]
@@ -175,12 +203,4 @@ def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) 
 
 def _measured_before(cells: Sequence[Cell], options: argparse.Namespace) -> list[CellResult]:
     """Of an earlier run that was broken off: all of them, or none."""
-    files = [options.out / cell.file_name for cell in cells] if options.out is not None and options.resume else []
-    return [CellResult(**json.loads(file.read_text())) for file in files] if all(map(Path.exists, files)) else []
-
-
-def _keep(result: CellResult, options: argparse.Namespace) -> None:
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        cell = Cell(result.tokens, result.shape, result.in_flight)
-        (options.out / cell.file_name).write_text(json.dumps(asdict(result)) + "\n")
+    return [CellResult(**json.loads(each)) for each in kept.earlier(options, [cell.file_name for cell in cells])]

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from semblend_core.testing.benchmarks import streaming
+from semblend_core.testing.benchmarks import streaming, traffic
 from semblend_core.testing.benchmarks.arms import ARMS, Arms, EngineOf, add_arm_options
+from semblend_core.testing.benchmarks.checked import above_zero, not_negative, positive, why_too_long
 from semblend_core.testing.benchmarks.prompts import Prompts
 from semblend_core.testing.benchmarks.script import as_text
 from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, StreamingEngine, Timing
@@ -30,15 +31,25 @@ ROUNDING = 1e-4
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_arm_options(parser)
-    parser.add_argument("--seconds", type=float, default=60, help="of each run")
-    parser.add_argument("--in-flight", type=int, default=64, help="at the most; an eighth of it at the ends of a run")
-    parser.add_argument("--shortest", type=int, default=512, help="tokens of a prompt")
-    parser.add_argument("--longest", type=int, default=16_384)
-    parser.add_argument("--output-tokens", type=int, nargs=2, default=[16, 128], metavar=("LEAST", "MOST"))
-    parser.add_argument("--requests", type=int, default=6000, help="that are prepared; more than a run can serve")
-    parser.add_argument("--warm-up", type=int, default=64, help="requests of each run before its clock starts")
-    parser.add_argument("--probes", type=int, default=16)
-    parser.add_argument("--top", type=int, default=20, help="log-probabilities of a probe")
+    parser.add_argument("--seconds", type=above_zero, default=60, help="of each run")
+    parser.add_argument(
+        "--in-flight", type=positive, default=64, help="at the most; an eighth of it at the ends of a run"
+    )
+    parser.add_argument("--shortest", type=positive, default=512, help="tokens of a prompt")
+    parser.add_argument("--longest", type=positive, default=16_384)
+    parser.add_argument("--output-tokens", type=positive, nargs=2, default=[16, 128], metavar=("LEAST", "MOST"))
+    parser.add_argument("--requests", type=positive, default=6000, help="that are prepared; more than a run can serve")
+    parser.add_argument("--warm-up", type=not_negative, default=64, help="requests of each run before its clock starts")
+    parser.add_argument("--probes", type=not_negative, default=16)
+    parser.add_argument("--top", type=positive, default=20, help="log-probabilities of a probe")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    least, most = options.output_tokens
+    if least > most:
+        return f"--output-tokens {least} {most}: the least comes first"
+    return traffic.why_not(options.shortest, options.longest, most) or why_too_long(options.longest, options)
 
 
 # --- One arm, in its own process -------------------------------------------------------------------------------------
@@ -95,6 +106,7 @@ async def probe(
 
 def run(engine_of: EngineOf, options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
+    Prompts.for_model(options.model, options.text, options.seed)  # Or it fails once engines have started.
     with Arms(engine_of, Load, options) as arms:
         result = {"engine": arms.engine, "options": as_text(options)}
         for number in range(options.runs):

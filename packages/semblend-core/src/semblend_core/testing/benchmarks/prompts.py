@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from semblend_core.testing.benchmarks.checked import text_to_read
+
 INSTRUCTION, QUESTION, HEADER = 61, 64, 16
 """Tokens in front of a document, behind it, and in front of each of several passages."""
 DONOR_INSTRUCTION = 48
@@ -30,7 +32,7 @@ class Prompts:
     def __init__(self, vocabulary: int, text: Sequence[int] = (), seed: int = 7) -> None:
         self._random, self._vocabulary, self._text = random.Random(seed), vocabulary, list(text)
         if text and len(text) < 100 * SNIPPET:
-            raise ValueError(f"{len(text)} tokens of text are too few")
+            raise ValueError(f"{len(text)} tokens of --text are too few, {100 * SNIPPET} are needed")
 
     @classmethod
     def for_model(cls, folder: Path, texts: Sequence[Path] = (), seed: int = 7) -> Prompts:
@@ -108,5 +110,7 @@ def tokens_of(folder: Path, texts: Sequence[Path]) -> list[int]:
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--text", type=Path, nargs="+", default=[], help="prompts of real text: files, folders of .md")
+    parser.add_argument(
+        "--text", type=text_to_read, nargs="+", default=[], help="prompts of real text: files, folders of .md"
+    )
     parser.add_argument("--seed", type=int, default=7)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from semblend_core.testing.benchmarks.checked import positive, why_too_long
 from semblend_core.testing.benchmarks.engine import EngineUnderTest
 from semblend_core.testing.benchmarks.prompts import INSTRUCTION, QUESTION, Prompts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--document", type=int, default=600, help="tokens")
-    parser.add_argument("--answer", type=int, default=4, help="tokens")
+    parser.add_argument("--document", type=positive, default=600, help="tokens")
+    parser.add_argument("--answer", type=positive, default=4, help="tokens")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    return why_too_long(INSTRUCTION + options.document + QUESTION + options.answer, options)
 
 
 def run(engine: EngineUnderTest, prompts: Prompts, options: argparse.Namespace) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from semblend_core.testing.benchmarks.checked import positive
+
 PASSAGE, PASSAGES, CHOSEN = 96, 6, 4
 """Tokens of a passage, how many there are, and how many of them a reusable prompt holds."""
 LEAST_REUSE, MOST_WAIT = 0.9, 1.05
@@ -82,10 +84,10 @@ def some(source: random.Random, tokens: int) -> list[int]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--places", type=int, default=64)
-    parser.add_argument("--alive", type=int, default=128)
-    parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--output-tokens", type=int, default=100, help="at least; at most twice as many")
+    parser.add_argument("--places", type=positive, default=64)
+    parser.add_argument("--alive", type=positive, default=128)
+    parser.add_argument("--requests", type=positive, default=400)
+    parser.add_argument("--output-tokens", type=positive, default=100, help="at least; at most twice as many")
 
 
 def run(serve: Callable[[Traffic], Served], options: argparse.Namespace) -> dict[str, Any]:

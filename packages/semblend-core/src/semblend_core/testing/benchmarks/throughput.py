@@ -15,8 +15,9 @@ import numpy as np
 
 from semblend_core.testing.benchmarks import streaming
 from semblend_core.testing.benchmarks.arms import ARMS, Arms, EngineOf, add_arm_options
+from semblend_core.testing.benchmarks.checked import from_0_to_1, positive, why_too_long, why_too_short
 from semblend_core.testing.benchmarks.paired import Pairs
-from semblend_core.testing.benchmarks.prompts import Prompts
+from semblend_core.testing.benchmarks.prompts import INSTRUCTION, QUESTION, Prompts
 from semblend_core.testing.benchmarks.script import as_text
 from semblend_core.testing.benchmarks.streaming import FIGURES, Clients, StreamingEngine, Timing
 from semblend_core.testing.benchmarks.traffic import Asked
@@ -27,12 +28,19 @@ SETTLING_S = 1.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_arm_options(parser)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.5], help="how much is reusable")
-    parser.add_argument("--tokens", type=int, default=8192, help="of a prompt")
-    parser.add_argument("--output-tokens", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=40, help="of each share in each run")
-    parser.add_argument("--in-flight", type=int, default=8)
+    parser.add_argument("--shares", type=from_0_to_1, nargs="+", default=[0.0, 0.5], help="how much is reusable")
+    parser.add_argument("--tokens", type=positive, default=8192, help="of a prompt")
+    parser.add_argument("--output-tokens", type=positive, default=16)
+    parser.add_argument("--requests", type=positive, default=40, help="of each share in each run")
+    parser.add_argument("--in-flight", type=positive, default=8)
     parser.add_argument("--no-capture", action="store_true", help="what is timed becomes no donor")
+
+
+def why_not(options: argparse.Namespace) -> str | None:
+    """Why a run with these could not work, in words that name the option."""
+    least = INSTRUCTION + QUESTION + 1
+    too_long = why_too_long(options.tokens + options.output_tokens, options)
+    return why_too_short("--tokens", options.tokens, least) or too_long
 
 
 class SteadyLoad:
@@ -75,6 +83,7 @@ def asked_for(kind: str, prompt: list[int], output_tokens: int) -> Asked:
 
 def run(engine_of: EngineOf, options: argparse.Namespace) -> dict[str, Any]:
     runs: dict[str, list[dict[float, Any]]] = {arm: [] for arm in ARMS}
+    Prompts.for_model(options.model, options.text, options.seed)  # Or it fails once engines have started.
     with Arms(engine_of, SteadyLoad, options) as arms:
         result = {"engine": arms.engine, "options": as_text(options)}
         arms.by_turns(0)  # Compilations, and costs that are not known yet.

@@ -32,6 +32,13 @@ class Asked:
     """The place of the request whose prompt and answer stand in front."""
 
 
+def why_not(shortest: int, longest: int, output_tokens: int) -> str | None:
+    """Why there is no such traffic, in words that name the option. ``output_tokens``: at the most."""
+    if shortest + output_tokens > longest:
+        return f"--longest {longest}: --shortest {shortest} and an answer of {output_tokens} tokens do not fit"
+    return None
+
+
 class MixedTraffic:
     """The same requests in the same order each time. A conversation goes on with whatever it was answered."""
 
