@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ def production_options(folder: Path, *given: str) -> argparse.Namespace:
 
 
 def test_an_arm_serves_mixed_traffic_within_its_places_and_asks_its_probes(tmp_path: Path) -> None:
-    limits = ("--seconds", "0.5", "--in-flight", "8", "--warm-up", "8", "--requests", "2000")
+    limits = ("--seconds", "0.5", "--in-flight", "8", "--warm-up", "40", "--requests", "2000", "--probes", "4")
     options = production_options(tmp_path, *limits)
     engine = StreamingStub(options)
     asked = production.requests(Prompts(50_000), options)
@@ -98,21 +97,77 @@ def one_run(ms: float, per_s: int, probe: float = -0.1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ours", "worse", "polluted"),
     [
-        (one_run(10, 50), [], 0),
-        (one_run(5, 80), [], 0),
-        (one_run(20, 50), [*FIGURES], 0),
-        (one_run(10, 30), ["requests_per_s"], 0),
-        (one_run(10, 50, -2.0), [], 2),
+        (one_run(10, 300), [], 0),
+        (one_run(5, 400), [], 0),
+        (one_run(20, 300), [*FIGURES], 0),
+        (one_run(10, 260), ["requests_per_s"], 0),
+        (one_run(10, 300, -2.0), [], 2),
     ],
 )
 def test_what_is_worse_than_stock_and_what_is_polluted(
     ours: dict[str, Any], worse: list[str], polluted: int, tmp_path: Path
 ) -> None:
-    runs = {"stock": [one_run(10, 50), one_run(10, 50, -0.1001)], "semblend": [ours, ours]}
+    runs = {"stock": [one_run(10, 300), one_run(10, 300, -0.1001)], "semblend": [ours, ours]}
     result = production.judge(runs, production_options(tmp_path, "--seconds", "1"))
-    assert (result["worse"], result["probes"]["polluted"], result["failed"]) == (worse, polluted, 0)
-    runs["semblend"][0]["timings"] = [replace(ours["timings"][0], ended_s=None), *ours["timings"][1:]]
-    assert production.judge(runs, production_options(tmp_path, "--seconds", "1"))["failed"] == 2
+    assert (result["worse"], result["undecided"], result["failed"]) == (worse, [], 0)
+    assert result["probes"]["polluted"] == polluted
+
+
+def test_a_request_that_failed_has_no_time_and_is_no_throughput(tmp_path: Path) -> None:
+    fast, options = Timing("new", 9, ttft_ms=0.1, gaps_ms=[0.1], ended_s=None), ("--seconds", "1")
+    ours = {"timings": [*one_run(10, 260)["timings"], *[fast] * 240], "probes": [{1: -0.1, 2: -3.0}, None]}
+    runs = {"stock": [one_run(10, 300)] * 2, "semblend": [ours, ours]}
+    result = production.judge(runs, production_options(tmp_path, *options))
+    assert result["failed"] == 480
+    assert result["ratios"]["ttft_p50_ms"]["value"] == 1
+    assert result["worse"] == ["requests_per_s"]
+    assert result["figures"]["semblend"][0]["by_kind"]["new"]["requests"] == 260
+    assert throughput.judge([[each | {"seconds": 1} for each in runs[arm]] for arm in ARMS], 0.5)["requests_per_s"] == {
+        "stock": [300, 300],
+        "semblend": [260, 260],
+    }
+
+
+@pytest.mark.parametrize(
+    ("stock", "ours", "undecided"),
+    [
+        ([one_run(10, 300)], [one_run(20, 200)], [*FIGURES, "requests_per_s"]),
+        (
+            [one_run(10, 9)] * 2,
+            [one_run(20, 8)] * 2,
+            ["ttft_p95_ms", "ttft_p99_ms", "inter_token_p99_ms", "requests_per_s"],
+        ),
+        ([one_run(10, 0)] * 2, [one_run(20, 0)] * 2, [*FIGURES, "requests_per_s"]),
+    ],
+)
+def test_what_one_run_or_too_few_requests_cannot_tell_neither_holds_nor_fails(
+    stock: list[Any], ours: list[Any], undecided: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = production_options(tmp_path, "--seconds", "1")
+    result = production.judge({"stock": stock, "semblend": ours}, options)
+    assert result["undecided"] == undecided
+    assert not {*result["worse"]} & {*undecided}
+    said = capsys.readouterr().out
+    assert said.count("undecided ") == len(undecided)
+    throughput.judge([[each | {"seconds": 1} for each in arm] for arm in (stock, ours)], 0.5)
+
+
+@pytest.mark.parametrize(("probe", "polluted", "verdict"), [(-0.1, 0, "holds"), (-2.0, None, "undecided")])
+def test_of_one_stock_run_it_is_known_only_that_nothing_strayed(
+    probe: float, polluted: int | None, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {"stock": [one_run(10, 50)], "semblend": [one_run(10, 50, probe)]}
+    assert production.judge(runs, production_options(tmp_path))["probes"]["polluted"] == polluted
+    assert f"{verdict} polluted probes" in capsys.readouterr().out
+
+
+def test_prompts_that_a_run_did_not_send_are_no_probes_of_it(tmp_path: Path) -> None:
+    options = production_options(tmp_path, "--seconds", "0.01", "--in-flight", "1", "--warm-up", "4")
+    engine = StreamingStub(options)
+    asked = production.requests(Prompts(50_000), options)
+    served = engine.run(production.serve(engine, asked, options, "salt"))
+    sent = asked[: 4 + len(served["timings"])]
+    assert len(served["probes"]) == sum(each.kind == "reordered" for each in sent) < options.probes
 
 
 # --- Throughput ------------------------------------------------------------------------------------------------------
@@ -134,7 +189,7 @@ def test_throughput_serves_the_share_that_is_reusable_behind_its_donors(tmp_path
 
 
 def test_throughput_of_both_arms_is_compared_run_by_run(tmp_path: Path) -> None:
-    limits = ("--tokens", "300", "--requests", "4", "--in-flight", "1", "--runs", "2", "--shares", "0")
+    limits = ("--tokens", "300", "--requests", "40", "--in-flight", "8", "--runs", "2", "--shares", "0")
     found = throughput.run(StreamingStub, options_for(throughput.add_options, tmp_path, *limits))["shares"][0.0]
     assert found["failed"] == 0
     assert found["ratios"]["requests_per_s"]["value"] < 1, "twice as slow by a clock that both arms have"

@@ -102,6 +102,8 @@ def _serve(pipe: Connection, engine_of: EngineOf, work_of: WorkOf, options: argp
             pipe.send((False, work(pipe.recv())))
     except (EOFError, BrokenPipeError):
         pass  # Nobody asks for more.
+    except SystemExit as told:
+        pipe.send((True, str(told)))
     except Exception:
         pipe.send((True, traceback.format_exc()))
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 
 from semblend_core.testing.benchmarks import streaming, traffic
 from semblend_core.testing.benchmarks.arms import ARMS, Arms, EngineOf, add_arm_options
@@ -27,6 +27,10 @@ NOISE = 5.0
 """A probe is polluted where it strays this many times as far as two stock runs do, at the most."""
 ROUNDING = 1e-4
 """In nats: what other shapes of a batch may make of an answer, however alike the stock runs are."""
+LEAST_IN_TIME = 20
+"""Requests that the stock engine serves in a run."""
+Likeliest: TypeAlias = dict[int, float]
+"""Log-probabilities of the likeliest tokens."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +82,9 @@ async def serve(
     clients.start_clock()
     timings = await clients.serve(asked[options.warm_up :], lambda: room(clients.seconds, options))
     if clients.sent == len(asked):
-        raise SystemExit(f"all {options.requests} requests were served: prepare more with --requests")
-    return {"timings": timings, "probes": await probe(engine, asked, options, salt)}
+        failed = streaming.failed(timings)
+        raise SystemExit(f"all {options.requests} requests were sent, {failed} failed: prepare more with --requests")
+    return {"timings": timings, "probes": await probe(engine, asked[: clients.sent], options, salt)}
 
 
 def room(seconds: float, options: argparse.Namespace) -> int:
@@ -89,16 +94,22 @@ def room(seconds: float, options: argparse.Namespace) -> int:
 
 
 async def probe(
-    engine: StreamingEngine, asked: Sequence[Asked], options: argparse.Namespace, salt: str
-) -> list[dict[int, float]]:
-    """The first reordered prompts, which every run served, asked for again with reuse off: their likeliest tokens."""
-    reordered = [each for each in asked if each.kind == "reordered"]
-    found = []
-    for each in reordered[: options.probes]:
-        limits = {"salt": salt, "wish": "off", "output_tokens": 1, "top": options.top}
-        said = [piece async for piece in engine.stream(each.prompt.tolist(), **limits) if piece.tokens]
-        found.append(said[0].top[0])
-    return found
+    engine: StreamingEngine, sent: Sequence[Asked], options: argparse.Namespace, salt: str
+) -> list[Likeliest | None]:
+    """The first reordered prompts that were sent, asked for again with reuse off: their likeliest tokens."""
+    reordered = [each for each in sent if each.kind == "reordered"]
+    return [await _likeliest(engine, each, options, salt) for each in reordered[: options.probes]]
+
+
+async def _likeliest(engine: StreamingEngine, asked: Asked, options: argparse.Namespace, salt: str) -> Likeliest | None:
+    """None: it failed."""
+    limits = {"salt": salt, "wish": "off", "output_tokens": 1, "top": options.top}
+    try:
+        said = [piece async for piece in engine.stream(asked.prompt.tolist(), **limits) if piece.tokens]
+    except Exception as error:
+        print(f"a probe failed: {error!r}", flush=True)
+        return None
+    return said[0].top[0] if said else None
 
 
 # --- Both arms, by turns ---------------------------------------------------------------------------------------------
@@ -117,23 +128,35 @@ def run(engine_of: EngineOf, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def judge(runs: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    result["figures"] = {arm: [figures(each["timings"], options) for each in runs[arm]] for arm in ARMS}
-    worse = []
-    for name in FIGURES:
-        ratio = streaming.ratio(name, *([each["timings"] for each in runs[arm]] for arm in ("semblend", "stock")))
-        result.setdefault("ratios", {})[name] = asdict(ratio)
-        print(f"{'FAILS' if ratio.low > 1 else 'holds'} {name}: {ratio} of stock's", flush=True)
-        worse += [name] if ratio.low > 1 else []
-    paired = zip(result["figures"]["semblend"], result["figures"]["stock"], strict=True)
-    rates = [ours["requests_per_s"] / max(1e-9, theirs["requests_per_s"]) for ours, theirs in paired]
-    result["ratios"]["requests_per_s"] = rates
-    worse += ["requests_per_s"] if max(rates) < 1 else []
-    print(f"{'FAILS' if max(rates) < 1 else 'holds'} requests/s of stock's, run by run: {[round(r, 3) for r in rates]}")
-    failed = sum(each["failed"] for arm in ARMS for each in result["figures"][arm])
-    result |= {"worse": worse, "failed": failed, "probes": _pollution(runs)}
-    print(f"{'holds' if not failed else 'FAILS'} {failed} failed requests; probes: {result['probes']}", flush=True)
-    return result
+    """What holds, what does not, and what so few requests cannot tell."""
+    found = {arm: [figures(each["timings"], options) for each in runs[arm]] for arm in ARMS}
+    by_arm = [[each["timings"] for each in runs[arm]] for arm in ("semblend", "stock")]
+    ratios = {name: streaming.ratio(name, *by_arm) for name in FIGURES}
+    holds = {name: None if ratio is None else ratio.low <= 1 for name, ratio in ratios.items()}
+    for name, ratio in ratios.items():
+        _say(holds[name], f"{name}: {ratio or 'of too few requests or runs'} of stock's")
+    rates = {arm: [each["requests_per_s"] for each in found[arm]] for arm in ARMS}
+    by_run = [ours / theirs for ours, theirs in zip(rates["semblend"], rates["stock"], strict=True) if theirs]
+    # With one run, or a handful of requests in each, one request more or less would decide.
+    tells = len(by_run) > 1 and min(rates["stock"]) * options.seconds >= LEAST_IN_TIME
+    holds["requests_per_s"] = max(by_run) >= 1 if tells else None
+    _say(holds["requests_per_s"], f"requests/s of stock's, run by run: {[round(each, 3) for each in by_run]}")
+    failed = sum(each["failed"] for arm in ARMS for each in found[arm])
+    _say(not failed, f"{failed} failed requests")
+    probes = _pollution(runs)
+    _say(None if probes["polluted"] is None else not probes["polluted"], f"polluted probes: {probes}")
+    return {
+        "figures": found,
+        "ratios": {name: ratio and asdict(ratio) for name, ratio in ratios.items()} | {"requests_per_s": by_run},
+        "worse": [name for name, held in holds.items() if held is False],
+        "undecided": [name for name, held in holds.items() if held is None],
+        "failed": failed,
+        "probes": probes,
+    }
+
+
+def _say(holds: bool | None, what: str) -> None:
+    print(f"{'undecided' if holds is None else 'holds' if holds else 'FAILS'} {what}", flush=True)
 
 
 def figures(timings: Sequence[Timing], options: argparse.Namespace) -> dict[str, Any]:
@@ -149,15 +172,22 @@ def figures(timings: Sequence[Timing], options: argparse.Namespace) -> dict[str,
 
 def _pollution(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     first, *others = [run["probes"] for run in runs["stock"]]
-    noise = [divergence([a], [b]) for other in others for a, b in zip(first, other, strict=True)]
-    ours = [divergence([a], [b]) for run in runs["semblend"] for a, b in zip(first, run["probes"], strict=True)]
-    most = max(ROUNDING, NOISE * max(noise, default=0.0))
+    noise = [apart for other in others for apart in _apart(first, other)]
+    ours = [apart for run in runs["semblend"] for apart in _apart(first, run["probes"])]
+    polluted = sum(each > max(ROUNDING, NOISE * max(noise, default=0.0)) for each in ours)
+    # What a single stock run strays by is not known. But it could only admit more.
+    tells = bool(ours) and (bool(noise) or not polluted)
     return {
         "asked": len(ours),
-        "polluted": sum(each > most for each in ours) if others else None,
+        "polluted": polluted if tells else None,
         "divergence_of_stock_runs": max(noise, default=None),
         "divergence": max(ours, default=None),
     }
+
+
+def _apart(one: Sequence[Likeliest | None], other: Sequence[Likeliest | None]) -> list[float]:
+    """Of the probes that both runs have an answer to. One run sends more requests than another."""
+    return [divergence([a], [b]) for a, b in zip(one, other, strict=False) if a and b]
 
 
 def _line(run: dict[str, Any], options: argparse.Namespace) -> str:

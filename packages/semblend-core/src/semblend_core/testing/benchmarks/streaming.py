@@ -15,6 +15,8 @@ from semblend_core.testing.benchmarks.paired import RESAMPLES, Interval
 from semblend_core.testing.benchmarks.traffic import Asked
 
 FIGURES = {"ttft_p50_ms": 50, "ttft_p95_ms": 95, "ttft_p99_ms": 99, "inter_token_p99_ms": 99}
+LEAST_BEYOND = 5
+"""Values beyond a percentile, in all runs: with fewer it is not known well enough to be compared."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def percentiles(timings: Sequence[Timing]) -> dict[str, float]:
 def by_kind(timings: Sequence[Timing]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for kind in sorted({each.kind for each in timings}):
-        of_kind = [each for each in timings if each.kind == kind and each.ttft_ms is not None]
+        of_kind = [each for each in served(timings) if each.kind == kind]
         if of_kind:
             prompts = sum(each.prompt_tokens for each in of_kind)
             found[kind] = {
@@ -139,20 +141,27 @@ def by_kind(timings: Sequence[Timing]) -> dict[str, dict[str, float]]:
     return found
 
 
+def served(timings: Sequence[Timing]) -> list[Timing]:
+    """A request that failed has no time, whatever was answered before it did."""
+    return [each for each in timings if each.ended_s is not None]
+
+
 def failed(timings: Sequence[Timing]) -> int:
-    return sum(each.ended_s is None for each in timings)
+    return len(timings) - len(served(timings))
 
 
 def values_of(timings: Sequence[Timing], name: str) -> list[float]:
     if name.startswith("ttft"):
-        return [each.ttft_ms for each in timings if each.ttft_ms is not None]
-    return [gap for each in timings for gap in each.gaps_ms]
+        return [each.ttft_ms for each in served(timings) if each.ttft_ms is not None]
+    return [gap for each in served(timings) for gap in each.gaps_ms]
 
 
-def ratio(name: str, ours: Sequence[Sequence[Timing]], theirs: Sequence[Sequence[Timing]]) -> Interval:
-    """Of percentiles over all runs; resamples draw whole runs, and requests within them."""
+def ratio(name: str, ours: Sequence[Sequence[Timing]], theirs: Sequence[Sequence[Timing]]) -> Interval | None:
+    """Of percentiles over all runs; resamples draw whole runs, and requests within them. None: too few to tell."""
     draw = np.random.default_rng(1)
     arms = [[np.asarray(values_of(run, name)) for run in runs] for runs in (ours, theirs)]
+    if any(_too_few(runs, FIGURES[name]) for runs in arms):
+        return None
 
     def percentile(runs: Sequence[np.ndarray]) -> float:
         return float(np.percentile(np.concatenate(runs), FIGURES[name]))
@@ -164,3 +173,9 @@ def ratio(name: str, ours: Sequence[Sequence[Timing]], theirs: Sequence[Sequence
     ratios = [resampled(arms[0]) / resampled(arms[1]) for _ in range(RESAMPLES // 10)]
     low, high = np.percentile(ratios, [2.5, 97.5])
     return Interval(percentile(arms[0]) / percentile(arms[1]), float(low), float(high))
+
+
+def _too_few(runs: Sequence[np.ndarray], percent: int) -> bool:
+    """Of one run nobody knows by how much the next one differs."""
+    beyond = sum(map(len, runs)) * (100 - percent) / 100
+    return len(runs) < 2 or not all(map(len, runs)) or beyond < LEAST_BEYOND

@@ -101,12 +101,13 @@ def judge(runs: list[list[dict[str, Any]]], share: float) -> dict[str, Any]:
     theirs, ours = runs
     rates = Pairs([_rate(each) for each in ours], [_rate(each) for each in theirs])
     timings = [[each["timings"] for each in arm] for arm in (ours, theirs)]
-    ratios = {"requests_per_s": rates.ratio()} | {name: streaming.ratio(name, *timings) for name in FIGURES}
+    ratios = {name: streaming.ratio(name, *timings) for name in FIGURES}
+    ratios["requests_per_s"] = rates.ratio() if len(ours) > 1 and all(rates.theirs) else None
     for name, ratio in ratios.items():
-        print(f"{share:g} reusable: {name} {ratio} of stock's", flush=True)
+        print(f"{share:g} reusable: {name} {ratio or 'is undecided, of too few'} of stock's", flush=True)
     return {
         "requests_per_s": dict(zip(ARMS, (rates.theirs, rates.ours), strict=True)),
-        "ratios": {name: asdict(ratio) for name, ratio in ratios.items()},
+        "ratios": {name: ratio and asdict(ratio) for name, ratio in ratios.items()},
         "figures": {arm: [_figures(each["timings"]) for each in found] for arm, found in zip(ARMS, runs, strict=True)},
         "failed": sum(streaming.failed(each["timings"]) for arm in runs for each in arm),
     }
@@ -117,4 +118,4 @@ def _figures(timings: list[Timing]) -> dict[str, Any]:
 
 
 def _rate(run: dict[str, Any]) -> float:
-    return len(run["timings"]) / float(run["seconds"])
+    return len(streaming.served(run["timings"])) / float(run["seconds"])
