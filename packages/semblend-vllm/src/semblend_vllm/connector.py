@@ -21,6 +21,7 @@ from semblend_core.serving import CostGate, QualityGuard, StepWork, WorkerNews, 
 from semblend_core.serving.worker import WorkerSide
 from semblend_vllm import neighbour
 from semblend_vllm.compat import kv_memory
+from semblend_vllm.compat.adapters import tell_of_unloaded_adapters
 from semblend_vllm.compat.announcements import ExactAnnouncements
 from semblend_vllm.compat.log import join_engines_log
 from semblend_vllm.compat.looking import show_queries
@@ -97,11 +98,13 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
             spending=guard.spending,
             step_rows=scheduler.max_num_seqs - 1,
         )
+        follow = Follower(self._config, self.settings)
+        tell_of_unloaded_adapters(follow)
         return SchedulerSide(
             provider,
             self.settings,
             self._config.cache_config.block_size,
-            Follower(self._config, self.settings),
+            follow,
             costs,
             ranks=self._config.parallel_config.tensor_parallel_size,
             neighbour=neighbour.Neighbour(self._config.kv_transfer_config.engine_id),

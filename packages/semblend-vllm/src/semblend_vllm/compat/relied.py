@@ -86,6 +86,7 @@ RELIED = Relied(
         # Whoever pauses, sleeps or changes the weights comes this way.
         *_of("vllm.v1.engine.core.EngineCore", "_reset_caches", "_finish_pause", "pause_scheduler", "sleep"),
         "vllm.v1.engine.core.EngineCoreProc.pause_scheduler",
+        "vllm.v1.engine.core.EngineCore.remove_lora",
     ),
     fields=(
         f"{SCHEDULING}.scheduler.Scheduler",

@@ -45,6 +45,9 @@ class Background:
             return
         if not self._may_work or not compat.is_idle(self._scheduler):
             return
+        if not self._side.may_repeat(opening.note[0]):
+            self._side.hot.done(opening)
+            return
         hashes = self._hashes_of(opening)
         exact = compat.published_tokens(self._scheduler, hashes)
         last, self._piece = self._piece, None
@@ -63,11 +66,11 @@ class Background:
 
     @contained
     def step_aside(self) -> None:
-        """Before a step: somebody has come, and what is left of a piece can wait."""
+        """Before a step: somebody has come, and what is left of a piece can wait; or its adapter is gone."""
         request = self._under_way()
         if request is None or request.num_computed_tokens >= request.num_prompt_tokens:
             return
-        if not compat.is_alone(self._scheduler, request):
+        if not compat.is_alone(self._scheduler, request) or not self._side.may_repeat(request):
             self._piece = None
             compat.abort(self._scheduler, request)
 

@@ -82,6 +82,7 @@ class Comparing:
         request = self._request()
         if request is None or self._now is None or request.num_computed_tokens >= request.num_prompt_tokens:
             return
+        self._drop_if_unloaded(self._now.comparison)
         wanted = self._guard.is_waiting(self._now.comparison)
         if wanted and compat.has_room(self._scheduler, beside=request):
             return
@@ -121,6 +122,8 @@ class Comparing:
     def _begin(self, under_way: _UnderWay, comparison: Comparison[Served]) -> None:
         served = comparison.note
         whole = len(served.names) * self._block_size
+        if self._drop_if_unloaded(comparison):
+            return
         if under_way.scores:  # It has ended, and said nothing.
             self._guard.drop(comparison, "failed")
             return
@@ -141,6 +144,12 @@ class Comparing:
             alone = compat.is_idle(self._scheduler)
             under_way.exact = exact
             self._compute_piece(under_way, exact + (PIECE_TOKENS if alone else PIECE_TOKENS_BESIDE_OTHERS))
+
+    def _drop_if_unloaded(self, comparison: Comparison[Served]) -> bool:
+        unloaded = not self._side.may_repeat(comparison.note.like)
+        if unloaded:
+            self._guard.drop(comparison, "forgotten")
+        return unloaded
 
     def _compute_piece(self, under_way: _UnderWay, end: int) -> None:
         served, tokens = under_way.comparison.note, under_way.comparison.prompt[:end].tolist()

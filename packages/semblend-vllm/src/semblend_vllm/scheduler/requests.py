@@ -198,6 +198,22 @@ class Follower:
         wish = Wish.among(request.kv_transfer_params)
         return VllmRequest(request, str(request.request_id), namespace, request.prompt_token_ids, wish)
 
+    def adapter_unloaded(self, number: int) -> None:
+        for known in [each for each in self._adapters if each[0] == number]:
+            del self._adapters[known]
+
+    def may_repeat(self, request: Any) -> bool:
+        """Whether one of our own may be made like an earlier request: its adapter may have been unloaded since.
+
+        vLLM loads an adapter that is asked for, and ends where its files are gone. Its server does not even tell the
+        engine what it unloads.
+        """
+        lora = request.lora_request
+        if lora is None:
+            return True
+        known = self._adapters.get((lora.lora_int_id, lora.lora_path))
+        return known is not None and known == identity_of_weights(lora.lora_path)
+
     def namespace(self, request: Any) -> Namespace:
         return self._namespaces.of(self._adapter(request.lora_request), request.cache_salt or None)
 

@@ -73,6 +73,7 @@ class SchedulerSide:
         """Tokens of a prompt and its answer, where the scheduler compares answers in the background; 0: it does not."""
         self.settings, self.costs = settings, costs
         self.provider, self._follow, self._neighbour, self._audit = provider, follow, neighbour, audit
+        self.may_repeat = follow.may_repeat
         self.self_test = SelfTest(ranks, lambda found: self.provider.note_self_test(found))
         self.keeper = DonorKeeper(provider, settings, self.self_test, ranks, audit, costs.prefill_ms)
         self.requests: RequestBook[VllmRequest] = RequestBook(

@@ -90,8 +90,9 @@ class Overlapping:
         wish: Any = "on",
         salt: str | None = "tenant",
         request_id: str | None = None,
+        adapter: Any = None,
     ) -> Any:
-        request = _new_request(request_id or f"request-{next(self._numbers)}", prompt, tokens, wish, salt)
+        request = _new_request(request_id or f"request-{next(self._numbers)}", prompt, tokens, wish, salt, adapter)
         request.kv_cache_report_mode = "full"  # Blocks that it finds are announced too, its own among them.
         self.scheduler.add_request(request)
         self.requests[request.request_id] = request
@@ -185,13 +186,18 @@ class Overlapping:
 
 
 def _new_request(
-    request_id: str, prompt: Sequence[int], tokens: int, wish: Any = "on", salt: str | None = "tenant"
+    request_id: str,
+    prompt: Sequence[int],
+    tokens: int,
+    wish: Any = "on",
+    salt: str | None = "tenant",
+    adapter: Any = None,
 ) -> Any:
     extra = {"kv_transfer_params": {"semblend": wish}}
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra)
     sampling.update_from_generation_config({}, 1)
     hasher = get_request_block_hasher(BLOCK, sha256)
-    return Request(request_id, list(prompt), sampling, None, cache_salt=salt, block_hasher=hasher)
+    return Request(request_id, list(prompt), sampling, None, lora_request=adapter, cache_salt=salt, block_hasher=hasher)
 
 
 def _new_scheduler(
