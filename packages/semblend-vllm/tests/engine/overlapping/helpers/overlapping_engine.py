@@ -76,6 +76,8 @@ class Overlapping:
         """What clients read of relocated tokens."""
         self.requests: dict[str, Any] = {}
         self.announced: list[Any] = []
+        self.in_metrics: Counter[str] = Counter()
+        """What vLLM shows of its prefix cache, and of its connector's."""
         self.scheduler.kv_event_publisher.publish = lambda batch: self.announced.extend(batch.events)
         self._allocate = self.scheduler.kv_cache_manager.allocate_slots
         self.scheduler.kv_cache_manager.allocate_slots = self._allocate_or_not
@@ -141,10 +143,19 @@ class Overlapping:
 
     def update(self) -> None:
         for told in self.scheduler.update_from_output(*self.in_flight.popleft()).values():
+            if told.scheduler_stats is not None:
+                self._count(told.scheduler_stats)
             for output in told.outputs:
                 self.answers[output.request_id] += output.new_token_ids
                 if output.prefill_stats is not None:
                     self.shown_as_cached[output.request_id] = output.prefill_stats.num_external_cached_tokens
+
+    def _count(self, stats: Any) -> None:
+        connector = stats.connector_prefix_cache_stats
+        for cache, shown in (("own", stats.prefix_cache_stats), ("connector", connector)):
+            self.in_metrics.update(
+                {f"{cache} {name}": getattr(shown, name) for name in ("requests", "queries", "hits")}
+            )
 
     def step(self) -> None:
         if self.scheduler.has_requests() and len(self.in_flight) < self.depth:
