@@ -17,6 +17,7 @@ from typing import Any
 from semblend_core.testing.benchmarks import Answer, checked, endurance
 from semblend_sglang.compat.support import resolved
 
+NEARLY_ALL = 0.95
 SHORT = 16
 """Tokens of a prompt that nothing is reused for."""
 
@@ -86,7 +87,8 @@ class Engine:
             "grammar_backend": "none",
             "disable_cuda_graph": not options.graphs,
             "disable_overlap_schedule": options.no_overlap,
-            "mem_fraction_static": options.memory,
+            # A share of what is free, which another engine has taken from. A size that is named is a limit by itself.
+            "mem_fraction_static": NEARLY_ALL if options.kv_tokens else options.memory,
             "context_length": options.context,
             "chunked_prefill_size": options.chunk,
             "max_prefill_tokens": options.chunk,
