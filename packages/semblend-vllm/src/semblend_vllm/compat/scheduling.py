@@ -259,6 +259,13 @@ def go_on_from(request: Any, tokens: int) -> None:
     request.num_computed_tokens = tokens
 
 
+def blocks_are_freed(scheduler: Any) -> bool:
+    """Whether some request has blocks, which it will give back, or some are on their way back."""
+    if scheduler.running or scheduler.deferred_frees:
+        return True
+    return any(waits_with_blocks(request) for request in scheduler.requests.values())
+
+
 def waits_with_blocks(request: Any) -> bool:
     return bool(request.status != RequestStatus.RUNNING and request.num_computed_tokens and not request.is_finished())
 

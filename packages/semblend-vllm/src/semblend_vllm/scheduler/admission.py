@@ -23,6 +23,7 @@ from semblend_core.serving import (
     claim_by_scores,
     claim_by_tier,
     claim_of,
+    contained,
 )
 from semblend_vllm.scheduler.lineages import Lineages
 from semblend_vllm.scheduler.requests import VllmRequest
@@ -60,6 +61,8 @@ class Admission:
         """Of a step of our scheduler's."""
         self.room: RowRoom | None = None
         """What a step has for rows; None where our scheduler is not in charge and rows cannot be had."""
+        self._unplaced: VllmRequest | None = None
+        """It is to wait with blocks in hand, and vLLM has not given it any."""
 
     def prepare(self, life: VllmRequest, computed_tokens: int) -> Claim | None:
         """Make the claim of an open request, and send for its donors. None while it has none that can be loaded."""
@@ -82,12 +85,25 @@ class Admission:
         except Exception:
             self._give_up(life)
             return 0, False
-        return tokens, life.over_steps and bool(tokens)
+        waits = life.over_steps and bool(tokens)
+        self._unplaced = life if waits else None
+        return tokens, waits
 
     def ordered(self, life: VllmRequest) -> None:
         """vLLM took the claim, and its load is ordered."""
+        self._unplaced = None
         if self.fetch_orders is not None:
             self.fetch_orders.end(life.request_id, wanted=True)
+
+    @contained
+    def end_step(self, blocks_are_freed: Callable[[], bool]) -> None:
+        """vLLM has made a step. Who waits with its blocks needs more of them at once than who computes its prompt.
+
+        ``blocks_are_freed``: whether anybody will give some back. Otherwise it would wait for ever.
+        """
+        unplaced, self._unplaced = self._unplaced, None
+        if unplaced is not None and not blocks_are_freed():
+            self._requests.decline(unplaced, DeclineReason.ALLOCATION_FAILED)
 
     def give_back(self, life: VllmRequest) -> None:
         """Its claim does not stand any longer."""

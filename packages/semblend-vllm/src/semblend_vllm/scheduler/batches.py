@@ -74,6 +74,7 @@ class _WithRows:
         released = self._end_long_claims(side)
         with self._room_kept_free(side, released) as kept:
             output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        side.admission.end_step(lambda: compat.blocks_are_freed(self))
         was_empty = output.total_num_scheduled_tokens == 0
         admitted = self._add_rows(output, side)
         self._in_vain.note(kept, admitted or len(side.long_claims) > 0)

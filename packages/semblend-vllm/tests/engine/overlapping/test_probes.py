@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from vllm.config import SpeculativeConfig
 
 from semblend_core import DeclineReason, ProbeEnd
 
@@ -181,3 +182,42 @@ def test_beside_others_that_fill_the_steps(engine: Any, prompt: Prompt, answer: 
     others = [engine.add(some(source, 150), 24) for _ in range(3)]
     request = engine.add(prompt, ANSWER)
     check(engine, answer, request, *others)
+
+
+def test_without_blocks_to_wait_with_the_prompt_is_computed(
+    engine: Any, prompt: Prompt, answer: Any, source: random.Random
+) -> None:
+    allocate = engine._allocate
+    engine._allocate = lambda *args, **how: None if how.get("delay_cache_blocks") else allocate(*args, **how)
+    other = engine.add(some(source, 40), 30)
+    engine.step()
+    request = engine.add(prompt, ANSWER)
+    for _ in range(12):
+        engine.step()
+    declines = engine.side.provider.stats().declines
+    assert DeclineReason.ALLOCATION_FAILED not in declines, "somebody runs, and will give blocks back"
+    check(engine, answer, other, request)
+    assert engine.side.provider.stats().declines[DeclineReason.ALLOCATION_FAILED] == 1
+    assert engine.has_true_hashes(request)
+
+
+def test_a_prompt_that_fills_the_pool_is_answered_with_guesses_too(
+    new_overlapping: Callable[..., Any], source: random.Random, answer: Any
+) -> None:
+    """vLLM wants room for its guesses beside what waits with all of its blocks."""
+    blocks = 40
+
+    def guessing(config: Any) -> None:
+        models = {"target_model_config": config.model_config, "target_parallel_config": config.parallel_config}
+        config.speculative_config = SpeculativeConfig(
+            method="ngram", num_speculative_tokens=4, prompt_lookup_max=4, prompt_lookup_min=2, **models
+        )
+
+    engine = new_overlapping(overlapping=False, tokens_of_a_step=512, places=24, blocks=blocks, change=guessing)
+    passages = [some(source, 150) for _ in range(3)]
+    for passage in passages:
+        engine.add(passage + some(source, 10), 1)
+    engine.finish()
+    prompt = with_question(source, passages)
+    prompt += some(source, (blocks - 1) * 16 - 1 - len(prompt))
+    check(engine, answer, engine.add(prompt, 1))
