@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from semblend_core.kv import PagedKv, QuestionAttention, Rotation
-from semblend_core.serving import ProbeOrder, WorkerNews
-from semblend_core.serving.worker import PagedMemory
+from semblend_core.kv import PagedKv, QuestionAttention, Rotation, StoreOptions
+from semblend_core.serving import ProbeOrder, StepWork, WorkerNews
+from semblend_core.serving.worker import PagedMemory, WorkerSide
 from semblend_core.serving.worker.looking import Look
 
 SIZE, BLOCKS, LAYERS, Q_HEADS, KV_HEADS, DIM = 16, 24, 3, 4, 2, 8
@@ -94,6 +94,22 @@ def test_ranks_with_some_of_the_heads_tell_together_what_one_with_all_would(
     assert alone is not None
     assert (together.shape, together.dtype) == (alone.shape, alone.dtype)
     np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_what_is_seen_is_told_though_the_step_has_not_ended(
+    look: Look, pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    rotation = Rotation.from_config(CONFIG)
+    side = WorkerSide(StoreOptions(host_bytes=2**20), PagedMemory(PagedKv.from_stacked(pool, 1), rotation), rotation, 0)
+    side.load(StepWork(probes=[ProbeOrder("r", BLOCK_IDS, QUESTION, look.layers)], computes=True))
+    for layer in range(LAYERS):
+        side.look(layer, *batch, 0.5)
+    first = side.take_news()
+    side.capture(StepWork())
+    assert first is not None
+    assert first.scores["r"] is not None
+    assert "r" not in (side.take_news() or WorkerNews()).scores, "once"
+    side.close()
 
 
 def test_a_layer_that_was_not_seen_leaves_nothing_to_choose_by(

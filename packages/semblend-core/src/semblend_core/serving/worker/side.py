@@ -171,7 +171,6 @@ class WorkerSide:
 
     def capture(self, work: StepWork) -> None:
         self._corrections.clear()
-        self._tell_scores()
         for capture in work.captures:
             if self._is_void(work):  # What it was computed behind may be of the weights before.
                 self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
@@ -187,6 +186,8 @@ class WorkerSide:
             self._store.forget(namespace.for_rank(self._rank), donor_id)
 
     def take_news(self) -> WorkerNews | None:
+        """Of the steps that were run. A forward is over then, what follows it perhaps not: some engines ask before."""
+        self._tell_scores()
         with self._lock:
             news, self._news = self._news, WorkerNews()
         for number in self._fetched.newly_done():

@@ -33,6 +33,11 @@ def test_prompts_are_reused_while_tokens_are_guessed(
     assert found["reused"]["guessed"] > 0
 
 
+def test_probes_show_where_questions_look(speculation: dict[str, Any]) -> None:
+    """vLLM asks for news of a step before it lets connectors finish it."""
+    assert speculation["probes"] == {"chose": 1}
+
+
 @pytest.mark.parametrize("documents", DOCUMENTS)
 def test_without_reuse_nothing_approximate_is_found(speculation: dict[str, Any], documents: str) -> None:
     found = speculation["answers"][documents]

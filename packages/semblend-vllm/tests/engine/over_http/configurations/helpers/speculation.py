@@ -25,6 +25,7 @@ def main() -> dict[str, Any]:
         name: asked(engine, prompt, ask) | {"again": ask(prompt, salt="tenant")}
         for name, prompt in recipients().items()
     }
+    found["probes"] = counted(engine)["probes"]
     found["batch"] = batch(engine)
     found["load"] = fault(engine, "scatter", 0, ANSWER)
     found["compared"] = compared(engine)
