@@ -55,7 +55,6 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
     if options.cpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         os.environ.setdefault("SEMBLEND_LOOKUP_BUDGET_MS", "1000")  # A busy machine is no reason to decline.
-        options.device_bytes, options.host_bytes = "0", os.environ.get("SEMBLEND_STORE_HOST_BYTES", "2GiB")
     block = CPU_BLOCK if options.cpu else BLOCK
     return {
         "model": str(options.model),
@@ -80,11 +79,10 @@ def engine_arguments(options: argparse.Namespace) -> dict[str, Any]:
 def _with_semblend(options: argparse.Namespace) -> dict[str, Any]:
     from vllm.config import KVTransferConfig
 
-    extra = {
-        "quality_tier": options.tier,
-        "store_device_bytes": options.device_bytes,
-        "store_host_bytes": options.host_bytes,
-    }
+    device_bytes, host_bytes = options.device_bytes, options.host_bytes
+    if options.cpu:
+        device_bytes, host_bytes = "0", os.environ.get("SEMBLEND_STORE_HOST_BYTES", "2GiB")
+    extra = {"quality_tier": options.tier, "store_device_bytes": device_bytes, "store_host_bytes": host_bytes}
     if options.recompute_limit is not None:
         extra["recompute_limit"] = options.recompute_limit
     return {

@@ -134,7 +134,7 @@ def judge(runs: dict[str, list[dict[str, Any]]], options: argparse.Namespace) ->
     ratios = {name: streaming.ratio(name, *by_arm) for name in FIGURES}
     holds = {name: None if ratio is None else ratio.low <= 1 for name, ratio in ratios.items()}
     for name, ratio in ratios.items():
-        _say(holds[name], f"{name}: {ratio or 'of too few requests or runs'} of stock's")
+        _say(holds[name], f"{name}: {ratio or 'too few requests or runs,'} of stock's")
     rates = {arm: [each["requests_per_s"] for each in found[arm]] for arm in ARMS}
     by_run = [ours / theirs for ours, theirs in zip(rates["semblend"], rates["stock"], strict=True) if theirs]
     # With one run, or a handful of requests in each, one request more or less would decide.

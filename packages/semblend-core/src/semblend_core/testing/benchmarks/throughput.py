@@ -104,7 +104,7 @@ def judge(runs: list[list[dict[str, Any]]], share: float) -> dict[str, Any]:
     ratios = {name: streaming.ratio(name, *timings) for name in FIGURES}
     ratios["requests_per_s"] = rates.ratio() if len(ours) > 1 and all(rates.theirs) else None
     for name, ratio in ratios.items():
-        print(f"{share:g} reusable: {name} {ratio or 'is undecided, of too few'} of stock's", flush=True)
+        print(f"{share:g} reusable: {name}: {ratio or 'undecided, too few requests or runs,'} of stock's", flush=True)
     return {
         "requests_per_s": dict(zip(ARMS, (rates.theirs, rates.ours), strict=True)),
         "ratios": {name: ratio and asdict(ratio) for name, ratio in ratios.items()},
