@@ -78,10 +78,9 @@ def waiting_requests(scheduler: Any) -> Iterator[Any]:
 
 def exact_prefix_tokens(scheduler: Any, request: Any) -> int:
     """What vLLM's own cache holds of the request, in whole blocks, as it will most likely tell the connector."""
-    manager, hashes = scheduler.kv_cache_manager, request.block_hashes
-    if not manager.enable_caching or request.skip_reading_prefix_cache:
+    if not keeps_prefixes(scheduler) or request.skip_reading_prefix_cache:
         return 0
-    return published_tokens(scheduler, hashes[: (request.num_tokens - 1) // int(scheduler.block_size)])
+    return published_tokens(scheduler, request.block_hashes[: (request.num_tokens - 1) // int(scheduler.block_size)])
 
 
 def published_tokens(scheduler: Any, hashes: Sequence[Any]) -> int:
@@ -136,6 +135,10 @@ def has_room(scheduler: Any, beside: Any = None) -> bool:
     return few and not waiting and all(each.num_computed_tokens >= each.num_prompt_tokens for each in others)
 
 
+def keeps_prefixes(scheduler: Any) -> bool:
+    return bool(scheduler.kv_cache_manager.enable_caching)
+
+
 def has_replicas(scheduler: Any) -> bool:
     """They step together, and one that works by itself would make the others step too."""
     return bool(scheduler.vllm_config.parallel_config.data_parallel_size > 1)
@@ -143,7 +146,7 @@ def has_replicas(scheduler: Any) -> bool:
 
 def why_not_scored(scheduler: Any) -> str | None:
     """Why prompts of our own cannot be scored here; None: they can."""
-    if not scheduler.kv_cache_manager.enable_caching:
+    if not keeps_prefixes(scheduler):
         return "vLLM's prefix caching is off"
     if has_replicas(scheduler):
         return "there are several replicas"

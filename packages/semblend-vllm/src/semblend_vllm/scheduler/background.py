@@ -29,7 +29,8 @@ class Background:
         """The request under way, the tokens that were exact before it, and whose they are."""
         self._known: tuple[Opening[Any], list[Any]] | None = None
         """The hashes of the opening at hand."""
-        self._may_work = not compat.has_replicas(scheduler)
+        # Without its prefix caching vLLM keeps nothing of what is computed.
+        self._may_work = compat.keeps_prefixes(scheduler) and not compat.has_replicas(scheduler)
 
     @property
     def is_busy(self) -> bool:

@@ -273,6 +273,23 @@ def test_a_paused_engine_computes_nothing_in_the_background(
     engine.check_nothing_is_left()
 
 
+def test_without_a_prefix_cache_nothing_is_computed_for_it(
+    new_overlapping: Callable[..., Any], source: random.Random
+) -> None:
+    def without(config: Any) -> None:
+        config.cache_config.enable_prefix_caching = False
+
+    engine = new_overlapping(blocks=400, change=without)
+    document = some(source, 480)
+    ask(engine, some(source, 24) + document)
+    opening = some(source, 40) + document
+    for _ in range(4):
+        ask(engine, opening + some(source, 20))
+    assert engine.side.hot.next() is not None, "many asked for it"
+    assert not any(name.startswith("semblend-") for name in engine.computed)
+    engine.check_nothing_is_left()
+
+
 def in_the_background(engine: Any, document: Prompt, source: random.Random) -> str:
     """Let a piece of a hot opening begin; the id it goes by."""
     opening = some(source, 40) + document
