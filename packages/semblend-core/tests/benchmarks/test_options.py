@@ -63,6 +63,7 @@ def test_what_is_set_by_default_works_and_needs_its_context(
         (never_slower, "--sizes 100", "--sizes: a prompt of 100 tokens is too short"),
         (never_slower, "--pairs -1", "--pairs: '-1' is no whole number above 0"),
         (never_slower, "--out none/there", "--out: none/there cannot be a folder"),
+        (never_slower, "--sizes 32760", "--context 32768: prompts with their answers have up to 32764 tokens"),
         (never_slower, "--resume", "--resume needs the --out"),
         (production, "--runs 0", "--runs: '0' is no whole number above 0"),
         (production, "--seconds 0", "--seconds: '0' is no number above 0"),

@@ -6,6 +6,9 @@ import argparse
 import math
 from pathlib import Path
 
+KEPT_BY_ENGINES = 8
+"""Tokens of a context that some give to nobody: they cut the answer short, or refuse the prompt."""
+
 
 def positive(written: str) -> int:
     if not written.isdecimal() or not int(written):
@@ -80,8 +83,9 @@ def folder_to_write(written: str) -> Path:
 
 def why_too_long(tokens: int, options: argparse.Namespace) -> str | None:
     """Of the longest prompt with its answer."""
-    if tokens > options.context:
-        return f"--context {options.context}: prompts with their answers have up to {tokens} tokens"
+    if tokens + KEPT_BY_ENGINES > options.context:
+        kept = f"{KEPT_BY_ENGINES} are the engine's own"
+        return f"--context {options.context}: prompts with their answers have up to {tokens} tokens, {kept}"
     return None
 
 
