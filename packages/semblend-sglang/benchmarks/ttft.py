@@ -1,7 +1,7 @@
 """Time to first token of a real SGLang with SemBlend: cold, exact prefix, and reuse at other positions, in one process.
 
 Before anything is timed: relocated K and V of the first layer must be those of a cold run, also where nothing moves,
-and a prompt that was served with reuse must be unknown to the exact cache afterwards.
+and of a prompt that was served with reuse the exact cache must know no more than what was computed in front.
 
     python benchmarks/ttft.py CONFIG_DIR --sizes 8192 32000
 """
@@ -21,6 +21,8 @@ from _engine_under_test import Engine, add_engine_options
 from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
 
 CASES = ("new_instruction", "reorder", "composite")
+INSTRUCTION = 61
+"""Tokens that begin a prompt and were computed in their place: those are exact, and known afterwards."""
 LEAST_TOKENS = 256
 """Passages have headers, and a question stands behind them."""
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 1e-2}
@@ -36,8 +38,10 @@ def check(engine: Engine, prompts: Prompts, size: int, largest_error: float) -> 
             engine.first_token_ms(donor)
         result = {"case": name, **engine.first_layer_errors(material.recipient())}
         print("check", json.dumps(result), flush=True)
-        assert result["reused"] > size // 2, f"{name}: nothing was reused"
-        assert result["cached_when_cold"] == 0, f"{name}: the exact cache holds approximate KV"
+        assert result["reused"] > size // 2, (
+            f"{name}: nothing was reused; the last outcomes were {engine.last_outcomes()}"
+        )
+        assert result["cached_when_cold"] <= INSTRUCTION, f"{name}: the exact cache holds approximate KV"
         assert result["key_error"] <= largest_error, f"{name}: relocated K is not cold K"
         assert result["value_error"] <= largest_error, f"{name}: relocated V is not cold V"
         compared.append(result)
@@ -68,7 +72,7 @@ def one_turn(engine: Engine, make: Callable[[int], Any], size: int) -> dict[str,
     reuse, reused = engine.first_token_ms(recipient)
     assert reused > size // 2, f"only {reused} tokens were reused; the last outcomes were {engine.last_outcomes()}"
     cold, cached = engine.first_token_ms(recipient, reuse=False)
-    assert cached == 0, f"the cold arm was not cold: the exact cache knew {cached} tokens"
+    assert cached <= INSTRUCTION, f"the cold arm was not cold: the exact cache knew {cached} tokens"
     exact, cached = engine.first_token_ms(recipient[:-8] + [5] * 8, reuse=False)
     assert cached > size - 64, "the exact arm was not exact"
     return {"cold": cold, "exact": exact, "reuse": reuse, "reused": reused}
@@ -124,6 +128,7 @@ def main() -> None:
     options = options_of(__doc__, add_engine_options, add_options, why_not=why_not)
     # Reuse is timed, whether it pays or not.
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")
+    os.environ.setdefault("SEMBLEND_SHARING", "all")  # The prompts carry no salt.
     engine, prompts = Engine(options, timed=True), Prompts.for_model(options.model, options.text, options.seed)
     limit = LARGEST_ERROR["float32" if options.dtype == "float32" else "bfloat16"]
     compared = [] if options.no_check else check(engine, prompts, options.check_size, limit)
