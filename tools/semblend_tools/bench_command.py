@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from semblend_tools.clone import Clone
-from semblend_tools.environments import ensure, shared
+from semblend_tools.environments import Environment, engine_of, ensure, shared
 from semblend_tools.errors import ToolError
 from semblend_tools.packages import Package, discover
 from semblend_tools.progress import say
 
 
 def bench(clone: Clone, name: str | None, quick: bool, arguments: Sequence[str]) -> int:
-    available = _benchmarks(discover(clone))
+    packages = discover(clone)
+    available = _benchmarks(packages)
     if name is None:
         print(_listing(available))
         return 0
     script = _find(available, name)
-    environment = shared(clone, "bench")
+    environment = _environment(clone, next(package for package in packages if package.path in script.parents))
     ensure(environment)
     say(f"benchmark {clone.relative(script)}")
     command = [str(environment.python), str(script), *(["--quick"] if quick else []), *arguments]
@@ -29,6 +30,13 @@ def bench(clone: Clone, name: str | None, quick: bool, arguments: Sequence[str])
         raise ToolError(f"the benchmark failed with exit code {code}", code)
     _require_json_object(clone.relative(script), last)
     return 0
+
+
+def _environment(clone: Clone, package: Package) -> Environment:
+    """What a package's benchmarks need is its extra `bench`. Where an engine has none, they need the engine."""
+    names_extra = "bench" in package.pyproject["project"].get("optional-dependencies", {})
+    wants_engine = package.has_engine_environment and not names_extra
+    return engine_of(clone, package) if wants_engine else shared(clone, "bench")
 
 
 def _benchmarks(packages: Sequence[Package]) -> dict[str, Path]:

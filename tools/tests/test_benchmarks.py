@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -54,3 +55,20 @@ def test_a_name_that_two_packages_use_must_be_spelled_out(ready: Any) -> None:
     with pytest.raises(ToolError, match="say semblend-core/lookup or semblend-alpha/lookup"):
         bench_command.bench(ready.clone, "lookup", False, [])
     assert bench_command.bench(ready.clone, "semblend-alpha/lookup", False, []) == 0
+
+
+ENGINE = '[tool.hatch.envs.engine]\n[tool.hatch.envs.engine.env-vars]\nFOUND_IN = "the engine\'s"\n'
+
+
+@pytest.mark.parametrize(
+    ("extra", "found"), [("", "the engine's"), ("\n[project.optional-dependencies]\nbench = []", "")]
+)
+def test_benchmarks_of_an_engine_run_in_its_environment_unless_they_name_what_they_need(
+    ready: Any, capfd: Any, extra: str, found: str
+) -> None:
+    ready.add("semblend-alpha", settings=f"{ENGINE}{extra}")
+    ready.pretend_environment("semblend-alpha.engine")
+    body = "import json, os\nprint(json.dumps({'found': os.environ.get('FOUND_IN', '')}))"
+    benchmark(ready, "served", body, "semblend-alpha")
+    assert bench_command.bench(ready.clone, "served", False, []) == 0
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"found": found}
