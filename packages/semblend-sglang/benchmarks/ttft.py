@@ -19,12 +19,9 @@ from typing import Any
 from _engine_under_test import Engine, add_engine_options
 
 from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
+from semblend_core.testing.benchmarks.prompts import INSTRUCTION, LEAST_TOKENS
 
 CASES = ("new_instruction", "reorder", "composite")
-INSTRUCTION = 61
-"""Tokens that begin a prompt and were computed in their place: those are exact, and known afterwards."""
-LEAST_TOKENS = 256
-"""Passages have headers, and a question stands behind them."""
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 1e-2}
 
 
@@ -41,6 +38,7 @@ def check(engine: Engine, prompts: Prompts, size: int, largest_error: float) -> 
         assert result["reused"] > size // 2, (
             f"{name}: nothing was reused; the last outcomes were {engine.last_outcomes()}"
         )
+        # What begins a prompt was computed in its place: it is exact, and known afterwards.
         assert result["cached_when_cold"] <= INSTRUCTION, f"{name}: the exact cache holds approximate KV"
         assert result["key_error"] <= largest_error, f"{name}: relocated K is not cold K"
         assert result["value_error"] <= largest_error, f"{name}: relocated V is not cold V"

@@ -16,9 +16,7 @@ from typing import Any
 from _engine_under_test import Engine, add_engine_options
 
 from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
-
-LEAST_TOKENS = 256
-"""Passages have headers, and a question stands behind them."""
+from semblend_core.testing.benchmarks.prompts import LEAST_TOKENS
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:

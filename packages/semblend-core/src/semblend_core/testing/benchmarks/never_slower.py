@@ -27,7 +27,7 @@ from semblend_core.testing.benchmarks.checked import (
 )
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Pairs
-from semblend_core.testing.benchmarks.prompts import Material, Prompts
+from semblend_core.testing.benchmarks.prompts import LEAST_TOKENS, Material, Prompts
 from semblend_core.testing.benchmarks.script import as_text
 
 MOST_MEDIAN, MOST_UPPER_END = 1.03, 1.06
@@ -39,8 +39,6 @@ SHAPES: dict[str, Callable[[Prompts, int], Material]] = {
     "composite-4": lambda prompts, size: prompts.composite(size, 4),
     "composite-10": lambda prompts, size: prompts.composite(size, 10),
 }
-LEAST_TOKENS = 256
-"""Ten passages have headers, and a question stands behind them."""
 OFF = "off"
 COLD_LIMIT = 64
 """Tokens: the arm with reuse off must find no more than chance in the exact cache."""

@@ -14,6 +14,8 @@ from semblend_core.testing.benchmarks.checked import text_to_read
 
 INSTRUCTION, QUESTION, HEADER = 61, 64, 16
 """Tokens in front of a document, behind it, and in front of each of several passages."""
+LEAST_TOKENS = 256
+"""Of a prompt of up to ten passages: each has a header, and a question stands behind them."""
 DONOR_INSTRUCTION = 48
 SNIPPET = 8
 """Tokens of real text that are taken together: far fewer than the shortest span."""
