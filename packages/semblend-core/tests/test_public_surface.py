@@ -290,6 +290,7 @@ MODULE_NAMES = {
         "Prompts",
         "add_prompt_options",
         "bootstrapped",
+        "checked",
         "conversation",
         "deliver",
         "endurance",
