@@ -28,20 +28,35 @@ PASSED_THROUGH: dict[str, list[str]] = {"demo": ["demo"], "sembench": []}
 
 
 def main(arguments: Sequence[str]) -> int:
-    clone = this_clone()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    clone, told_to_end = this_clone(), _ends_when_told()
     try:
         if arguments and arguments[0] in PASSED_THROUGH:
             words = [*PASSED_THROUGH[arguments[0]], *arguments[1:]]
             return shared(clone, "test").run_program("sembench", words)
         return _dispatch(clone, arguments)
-    except ToolError as error:
+    except BaseException as error:
+        if told_to_end:  # Which may come out as another error of what it interrupted.
+            complain("interrupted")
+            end_what_runs()
+            return 130
+        if not isinstance(error, ToolError):
+            raise
         complain(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        complain("interrupted")
-        end_what_runs()
-        return 130
+
+
+def _ends_when_told() -> list[int]:
+    """From now on a signal to end interrupts us, and is noted here."""
+    told: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        told.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    return told
 
 
 def _dispatch(clone: Clone, arguments: Sequence[str]) -> int:

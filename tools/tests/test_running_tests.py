@@ -186,11 +186,23 @@ starting = ["sh", "-c", "setsid sleep 600 & echo $!; exec sleep 600"]
 command_line._dispatch = lambda clone, arguments: processes.call_keeping_tail(clone, starting).code
 sys.exit(command_line.main([]))
 """
+ANOTHER_ERROR = """\
+started = processes.threading.Thread.start
+def start(thread):
+    started(thread)
+    try:
+        processes.time.sleep(600)
+    except KeyboardInterrupt as interrupt:
+        raise RuntimeError("release unlocked lock") from interrupt
+processes.threading.Thread.start = start
+"""
 
 
-def test_what_a_run_had_started_ends_with_it() -> None:
+@pytest.mark.parametrize("comes_out_as", ["", ANOTHER_ERROR], ids=["an interrupt", "another error"])
+def test_what_a_run_had_started_ends_with_it(comes_out_as: str) -> None:
     tools = Path(processes.__file__).parents[1]
-    run = subprocess.Popen([sys.executable, "-c", TOLD_TO_END], cwd=tools, stdout=subprocess.PIPE)
+    program = TOLD_TO_END.replace("sys.exit(", f"{comes_out_as}sys.exit(")
+    run = subprocess.Popen([sys.executable, "-c", program], cwd=tools, stdout=subprocess.PIPE)
     assert run.stdout is not None
     engine = Path("/proc") / run.stdout.readline().decode().strip()
     assert engine.exists()
