@@ -5,7 +5,6 @@ Everything else is LMCache as it is installed: its keys, its lookups, its memory
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.lmcache_connector import LMCac
 class CpuPages:
     """What LMCache calls a GPU connector: between its chunks [2, layers, tokens, heads * dim] and vLLM's blocks."""
 
-    def __init__(self) -> None:
-        self._memory: Any = None
+    def __init__(self, vllm_config: Any) -> None:
+        self._config, self._memory = vllm_config, None
 
     def initialize_kvcaches_ptr(self, **kwargs: Any) -> None:
         """Nothing is kept of them: they come with every call."""
@@ -40,25 +39,18 @@ class CpuPages:
         from semblend_vllm.compat.kv_memory import kv_memory
 
         if self._memory is None:
-            first = kv_caches[0]
-            config = SimpleNamespace(
-                model_config=SimpleNamespace(
-                    dtype=first.dtype, get_head_size=lambda: first.shape[3] // 2, use_mla=False
-                ),
-                cache_config=SimpleNamespace(cache_dtype="auto"),
-            )
             named = {f"layers.{number}": cache for number, cache in enumerate(kv_caches)}
             nothing_is_turned: list[Any] = [None] * len(named)
-            self._memory = kv_memory(config, named, nothing_is_turned)
+            self._memory = kv_memory(self._config, named, nothing_is_turned)
         return self._memory
 
 
 class LMCacheOnCpu(LMCacheConnectorV1):  # type: ignore[misc]
     """Set it as ``kv_connector``, with this module as ``kv_connector_module_path``."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         # Imported no earlier: vLLM for CPUs stumbles over LMCache's modules when it starts its worker.
         from lmcache.v1 import gpu_connector
 
-        gpu_connector.CreateGPUConnector = lambda *_, **__: CpuPages()
-        super().__init__(*args, **kwargs)
+        gpu_connector.CreateGPUConnector = lambda *_, **__: CpuPages(vllm_config)
+        super().__init__(vllm_config, *args, **kwargs)
