@@ -279,6 +279,8 @@ MODULE_NAMES = {
         "prefill_reusing",
     ],
     "semblend_core.testing.benchmarks": [
+        "INSTRUCTION",
+        "LEAST_TOKENS",
         "ARMS",
         "Answer",
         "Arms",

@@ -18,8 +18,7 @@ from typing import Any
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
-from semblend_core.testing.benchmarks.prompts import INSTRUCTION, LEAST_TOKENS
+from semblend_core.testing.benchmarks import INSTRUCTION, LEAST_TOKENS, Prompts, checked, deliver, options_of
 
 CASES = ("new_instruction", "reorder", "composite")
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 1e-2}

@@ -15,8 +15,7 @@ from typing import Any
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import Prompts, checked, deliver, options_of
-from semblend_core.testing.benchmarks.prompts import LEAST_TOKENS
+from semblend_core.testing.benchmarks import LEAST_TOKENS, Prompts, checked, deliver, options_of
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:

@@ -18,12 +18,14 @@ from semblend_core.testing.benchmarks import (
 from semblend_core.testing.benchmarks.arms import ARMS, Arms
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
-from semblend_core.testing.benchmarks.prompts import Material, Prompts, add_prompt_options
+from semblend_core.testing.benchmarks.prompts import INSTRUCTION, LEAST_TOKENS, Material, Prompts, add_prompt_options
 from semblend_core.testing.benchmarks.script import deliver, options_of
 from semblend_core.testing.benchmarks.streaming import Piece
 
 __all__ = [
     "ARMS",
+    "INSTRUCTION",
+    "LEAST_TOKENS",
     "Answer",
     "Arms",
     "EngineUnderTest",
