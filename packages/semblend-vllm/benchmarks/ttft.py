@@ -29,7 +29,8 @@ def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[d
         reused = []
         for turn in range(repeats + 1):
             one = one_turn(engine, make, size, f"{name}-{size}-{turn}")
-            if turn:  # The first warms up.
+            if turn:  # The first warms up, and the self-test needs prompts to look at.
+                assert one["reused"] or engine.side is None, f"nothing was reused; the self-test: {engine.self_test()}"
                 for arm in times:
                     times[arm].append(one[arm])
                 reused.append(one["reused"])
