@@ -291,6 +291,7 @@ MODULE_NAMES = {
         "Piece",
         "Prompts",
         "add_prompt_options",
+        "as_text",
         "bootstrapped",
         "checked",
         "conversation",

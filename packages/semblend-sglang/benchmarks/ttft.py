@@ -18,7 +18,7 @@ from typing import Any
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import INSTRUCTION, LEAST_TOKENS, Prompts, checked, deliver, options_of
+from semblend_core.testing.benchmarks import INSTRUCTION, LEAST_TOKENS, Prompts, as_text, checked, deliver, options_of
 
 CASES = ("new_instruction", "reorder", "composite")
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 1e-2}
@@ -126,11 +126,12 @@ def main() -> None:
     # Reuse is timed, whether it pays or not.
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")
     os.environ.setdefault("SEMBLEND_SHARING", "all")  # The prompts carry no salt.
-    engine, prompts = Engine(options, timed=True), Prompts.for_model(options.model, options.text, options.seed)
+    prompts = Prompts.for_model(options.model, options.text, options.seed)
+    engine = Engine(options, timed=True)
     limit = LARGEST_ERROR["float32" if options.dtype == "float32" else "bfloat16"]
     compared = [] if options.no_check else check(engine, prompts, options.check_size, limit)
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats, options.cases)]
-    result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
+    result = {"host": platform.node(), "options": as_text(options), "rows": rows}
     result |= {"checked": compared, "steps_ms": steps(engine), "runs_with": engine.runs_with()}
     print(json.dumps({"steps_ms": result["steps_ms"], "runs_with": result["runs_with"]}), flush=True)
     deliver(result, options)

@@ -33,7 +33,8 @@ def one_of(material: Material) -> tuple[list[list[int]], list[int]]:
 
 class Checks:
     def __init__(self, options: argparse.Namespace) -> None:
-        self.engine, self.prompts = Engine(options), Prompts.for_model(options.model, options.text, options.seed)
+        self.prompts = Prompts.for_model(options.model, options.text, options.seed)
+        self.engine = Engine(options)
         core = self.engine.llm.llm_engine.engine_core.engine_core
         self.connector, self.scheduler = core.scheduler.connector, core.scheduler
         self.blocks: dict[str, list[int]] = {}

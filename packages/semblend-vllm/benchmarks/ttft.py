@@ -15,7 +15,7 @@ from typing import Any
 
 from _engine_under_test import Engine, add_engine_options
 
-from semblend_core.testing.benchmarks import LEAST_TOKENS, Prompts, checked, deliver, options_of
+from semblend_core.testing.benchmarks import LEAST_TOKENS, Prompts, as_text, checked, deliver, options_of
 
 
 def measure(engine: Engine, prompts: Prompts, size: int, repeats: int) -> list[dict[str, Any]]:
@@ -116,11 +116,12 @@ def main() -> None:
     options = options_of(__doc__, add_engine_options, add_options, why_not=why_not)
     # Reuse is timed, whether it pays or not.
     os.environ.setdefault("SEMBLEND_COST_GATE", "0")
-    engine, prompts = Engine(options), Prompts.for_model(options.model, options.text, options.seed)
+    prompts = Prompts.for_model(options.model, options.text, options.seed)
+    engine = Engine(options)
     rows = [row for size in options.sizes for row in measure(engine, prompts, size, options.repeats)]
     if options.misses:
         rows.append(measure_misses(engine, prompts, options.misses, 3 * options.repeats))
-    result = {"host": platform.node(), "options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}
+    result = {"host": platform.node(), "options": as_text(options), "rows": rows}
     deliver(result, options)
 
 

@@ -19,7 +19,7 @@ from semblend_core.testing.benchmarks.arms import ARMS, Arms
 from semblend_core.testing.benchmarks.engine import Answer, EngineUnderTest
 from semblend_core.testing.benchmarks.paired import Interval, Pairs, bootstrapped
 from semblend_core.testing.benchmarks.prompts import INSTRUCTION, LEAST_TOKENS, Material, Prompts, add_prompt_options
-from semblend_core.testing.benchmarks.script import deliver, options_of
+from semblend_core.testing.benchmarks.script import as_text, deliver, options_of
 from semblend_core.testing.benchmarks.streaming import Piece
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Piece",
     "Prompts",
     "add_prompt_options",
+    "as_text",
     "bootstrapped",
     "checked",
     "conversation",
