@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from lookup_data.cases import Case, build_cases, oracle_positions
-from lookup_data.documents import default_folder, load_documents
+from lookup_data.documents import load_documents
 
 from semblend_core import (
     DonorOffer,
@@ -293,8 +293,7 @@ def main() -> int:
     parser.add_argument(
         "--data",
         type=Path,
-        default=default_folder(),
-        help="folder with real text (default: shared/data beside the checkout, else the standard library's sources)",
+        help="folder with text: *.jsonl meetings, *.rst papers, SQuAD *.json (default: the standard library's sources)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the donors: for trying the script, not for figures"

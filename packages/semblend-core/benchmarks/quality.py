@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lookup_data.documents import default_folder
 from quality_data.bars import judged
 from quality_data.cases import MAIN_TRANSFORMS, TRANSFORMS
 from quality_data.design import Cell, bar_cells, check_arms, grid_cells
@@ -88,7 +87,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--fitted", action="store_true", help="with the correction fitted for these weights")
     parser.add_argument("--tf32", action="store_true", help="CUDA's fast float32 products; each cell says its noise")
     parser.add_argument("--workers", type=int, default=1, help="processes; several pay on a GPU only")
-    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with QMSum, SQuAD and *.rst papers")
+    parser.add_argument("--data", type=Path, help="folder with QMSum, SQuAD and *.rst papers")
     size = parser.add_argument_group("what is measured")
     size.add_argument("--quick", action="store_true", help="four transforms of 1,300 tokens, four cases of each")
     size.add_argument("--bars", action="store_true", help="only the cells that the bars are about, 40 cases of each")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from lookup_data.documents import default_folder, load_documents
+from lookup_data.documents import load_documents
 from lookup_data.near_copies import Encode, Workload, build_workload, most_reusable
 
 from semblend_core import (
@@ -64,7 +64,7 @@ def model_encoder() -> Encode:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=default_folder(), help="folder with real text, as for lookup.py")
+    parser.add_argument("--data", type=Path, help="folder with real text, as for lookup.py")
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the first prompt")
     parser.add_argument("--words", action="store_true", help="words as tokens, instead of SmolLM2's tokenizer")

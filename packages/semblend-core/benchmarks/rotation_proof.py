@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from lookup_data.documents import default_folder, load_documents
+from lookup_data.documents import load_documents
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.cache_utils import DynamicCache
@@ -183,7 +183,7 @@ def print_table(rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a folder in Hugging Face's form; SmolLM2 if not given")
-    parser.add_argument("--data", type=Path, default=default_folder(), help="a folder of documents")
+    parser.add_argument("--data", type=Path, help="a folder of documents")
     parser.add_argument("--prompts", type=int, default=10, help="for each length")
     parser.add_argument("--quick", action="store_true", help="three prompts of the shorter lengths")
     options = parser.parse_args()

@@ -16,12 +16,6 @@ def load_documents(folder: Path | None) -> list[str]:
     return documents
 
 
-def default_folder() -> Path | None:
-    """``shared/data`` beside the checkout, where there is one."""
-    beside = Path(__file__).resolve().parents[5] / "shared" / "data"
-    return beside if beside.is_dir() else None
-
-
 def _meetings(folder: Path) -> list[str]:
     meetings = []
     for file in sorted(folder.glob("*.jsonl")):
