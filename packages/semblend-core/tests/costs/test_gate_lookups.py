@@ -80,6 +80,29 @@ def test_what_is_looked_up_rarely_is_tried_as_often_as_if_it_were_looked_up_alwa
     assert 5 <= tried <= 7
 
 
+def test_slow_first_prefills_are_not_followed_by_many_lookups_in_vain() -> None:
+    """Kernels are compiled for a new size, so reuse seems to spare a lot for a while. In truth it spares nothing."""
+    slow = 12
+
+    def formula(step: StepShape) -> float:
+        nonlocal slow
+        if step.sequences and not step.reuses and step.tokens > 1900 and slow:
+            slow -= 1
+            return 107_000.0
+        return max(16_500.0, 8.0 * step.tokens) + 2000 * step.reuses if step.sequences else 5000.0
+
+    engine, plan, looked_up = SyntheticEngine(formula), passages(2000, 4), []
+    for _ in range(60):
+        engine.serve_cold(2000)  # Somebody without reuse.
+        looked_up.append(engine.gate.may_pay(2000))
+        if looked_up[-1]:
+            engine.now += 2e-3
+            engine.serve(plan)
+        else:
+            engine.serve_cold(2000)
+    assert sum(looked_up[20:]) < 12
+
+
 LOOKUP = 0.2
 """Of a cold prefill's time."""
 

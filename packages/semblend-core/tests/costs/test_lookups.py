@@ -98,6 +98,21 @@ def test_where_much_was_gained_lately_they_go_on_for_longer(gained: float, are_w
     assert bool(asked(lookups, LOOK_ONE_IN - 1)) is are_worth_it
 
 
+@pytest.mark.parametrize(("cold", "outdated"), [(17_000.0, True), (60_000.0, False)])
+@pytest.mark.parametrize("glimpse", [None, TEN_PASSAGES])
+def test_what_compilations_seemed_to_spare_is_forgotten_with_them(
+    cold: float, outdated: bool, glimpse: Glimpse | None
+) -> None:
+    """A prompt was believed to take 100 ms, so much was gained; then it turns out to take less."""
+    lookups = Lookups(draw=every_eighth)
+    kind = None if glimpse is None else glimpse.kind
+    for _ in range(8):
+        lookups.note(Lookup(2048, kind), 80_000, 100_000)
+    for lookup in asked(lookups, FEWEST_IN_VAIN, glimpse):
+        lookups.declined(lookup, 2_000, cold)
+    assert bool(asked(lookups, LOOK_ONE_IN - 1, glimpse)) is not outdated
+
+
 def test_where_some_of_a_kind_pay_the_others_do_not_end_their_lookups() -> None:
     lookups, looked_up = Lookups(draw=every_eighth), 0
     for number in range(400):

@@ -27,6 +27,8 @@ NEWEST_MISS_COUNTS = 0.05
 that may be worth all of them."""
 KIND_FOR_LENGTH = 0.25
 """What a prompt of one kind says of all prompts of its length, where it is about lookups in vain."""
+FAR_LESS = 0.5
+"""Of what such a prompt was predicted to take: the machine is another, or what was believed came of compilations."""
 ONE_PROMPT_COUNTS = 1 / 16
 """What prompts of a length gain on average where kinds are told apart: the share of the last one, whether it was looked
 up or its glimpse said all. Those that gain pay for the glimpses at the others."""
@@ -48,6 +50,8 @@ class _Alike:
 
     worth: float | None = None
     """What a lookup gains or costs on average, in microseconds; None: there was none."""
+    cold: float = 0.0
+    """What such a prompt was predicted to take without reuse when it was last noted, if that was told."""
     in_vain: float = 0
     """Lookups in a row that took longer than they spared."""
     fewest_in_vain: int = FEWEST_IN_VAIN
@@ -75,6 +79,14 @@ class _Alike:
         stand_for, self.skipped = self.skipped + 1, 0
         self.next_after = 1 + int((2 * LOOK_ONE_IN - 1) * draw())
         return stand_for
+
+    def believe(self, cold: float) -> None:
+        """Where much more was to be spared than such prompts take at all, what lookups gained says nothing any more."""
+        if cold <= 0:
+            return
+        if self.worth is not None and self.worth > 0 and cold < FAR_LESS * self.cold:
+            self.worth = None
+        self.cold = cold
 
     def note(self, gained: float, counts: float) -> None:
         self._average(gained, counts)
@@ -117,27 +129,32 @@ class Lookups:
             stand_for = self._kinds[_length(tokens), *kind].stand_for(self._draw)
         return Lookup(tokens, kind, stand_for)
 
-    def note(self, lookup: Lookup, gained: float) -> None:
-        """What its plan spares, as far as can be told, less what it took to find it."""
-        self._note(lookup, gained, NEWEST_COUNTS)
+    def note(self, lookup: Lookup, gained: float, cold: float = 0.0) -> None:
+        """What its plan spares, as far as can be told, less what it took to find it.
 
-    def declined(self, lookup: Lookup, spent: float) -> None:
+        ``cold``: what its prompt is predicted to take without reuse; 0: not told.
+        """
+        self._note(lookup, gained, NEWEST_COUNTS, cold)
+
+    def declined(self, lookup: Lookup, spent: float, cold: float = 0.0) -> None:
         """Its plan did not seem to pay."""
-        self._note(lookup, -spent, NEWEST_DECLINED_COUNTS)
+        self._note(lookup, -spent, NEWEST_DECLINED_COUNTS, cold)
 
-    def found_nothing(self, lookup: Lookup, spent: float) -> None:
+    def found_nothing(self, lookup: Lookup, spent: float, cold: float = 0.0) -> None:
         if lookup.stands_for:
-            self._note(lookup, -spent, NEWEST_MISS_COUNTS)
+            self._note(lookup, -spent, NEWEST_MISS_COUNTS, cold)
         else:  # What its glimpse took says nothing of a lookup for such a prompt.
             length = self._lengths[_length(lookup.tokens)]
             length.note_one_of_many(-min(spent, length.glimpse))
 
-    def _note(self, lookup: Lookup, gained: float, counts: float) -> None:
+    def _note(self, lookup: Lookup, gained: float, counts: float, cold: float) -> None:
         length = self._lengths[_length(lookup.tokens)]
+        length.believe(cold)
         if lookup.kind is None:
             length.note(gained, counts)
             return
         kind = self._kinds[_length(lookup.tokens), *lookup.kind]
+        kind.believe(cold)
         # If its kind was given up, a glimpse would have said all, were prompts of this length glimpsed at again.
         length.note_one_of_many(max(gained, -length.glimpse) if kind.loses else gained)
         kind.note(gained, counts)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from semblend_core.costs import Judgement, Lookup, Lookups, StepShape, StepTimes, Trials
+from semblend_core.costs.lookups import FAR_LESS
 from semblend_core.costs.surprises import Surprises
 from semblend_core.serving.forecast import cold_steps
 from semblend_core.serving.weighing import LEAST_GAIN, SMALL_LOSS
 
 SMALL_SHARE = 0.01
 """Of the cold prefill's time. A lookup that takes no more is never spared: the next may find something."""
-FAR_LESS = 0.5
-"""Of what a prompt was predicted to take: the machine is another, or what was believed came of compilations."""
 MOST_LEFT = 8
 """Requests that are not looked at yet: to predict takes as long as a lookup, and first tokens do not wait for it."""
 
@@ -39,7 +38,8 @@ class Hindsight:
     def declined(self, judgement: Judgement) -> None:
         """Its plan did not seem to pay."""
         if judgement.looking > SMALL_SHARE * judgement.cold:
-            self._lookups.declined(judgement.lookup, _as_counted(judgement.looking, judgement.cold))
+            spent = _as_counted(judgement.looking, judgement.cold)
+            self._lookups.declined(judgement.lookup, spent, judgement.cold)
 
     def measured(self, judgement: Judgement) -> None:
         """Its prompt is computed."""
@@ -56,7 +56,7 @@ class Hindsight:
         for lookup, spent in misses:
             cold = self._times.predict(cold_steps(0, lookup.tokens, self._step_tokens))
             if spent > SMALL_SHARE * cold:
-                self._lookups.found_nothing(lookup, _as_counted(spent, cold))
+                self._lookups.found_nothing(lookup, _as_counted(spent, cold), cold)
         self.compare_shared()
 
     def compare_shared(self) -> None:
@@ -98,7 +98,7 @@ class Hindsight:
         """What a lookup is worth: what it spared, less itself, and less what no answer is worth approximating for."""
         worth = spared - _as_counted(judgement.looking, judgement.cold) - LEAST_GAIN * judgement.cold
         if worth > 0 or judgement.looking > SMALL_SHARE * judgement.cold:
-            self._lookups.note(judgement.lookup, worth)
+            self._lookups.note(judgement.lookup, worth, judgement.cold)
 
 
 def _as_counted(spent: float, cold: float) -> float:
