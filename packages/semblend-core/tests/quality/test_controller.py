@@ -97,6 +97,40 @@ def test_what_was_declined_is_tried_again_and_served_when_it_agrees() -> None:
     assert traffic.served[-1] is not None
 
 
+@pytest.mark.parametrize(("target", "agreement"), [(0.95, 0.98), (0.99, 0.9999)])
+def test_a_high_target_takes_several_trials(target: float, agreement: float) -> None:
+    traffic = Traffic((0.5, 0.5, 0.5), QualityController(target)).go(200)
+    assert traffic.served[-1] is None
+    traffic.agreement = (agreement,) * 3
+    traffic.go(20 * (FIRST_TRIAL_AFTER + MOST_TRIALS))
+    assert not traffic.controller.is_declined(KIND)
+
+
+def test_trials_that_an_engine_has_little_room_to_compare_lead_to_something_too() -> None:
+    controller = QualityController(TARGET)
+    while not controller.is_declined(KIND):
+        controller.compared(KIND, controller.spending(KIND), 0.0)
+    for number in range(8 * FIRST_TRIAL_AFTER):
+        if controller.ask(KIND) is not None and number % 4 == 0:
+            controller.compared(KIND, STEPS[-1], 1.0)
+    assert not controller.is_declined(KIND)
+
+
+def test_answers_of_trials_are_worth_comparing_when_no_more_are_begun() -> None:
+    controller = QualityController(TARGET)
+    while not controller.is_declined(KIND):
+        controller.compared(KIND, controller.spending(KIND), 0.0)
+    assert not controller.is_tried(KIND)
+    while controller.ask(KIND) is None:
+        pass
+    while controller.ask(KIND) is not None:  # All of them at once, before any has ended.
+        pass
+    assert controller.is_tried(KIND)
+    while controller.is_tried(KIND):
+        controller.compared(KIND, STEPS[-1], 0.0)
+    assert controller.is_declined(KIND)
+
+
 def test_trials_are_few_and_become_rare() -> None:
     traffic = Traffic((0.5, 0.5, 0.5)).go(100)
     traffic.go(31 * FIRST_TRIAL_AFTER)

@@ -39,6 +39,8 @@ class _Kind:
     declined: int = 0
     """Requests, since it was decided or last tried."""
     trials_left: int = 0
+    tried: bool = False
+    """Some were served since it was decided, or since trials last fell short."""
 
 
 class QualityController:
@@ -63,9 +65,11 @@ class QualityController:
             state.declined += 1
             if state.declined < _later(FIRST_TRIAL_AFTER, state.failures[-1]):
                 return None
-            state.declined, state.trials_left = 0, MOST_TRIALS
-            state.failures[-1] += 1  # Unless it turns out well, the next one comes later.
-            self._gather_anew(state)
+            # Evidence is kept from one trial to the next: a high target takes more of it than one can bring, and so
+            # does an engine that has room to compare only some of them.
+            if state.surplus.strength <= state.lack.strength:
+                state.failures[-1] += 1  # Nothing speaks for it so far, and the next one comes later.
+            state.declined, state.trials_left, state.tried = 0, MOST_TRIALS, True
         state.trials_left -= 1
         return STEPS[-1]
 
@@ -81,7 +85,7 @@ class QualityController:
     def is_tried(self, kind: str) -> bool:
         """Whether it is declined but for trials, each of which is worth comparing."""
         state = self._kinds.get(kind)
-        return state is not None and state.declining and (state.trials_left > 0 or state.lack.observations > 0)
+        return state is not None and state.declining and state.tried
 
     def trusts(self, kind: str, spending: float) -> bool:
         """Whether what was computed with so much of the budget may still be served to others."""
@@ -120,7 +124,7 @@ class QualityController:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _fell_short(self, state: _Kind) -> None:
-        state.trials_left = 0
+        state.trials_left, state.tried = 0, False
         if not state.declining:
             state.failures[state.step] += 1
             state.declining = state.step == len(STEPS) - 1
