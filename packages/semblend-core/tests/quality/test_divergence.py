@@ -63,6 +63,12 @@ def test_tokens_that_are_equally_likely_are_no_disagreement() -> None:
     assert divergence(cold, Scored(np.array([[3, 1, 2]]), np.log(np.array([[0.5, 0.3, 0.1]])))).agreement == 0
 
 
+def test_it_does_not_matter_on_which_side_they_are_equally_likely() -> None:
+    cold = Scored(np.array([[1, 2, 3]]), np.log(np.array([[0.5, 0.3, 0.1]])))
+    assert divergence(cold, Scored(np.array([[2, 1, 3]]), np.log(np.array([[0.4, 0.4, 0.1]])))).agreement == 1
+    assert divergence(cold, Scored(np.array([[2, 3, 1]]), np.log(np.array([[0.4, 0.4, 0.1]])))).agreement == 0
+
+
 def test_without_probabilities_there_is_agreement_and_no_kl() -> None:
     logits = Scored(np.array([[1, 2]]), np.array([[12.0, 7.0]]))
     found = divergence(logits, logits)

@@ -87,6 +87,25 @@ def test_several_plans_of_one_request_count_as_one() -> None:
     assert number > 0
 
 
+def test_requests_that_are_planned_by_turns_count_once_each() -> None:
+    held, alone = guard(), guard()
+    fall_short(held, THREE)
+    fall_short(alone, THREE)
+    asks = 0
+    while asked(alone, THREE) is None:
+        asks += 1
+    for _ in range(asks):  # Of each of those who wait.
+        assert [asked(held, THREE, f"waits {number}") for number in range(8)] == [None] * 8
+
+
+def test_who_waits_is_told_anew_when_more_is_to_be_spent() -> None:
+    held = guard()
+    assert asked(held, THREE, "waits") == 1.0
+    while held.spending(THREE) == 1.0:
+        compare(held, lineage(3), well=False)
+    assert asked(held, THREE, "waits") == 2.0
+
+
 def test_a_share_is_compared() -> None:
     rolls = iter(np.random.default_rng(0).random(10_000))
     chosen = guard(0.05, chance=lambda: float(next(rolls)))
@@ -194,6 +213,19 @@ def test_few_wait_and_none_for_long() -> None:
     news = waiting.news.take()
     assert news is not None
     assert news["results"] == {"no_room": MOST_WAITING + 3}
+
+
+def test_what_is_half_done_is_not_let_go_for_what_came_later() -> None:
+    busy = guard()
+    slow = added(busy, lineage(), request_id="slow")
+    slow.reused = COLD
+    for number in range(2 * MOST_WAITING):
+        added(busy, lineage(), request_id=str(number))
+    assert busy.next() is slow
+    busy.finish(slow, COLD)
+    news = busy.news.take()
+    assert news is not None
+    assert news["results"] == {"compared": 1, "no_room": MOST_WAITING + 1}
 
 
 def test_a_purge_drops_what_waits_of_a_tenant() -> None:

@@ -47,9 +47,12 @@ def divergence(cold: Scored, reused: Scored) -> Divergence:
 
 
 def _agree(cold: Scored, reused: Scored, row: int) -> bool:
-    logprobs = cold.logprobs[row]
-    likeliest = cold.token_ids[row][logprobs == logprobs[0]]
-    return bool(reused.token_ids[row, 0] in likeliest)
+    return not _likeliest(cold, row).isdisjoint(_likeliest(reused, row))
+
+
+def _likeliest(scored: Scored, row: int) -> set[int]:
+    logprobs = scored.logprobs[row]
+    return set(scored.token_ids[row][logprobs == logprobs[0]].tolist())
 
 
 def _kl(cold: Scored, reused: Scored, row: int) -> float | None:

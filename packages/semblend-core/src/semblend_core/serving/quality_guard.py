@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar
@@ -36,6 +36,8 @@ LIKELIEST = 16
 """Tokens at each position whose probabilities are compared one by one."""
 MOST_WAITING = 16
 """Requests that wait until the engine has room. With more, the oldest are let go: their KV is evicted first."""
+MOST_ASKED = 256
+"""Requests whose answers are remembered. An engine plans some of those that wait again and again, by turns."""
 LONGEST_WAIT_S = 600.0
 
 
@@ -73,8 +75,8 @@ class QualityGuard(Generic[Note]):
         self._controller = QualityController(settings.quality_target)
         self._waiting: deque[Comparison[Note]] = deque()
         self._impossible: str | None = None
-        self._asked: tuple[str, dict[str, float | None]] = ("", {})
-        """Who asked last, and what it was told by kind."""
+        self._asked: OrderedDict[str, dict[str, float | None]] = OrderedDict()
+        """Who asked since spendings last changed, and what it was told by kind. Who asked last comes last."""
         self.news = QualityNews(settings.quality_tier, self._spendings())
 
     @property
@@ -94,10 +96,10 @@ class QualityGuard(Generic[Note]):
         if not self.is_on:
             return 1.0
         kind = kind_of(places_of(plan.spans))
-        request_id, answers = self._asked
-        if request_id != plan.request_id:
-            answers = {}
-            self._asked = (plan.request_id, answers)
+        answers = self._asked.setdefault(plan.request_id, {})
+        self._asked.move_to_end(plan.request_id)
+        if len(self._asked) > MOST_ASKED:
+            self._asked.popitem(last=False)
         if kind not in answers:
             answers[kind] = self._controller.ask(kind)
         return answers[kind]
@@ -134,7 +136,8 @@ class QualityGuard(Generic[Note]):
         made = Comparison(request_id, namespace, prompt, answer, kind, lineage.spending, note, self._now())
         self._waiting.append(made)
         if len(self._waiting) > MOST_WAITING:
-            self.drop(self._waiting[0], "no_room")
+            # Not one that is half done: it needs its KV no more. If it went, comparisons that take long never ended.
+            self.drop(next(each for each in self._waiting if each.reused is None), "no_room")
 
     def next(self) -> Comparison[Note] | None:
         """What to compare next, if the engine has room. It stays first until it is finished or dropped."""
@@ -210,6 +213,8 @@ class QualityGuard(Generic[Note]):
 
     def _tell(self, before: dict[str, float]) -> None:
         now = self._spendings()
+        if now != before:
+            self._asked.clear()
         self.news.spends(now)
         target = self._settings.quality_target
         for kind in KINDS:
