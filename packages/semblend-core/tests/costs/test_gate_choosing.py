@@ -213,6 +213,33 @@ def test_prompts_that_always_come_together_are_reused_too(formula: Formula, othe
     assert np.mean(reused[20:]) > 0.8
 
 
+def test_prompts_that_come_together_are_all_reused_again_after_a_slow_moment() -> None:
+    """Whatever launches many kernels took as long as the prompt for a while; what the prompt takes is computing."""
+    slow_moment = False
+
+    def formula(step: StepShape) -> float:
+        launching = (38_000.0 if slow_moment else 22_000.0) if step.tokens > 512 else 8000.0
+        took = max(launching, 1200 + 6.3 * step.tokens) + 900 * step.reuses + 60 * step.sequences + 0.2 * step.moved
+        return took + 2e-4 * step.attention if step.sequences else 5000.0
+
+    engine, plan = SyntheticEngine(formula, noise=0.02), passages(6100, 1)
+    assert engine.whole(plan) < 0.7
+    served = None
+    for number in range(40):
+        slow_moment = number >= 10
+        engine.serve_cold(6100)
+        served = engine.serve(plan)
+        if slow_moment and served.claim is None:
+            break
+    assert served is not None
+    assert served.claim is None, "it was given up"
+    slow_moment, reused = False, 0
+    for _ in range(40):
+        engine.serve_cold(6100)
+        reused += sum(engine.serve_together(plan, 4))
+    assert reused > 120
+
+
 def test_a_plan_is_made_again_where_its_claim_promised_more_than_its_forecast() -> None:
     """What is corrected is no part of a forecast, so steps as it has them are never seen, and stay in doubt."""
 

@@ -8,9 +8,11 @@ import pytest
 
 from semblend_core.costs import Trials
 from semblend_core.costs.trials import (
+    AFTER_ONE_THAT_WENT_WELL,
     FIRST_DEAR_TRIAL_AFTER,
     FIRST_LOSING_TRIAL_AFTER,
     FIRST_TRIAL_AFTER,
+    MOST_AFTER_SUCH,
 )
 
 KIND = (1, 2, 3)
@@ -68,10 +70,34 @@ def test_one_that_stands_for_many_brings_the_next_trial_nearer() -> None:
     assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER, requests=FIRST_LOSING_TRIAL_AFTER - 1)
 
 
-def test_after_one_that_went_well_the_next_is_a_trial_too() -> None:
+def at_once(trials: Trials) -> int:
+    """Trials that are made without waiting."""
+    made = 0
+    while trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER):
+        made += 1
+    return made
+
+
+def test_after_one_that_went_well_the_next_ones_are_trials_too() -> None:
     trials = Trials()
     tried(trials, FIRST_TRIAL_AFTER)
-    assert not trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
+    assert at_once(trials) == 0
     trials.went_well(KIND)
-    assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
-    assert not trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
+    assert at_once(trials) == AFTER_ONE_THAT_WENT_WELL
+
+
+def test_the_more_go_well_the_more_are_made_at_once() -> None:
+    trials = Trials()
+    for _ in range(100):
+        trials.went_well(KIND)
+        assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
+    assert at_once(trials) == MOST_AFTER_SUCH - 1
+
+
+def test_one_that_went_badly_ends_that() -> None:
+    trials = Trials()
+    trials.went_well(KIND)
+    trials.went_well((9, 9))
+    trials.went_badly(KIND)
+    assert at_once(trials) == 0
+    assert trials.is_due((9, 9), FIRST_LOSING_TRIAL_AFTER), "of its kind only"

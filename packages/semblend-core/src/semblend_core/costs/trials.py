@@ -14,6 +14,9 @@ FIRST_LOSING_TRIAL_AFTER = 8
 FIRST_DEAR_TRIAL_AFTER = 32
 """The same for a trial that takes far longer than what is done instead: so many times how much longer."""
 RAREST_TRIAL = 1024
+AFTER_ONE_THAT_WENT_WELL, MOST_AFTER_SUCH = 2, 16
+"""Requests of its kind that are trials too, at once. With one alone, of prompts that come together only one would ever
+be served so: the others are decided on before anything is known of the first."""
 MOST_KINDS = 256
 
 
@@ -26,19 +29,20 @@ class _Kind:
 
 
 class Trials:
-    """By kind of the first step. After one that went well the next request of its kind is one too."""
+    """By kind of the first step. After one that went well the next requests of its kind are trials too."""
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[Kind, _Kind] = OrderedDict()
-        self._well: set[Kind] = set()
+        self._at_once: OrderedDict[Kind, int] = OrderedDict()
+        """Trials that do not wait."""
 
     def is_due(self, kind: Kind, after: float, requests: int = 1) -> bool:
         """A request of this kind would not be served in this way: whether to try it. ``after``: so many at first.
 
         ``requests``: that it stands for, itself and those like it that were not looked up.
         """
-        if kind in self._well:
-            self._well.discard(kind)
+        if self._at_once.get(kind):
+            self._at_once[kind] -= 1
             return True
         known = self._kinds.setdefault(kind, _Kind())
         self._kinds.move_to_end(kind)
@@ -62,5 +66,11 @@ class Trials:
             self._kinds[kind].declined = 0
 
     def went_well(self, kind: Kind) -> None:
-        self._well.add(kind)
+        self._at_once[kind] = min(self._at_once.pop(kind, 0) + AFTER_ONE_THAT_WENT_WELL, MOST_AFTER_SUCH)
+        if len(self._at_once) > MOST_KINDS:
+            self._at_once.popitem(last=False)
         self._kinds.pop(kind, None)
+
+    def went_badly(self, kind: Kind) -> None:
+        """So may those that were to be made at once."""
+        self._at_once.pop(kind, None)

@@ -82,8 +82,9 @@ class Hindsight:
                 # What was not loaded after all has spared nothing.
                 self._note_worth(judgement, judgement.cold - took if judgement.reused else 0.0)
             return
-        # A trial that took less than what is done instead: the next tells whether that was luck.
+        # A trial that took less than what is done instead: the next ones tell whether that was luck.
         if took >= (1 - LEAST_GAIN) * judgement.cold:
+            (self._cold_trials if judgement.is_cold_trial else self._trials).went_badly(judgement.trial_of)
             return
         if judgement.reused:
             self._trials.went_well(judgement.trial_of)
