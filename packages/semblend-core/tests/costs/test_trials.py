@@ -12,7 +12,7 @@ from semblend_core.costs.trials import (
     FIRST_DEAR_TRIAL_AFTER,
     FIRST_LOSING_TRIAL_AFTER,
     FIRST_TRIAL_AFTER,
-    MOST_AFTER_SUCH,
+    MOST_AT_ONCE,
 )
 
 KIND = (1, 2, 3)
@@ -86,12 +86,14 @@ def test_after_one_that_went_well_the_next_ones_are_trials_too() -> None:
     assert at_once(trials) == AFTER_ONE_THAT_WENT_WELL
 
 
-def test_the_more_go_well_the_more_are_made_at_once() -> None:
-    trials = Trials()
+@pytest.mark.parametrize("most", [1, MOST_AT_ONCE])
+def test_the_more_go_well_the_more_are_made_at_once(most: int) -> None:
+    trials = Trials(most)
     for _ in range(100):
         trials.went_well(KIND)
         assert trials.is_due(KIND, FIRST_LOSING_TRIAL_AFTER)
-    assert at_once(trials) == MOST_AFTER_SUCH - 1
+    trials.went_well(KIND)
+    assert at_once(trials) == most
 
 
 def test_one_that_went_badly_ends_that() -> None:

@@ -14,9 +14,9 @@ FIRST_LOSING_TRIAL_AFTER = 8
 FIRST_DEAR_TRIAL_AFTER = 32
 """The same for a trial that takes far longer than what is done instead: so many times how much longer."""
 RAREST_TRIAL = 1024
-AFTER_ONE_THAT_WENT_WELL, MOST_AFTER_SUCH = 2, 16
-"""Requests of its kind that are trials too, at once. With one alone, of prompts that come together only one would ever
-be served so: the others are decided on before anything is known of the first."""
+AFTER_ONE_THAT_WENT_WELL, MOST_AT_ONCE = 2, 16
+"""Requests of its kind that are trials too. With one alone, of prompts that come together only one would ever be served
+so: the others are decided on before anything is known of the first."""
 MOST_KINDS = 256
 
 
@@ -31,7 +31,8 @@ class _Kind:
 class Trials:
     """By kind of the first step. After one that went well the next requests of its kind are trials too."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
+        self._most_at_once = most_at_once
         self._kinds: OrderedDict[Kind, _Kind] = OrderedDict()
         self._at_once: OrderedDict[Kind, int] = OrderedDict()
         """Trials that do not wait."""
@@ -66,7 +67,7 @@ class Trials:
             self._kinds[kind].declined = 0
 
     def went_well(self, kind: Kind) -> None:
-        self._at_once[kind] = min(self._at_once.pop(kind, 0) + AFTER_ONE_THAT_WENT_WELL, MOST_AFTER_SUCH)
+        self._at_once[kind] = min(self._at_once.pop(kind, 0) + AFTER_ONE_THAT_WENT_WELL, self._most_at_once)
         if len(self._at_once) > MOST_KINDS:
             self._at_once.popitem(last=False)
         self._kinds.pop(kind, None)

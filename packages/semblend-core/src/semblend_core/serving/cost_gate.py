@@ -69,7 +69,8 @@ class CostGate:
         self._file = CostFile.of(settings.cost_dir, identity) if self.is_on and identity is not None else None
         self.times = (self._file.load() if self._file is not None else None) or StepTimes()
         self._clock = StepClock(self._took, now)
-        self._trials, self._cold_trials, self._lookups = Trials(), Trials(), Lookups(now)
+        # What a prefill takes is seen in any request that is computed, so one cold trial at a time is enough.
+        self._trials, self._cold_trials, self._lookups = Trials(), Trials(most_at_once=1), Lookups(now)
         self._fetches = FetchTimes()
         self._weigher = Weigher(settings, step_tokens, self.times, self._fetches, spending, probes_apart, step_rows)
         self._chooser = Chooser(self._weigher, self._trials, self._cold_trials)
