@@ -68,7 +68,12 @@ def why_never_idle(server_args: Any) -> str | None:
 def _may_work(scheduler: Any) -> bool:
     """Not where the answer goes to SGLang's server in Rust, which expects none."""
     alone = why_never_idle(scheduler.server_args) is None and getattr(scheduler, "rust_server", None) is None
-    return alone and bool(scheduler.is_fully_idle())
+    return alone and not _gave_memory_back(scheduler) and bool(scheduler.is_fully_idle())
+
+
+def _gave_memory_back(scheduler: Any) -> bool:
+    """Whether weights, KV or graphs are not there, as a trainer asked. SGLang empties its cache for the KV alone."""
+    return bool(getattr(getattr(scheduler, "weight_updater", None), "offload_tags", ()))
 
 
 def _compute(scheduler: Any, order: Order) -> Any | None:
@@ -112,8 +117,8 @@ def _order(scheduler: Any, order: Order) -> str | None:
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     asker, scored_from = order.asker, order.scored_from
-    if not _has_adapter(scheduler, asker):
-        return None
+    if not _has_adapter(scheduler, asker) or order.token_ids.size >= scheduler.max_req_input_len:
+        return None  # Prompt and answer may be longer than any prompt SGLang takes, which it would cut to one token.
     # SGLang's tokenizer process drops answers to such ids without a word where nobody waits for them.
     name = f"{HEALTH_CHECK_RID_PREFIX}_semblend_exact_{next(_numbers)}"
     sampling = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True, custom_params={"semblend": "off"})
