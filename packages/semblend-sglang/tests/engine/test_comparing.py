@@ -134,8 +134,31 @@ def test_a_turn_that_goes_on_in_place_is_compared_too(rig: Any) -> None:
 def test_what_was_evicted_meanwhile_is_not_compared(rig: Any) -> None:
     ask(rig)
     rig.evict(32768)
-    go_on(rig)
+    assert go_on(rig) == [], "nothing is computed for it"
     assert results(rig) == {"evicted": 1}
+    settled(rig)
+
+
+@pytest.mark.parametrize("exact", [1500, len(PROMPT)])
+def test_what_has_become_exact_since_is_not_taken_for_what_was_served(rig: Any, exact: int) -> None:
+    served = ask(rig)
+    rig.serve([*PROMPT[:exact], *passage(40, 50)], "beside", wish="off")
+    (_, first), *_, (_, last) = go_on(rig)
+    assert first == served
+    assert last == exact_numbers(PROMPT)
+    assert results(rig) == {"compared": 1}
+    settled(rig)
+
+
+def test_of_two_who_were_served_the_same_prompt_each_is_compared(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ask(rig)
+    monkeypatch.setattr(rig.side.lineages.book, "_trusts", lambda lineage: False)
+    monkeypatch.setattr(rig.side._fitting, "_spending", lambda plan: 4.0)
+    second = ask(rig)
+    assert first != second
+    scored = [numbers for order, numbers in go_on(rig) if order.scored_from is not None]
+    assert scored == [first, exact_numbers(PROMPT), second, exact_numbers(PROMPT)]
+    assert results(rig) == {"compared": 2}
     settled(rig)
 
 

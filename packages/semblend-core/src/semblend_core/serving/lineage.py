@@ -52,6 +52,11 @@ class Lineage:
     children: Branches = field(default_factory=dict, repr=False)
     """By start and path: what grew from it by further relocated KV."""
 
+    @property
+    def line(self) -> list[Lineage]:
+        """It and all that it grew from, the first one last."""
+        return [self, *(() if self.parent is None else self.parent.line)]
+
 
 class LineageBook:
     """All lineages of an engine. Called on the scheduler's thread only."""

@@ -117,6 +117,9 @@ class SemBlendCache:
             life = self.semblend.match(asked)
             if life is None:
                 return exact
+            if life.in_place is not None and life.in_place.start < asked.exact_tokens:
+                # An answer that is scored behind the KV that it was served with. More is exact now than was then.
+                _, exact = self._look(self.tokens_of(life.token_ids[: life.in_place.start]), asked.key)
             found = exact if life.in_place is None else self._with_in_place(exact, life.in_place)
             return found if life.claim is None else found._replace(host_hit_length=life.claim.length)
         if self.semblend_aliases is None or not self._asks_alias(asked.request):

@@ -23,7 +23,7 @@ from semblend_core.serving import (
     contain,
     token_ids_of,
 )
-from semblend_core.serving.tree import ExactTree, TreeLineages
+from semblend_core.serving.tree import ExactTree, InPlace, TreeLineages
 from semblend_sglang.scheduler.background import PIECE_TOKENS
 from semblend_sglang.scheduler.orders import Asker, Order
 from semblend_sglang.scheduler.requests import Asked, SglangLife, SglangRequests
@@ -36,14 +36,16 @@ class Served:
     asker: Asker
     lineage: Lineage
     """Of the KV that it was served with."""
+    exact: int
+    """Tokens in front of that, in whole pages, whose KV was exact. More may have become so since."""
 
 
 @dataclass(eq=False)
 class ScoredLife(SglangLife):
     """A request of our own that is scored. It counts as nobody's."""
 
-    behind: Lineage | None = None
-    """None: behind exact KV."""
+    behind: Served | None = None
+    """Whose KV it is scored behind; None: behind exact KV."""
     found: bool = False
     """Whether that KV is there."""
 
@@ -78,7 +80,7 @@ class Comparing:
         if lineage is None or not served or not life.request.finished() or not self._guard.wants(lineage):
             return
         answer = token_ids_of(list(life.request.output_ids[:ANSWER_TOKENS]))
-        note = Served(Asker.of(life), lineage)
+        note = Served(Asker.of(life), lineage, self._lineages.exact_opening(life))
         self._guard.add(life.request_id, life.namespace, life.token_ids, answer, lineage, note)
 
     # --- In idle moments ---------------------------------------------------------------------------------------------
@@ -89,8 +91,12 @@ class Comparing:
 
     def next_order(self) -> tuple[Comparison[Served], Order] | None:
         """What to compute now, and for which comparison; None: nothing."""
-        comparison = self._guard.next()
-        return None if comparison is None else (comparison, self._order(comparison))
+        while (comparison := self._guard.next()) is not None:
+            if comparison.reused is not None or self._is_there(comparison):
+                return comparison, self._order(comparison)
+            # Or SGLang would compute its whole prompt at once, and let nobody in meanwhile.
+            self._guard.drop(comparison, "evicted")
+        return None
 
     def computed(self, comparison: Comparison[Served], order: Order, scored: Scored | None) -> None:
         """SGLang is through with it."""
@@ -99,11 +105,8 @@ class Comparing:
 
     def match(self, life: ScoredLife, asked: Asked) -> bool:
         """The KV that a request of ours is scored behind: whether all of it is there."""
-        life.in_place = self._lineages.find(life, asked.exact_tokens, trusted=False)
-        whole = life.in_place is not None and life.in_place.end == self._whole_pages(life.token_ids.size - 1)
-        life.found = whole and life.in_place is not None and life.in_place.lineage is life.behind
-        if not life.found:
-            life.in_place = None
+        life.in_place = None if life.behind is None else self._served_with(life, life.behind, asked.exact_tokens)
+        life.found = life.in_place is not None
         return life.found
 
     # --- Steps -------------------------------------------------------------------------------------------------------
@@ -111,33 +114,33 @@ class Comparing:
     def _order(self, comparison: Comparison[Served]) -> Order:
         asker, prompt = comparison.note.asker, comparison.prompt
         if comparison.reused is None:
-            return self._scoring(comparison, behind=comparison.note.lineage)
+            return self._scoring(comparison, behind=comparison.note)
         exact, whole = self._exact_tokens(comparison), self._whole_pages(prompt.size - 1)
         self._exact_before = exact
         if exact < whole:
             return Order(prompt[: min(exact + PIECE_TOKENS, whole)], asker)
         return self._scoring(comparison, behind=None)
 
-    def _scoring(self, comparison: Comparison[Served], behind: Lineage | None) -> Order:
+    def _scoring(self, comparison: Comparison[Served], behind: Served | None) -> Order:
         def begin(request: Any) -> None:
-            self._begin(comparison, behind, request)
+            """In place of the life that any request of this name would have."""
+            self._life = _life_of(comparison, behind, request, request.rid)
+            self._requests.add(self._life)
 
         return Order(comparison.text, comparison.note.asker, comparison.prompt.size - 1, begin)
 
-    def _begin(self, comparison: Comparison[Served], behind: Lineage | None, request: Any) -> None:
-        """In place of the life that any request of this name would have."""
-        self._life = ScoredLife(
-            request,
-            request.rid,
-            comparison.namespace,
-            comparison.prompt.tolist(),
-            Wish("off" if behind is None else "on", capture=False),
-            captured=True,
-            counted=False,
-            key=comparison.note.asker.key,
-            behind=behind,
-        )
-        self._requests.add(self._life)
+    def _is_there(self, comparison: Comparison[Served]) -> bool:
+        """Whether it can be scored behind the KV that it was served with."""
+        life = _life_of(comparison, comparison.note, None, comparison.request_id)
+        return self._served_with(life, comparison.note, self._exact_tokens(comparison)) is not None
+
+    def _served_with(self, life: ScoredLife, served: Served, exact_tokens: int) -> InPlace | None:
+        """All of that very KV, also where the tree holds exact KV for the same tokens by now; None: some is gone."""
+        if exact_tokens < served.exact:
+            return None
+        found = self._lineages.find(life, served.exact, only=served.lineage)
+        whole = self._whole_pages(life.token_ids.size - 1)
+        return found if found is not None and found.end == whole and found.lineage is served.lineage else None
 
     def _computed(self, comparison: Comparison[Served], order: Order, scored: Scored | None) -> None:
         if order.scored_from is None:
@@ -160,3 +163,17 @@ class Comparing:
 
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._tree.page_size * self._tree.page_size
+
+
+def _life_of(comparison: Comparison[Served], behind: Served | None, request: Any, request_id: str) -> ScoredLife:
+    return ScoredLife(
+        request,
+        request_id,
+        comparison.namespace,
+        comparison.prompt.tolist(),
+        Wish("off" if behind is None else "on", capture=False),
+        captured=True,
+        counted=False,
+        key=comparison.note.asker.key,
+        behind=behind,
+    )

@@ -6,7 +6,7 @@ again. What the request computes behind it is kept here too, so the next turn of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -36,16 +36,16 @@ class TreeLineages:
 
     # --- A waiting request -------------------------------------------------------------------------------------------
 
-    def find(self, life: TreeLife, exact_tokens: int, *, trusted: bool = True) -> InPlace | None:
+    def find(self, life: TreeLife, exact_tokens: int, *, only: Lineage | None = None) -> InPlace | None:
         """The longest run behind the exact prefix that some lineage holds. One token is left to be computed.
 
-        ``trusted``: only of lineages that are good enough for others.
+        ``only``: of this one and what it grew from, whether or not that is good enough for others.
         """
         self.shadow.drop(self.book.forget_expired())
         if not self._any_behind(life, exact_tokens):
             return None
         tokens = life.token_ids[: self._whole_pages(life.token_ids.size - 1)]
-        best = self._longest(life.namespace, tokens, exact_tokens, trusted=trusted)
+        best = self._longest(life.namespace, tokens, exact_tokens, only=None if only is None else only.line)
         if not best or best[-1][1] <= exact_tokens:
             return None
         stretches = [self._stretch(*step, tokens) for step in best if step[1] > exact_tokens]
@@ -164,16 +164,24 @@ class TreeLineages:
         return any(True for _ in self.book.behind(life.namespace, first, exact_tokens, trusted=False))
 
     def _longest(
-        self, namespace: Namespace, tokens: TokenIds, reach: int, parent: Lineage | None = None, *, trusted: bool
+        self,
+        namespace: Namespace,
+        tokens: TokenIds,
+        reach: int,
+        parent: Lineage | None = None,
+        *,
+        only: Collection[Lineage] | None,
     ) -> list[tuple[Lineage, int]]:
         """The way through lineages and what grew from them that leads furthest: each with the end of its part."""
         best: list[tuple[Lineage, int]] = []
-        for lineage in self.book.behind(namespace, tokens, reach, parent, trusted=trusted):
+        for lineage in self.book.behind(namespace, tokens, reach, parent, trusted=only is None):
+            if only is not None and lineage not in only:
+                continue
             matched, _ = self.shadow.match(lineage, tokens[lineage.start :])
             if not matched:
                 continue
             end = lineage.start + matched
-            further = self._longest(namespace, tokens, end, lineage, trusted=trusted)
+            further = self._longest(namespace, tokens, end, lineage, only=only)
             way = [(lineage, end)]
             if further and further[-1][1] > end:
                 way = [(lineage, further[0][0].start), *further]
