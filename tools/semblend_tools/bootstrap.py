@@ -12,8 +12,8 @@ from semblend_tools.locking import environments_locked
 from semblend_tools.processes import call_or_fail
 from semblend_tools.progress import say, step
 
-# Pinned together: hatch drives the other two, and a change in either has broken environments before.
-TOOL_PINS = ("hatch==1.18.2", "hatchling==1.33.0", "virtualenv==21.15.6")
+# Pinned together: hatch drives the others, and a change in one has broken environments before.
+TOOL_PINS = ("hatch==1.18.2", "hatchling==1.33.0", "virtualenv==21.15.6", "uv==0.13.8")
 
 STAMP = "semblend-stamp.json"
 

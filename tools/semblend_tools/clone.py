@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Variables of the calling shell that would leak another interpreter or another hatch into ours.
-_FOREIGN_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONSTARTUP", "PIP_CONSTRAINT")
+_FOREIGN_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "PYTHONSTARTUP", "PIP_CONSTRAINT", "UV_CONSTRAINT")
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class Clone:
             "HATCH_PYTHON": "self",
             "PIP_CACHE_DIR": str(self.cache / "pip"),
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "UV_CACHE_DIR": str(self.cache / "uv"),
             # Of the tens of thousands of files that an engine brings most are never imported: those that are, are
-            # compiled then, and kept even where a caller's environment says otherwise.
+            # compiled then (so does uv by itself), and kept even where a caller's environment says otherwise.
             "PIP_COMPILE": "0",
             "PYTHONDONTWRITEBYTECODE": "",
             "SEMBLEND_CACHE_DIR": str(self.cache),

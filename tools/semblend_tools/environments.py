@@ -14,6 +14,7 @@ from semblend_tools.bootstrap import STAMP, interpreter_identity, tool_python
 from semblend_tools.clone import Clone
 from semblend_tools.engines import Release
 from semblend_tools.errors import ToolError
+from semblend_tools.installing import uv, uv_settings
 from semblend_tools.locking import environments_locked
 from semblend_tools.packages import Package, discover, refuse_leftover_folders
 from semblend_tools.processes import Ended, call, call_keeping_tail, call_or_fail, output_of
@@ -140,9 +141,14 @@ def _ensure_release(environment: Environment, release: Release) -> None:
     with environments_locked(environment.clone), step(f"adding {release.engine} {release.version}"):
         if folder.exists():
             shutil.rmtree(folder)
-        pip = [environment.python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
+        install = [*_uv_install(environment.clone), "--python", environment.python, "--no-deps", "--target", folder]
         failure = f"could not install {release.engine} {release.version} beside the environment's own release"
-        call_or_fail(environment.clone, [*pip, *release.install], failure)
+        call_or_fail(
+            environment.clone,
+            [*install, *release.install],
+            failure,
+            extra_environment=uv_settings(environment.clone),
+        )
         stamp.write_text(wanted)
 
 
@@ -199,6 +205,10 @@ def _files_that_decide(environment: Environment) -> list[Path]:
     return inside if environment.owner else [environment.clone.root / "hatch.toml", *inside]
 
 
+def _uv_install(clone: Clone) -> list[object]:
+    return [uv(clone), "pip", "install", "--quiet"]
+
+
 def _install(environment: Environment, existing: Path | None) -> None:
     if environment.owner:
         _install_engine(environment, environment.owner)
@@ -207,23 +217,27 @@ def _install(environment: Environment, existing: Path | None) -> None:
 
 
 def _install_shared(environment: Environment, existing: Path | None) -> None:
-    """hatch makes the environment and installs the workspace; one pip call settles what hatch leaves open.
+    """hatch makes the environment and installs the workspace; one call of uv settles what hatch leaves open.
 
     hatch skips a member that is already there, so it misses a new entry point, and it skips a requirement
-    on a sibling's extra (`semblend-core[gpu]`). The environment holds hatchling, so pip need not fetch it
-    for every member: in an environment that exists, pip goes first and leaves little for hatch to do.
+    on a sibling's extra (`semblend-core[gpu]`). The environment holds hatchling, so uv need not fetch it
+    for every member: in an environment that exists, uv goes first and leaves little for hatch to do.
     """
     clone = environment.clone
     refuse_leftover_folders(clone)
     failure = f"could not prepare the environment `{environment.label}` that hatch.toml describes"
     inside = environment.hatch("-e", environment.name, "run")
     editable = [part for member in _members_with_extras(environment) for part in ("--editable", member)]
-    pip = ["-m", "pip", "install", "--quiet", "--no-build-isolation", *editable]
+    # A member's version lies in another file than the one that uv looks at, so each is installed anew.
+    anew = [part for package in discover(clone) for part in ("--reinstall-package", package.name)]
+    install = [*_uv_install(clone), "--no-build-isolation", *anew, *editable]
+    settings = uv_settings(clone)
     if existing and editable:
-        call_or_fail(clone, [existing / "bin" / "python", *pip], failure)
-    call_or_fail(clone, [*inside, "python", "-c", "pass"], failure)
+        python = existing / "bin" / "python"
+        call_or_fail(clone, [*install, "--python", python], failure, extra_environment=settings)
+    call_or_fail(clone, [*inside, "python", "-c", "pass"], failure, extra_environment=settings)
     if not existing and editable:
-        call_or_fail(clone, [*inside, "python", *pip], failure)
+        call_or_fail(clone, [*inside, *install], failure, extra_environment=settings)
 
 
 def _members_with_extras(environment: Environment) -> list[str]:
@@ -253,6 +267,7 @@ def _install_engine(environment: Environment, owner: Package) -> None:
     constraints = clone.tools / "stamps" / f"{owner.name}.constraints.txt"
     constraints.parent.mkdir(parents=True, exist_ok=True)
     constraints.write_text("".join(f"{package.name} @ {package.path.as_uri()}\n" for package in siblings))
+    settings = uv_settings(clone)
     failure = f"could not prepare the environment `engine` of {clone.relative(owner.path)}/pyproject.toml"
     inside = environment.hatch("-e", environment.name, "run")
     call_or_fail(
@@ -260,12 +275,15 @@ def _install_engine(environment: Environment, owner: Package) -> None:
         [*inside, "python", "-c", "pass"],
         failure,
         cwd=owner.path,
-        extra_environment={"PIP_CONSTRAINT": str(constraints)},
+        # A package may leave it to hatch what installs.
+        extra_environment={**settings, "UV_CONSTRAINT": str(constraints), "PIP_CONSTRAINT": str(constraints)},
     )
     # A constraint installs a copy; the editable install on top lets a change in core be tested at once.
-    editable = [part for package in [*siblings, owner] for part in ("--editable", str(package.path))]
-    pip = ["python", "-m", "pip", "install", "--quiet", "--no-deps"]
-    call_or_fail(clone, [*inside, *pip, *editable], failure, cwd=owner.path)
+    members = [*siblings, owner]
+    editable = [part for package in members for part in ("--editable", str(package.path))]
+    anew = [part for package in members for part in ("--reinstall-package", package.name)]
+    install = [*_uv_install(clone), "--no-deps", *anew, *editable]
+    call_or_fail(clone, [*inside, *install], failure, cwd=owner.path, extra_environment=settings)
     scripts = environment.table().get("scripts", {})
     if "prepare" in scripts:
         call_or_fail(clone, [*inside, "prepare"], failure, cwd=owner.path)

@@ -102,6 +102,7 @@ def test_every_cache_lies_in_the_clone(tmp_path: Path, monkeypatch: Any) -> None
         "HATCH_DATA_DIR",
         "HATCH_CACHE_DIR",
         "PIP_CACHE_DIR",
+        "UV_CACHE_DIR",
         "SEMBLEND_MODEL_CACHE",
     ):
         assert Path(variables[name]).is_relative_to(tmp_path), name
