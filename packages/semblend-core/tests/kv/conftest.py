@@ -35,7 +35,17 @@ def interpret() -> Iterator[Callable[..., ModuleType]]:
                 loading.setitem(sys.modules, f"{PACKAGE}.{name}", module)
         return module
 
+    from triton.runtime import interpreter
+
+    make_tensors_work = interpreter._patch_lang_tensor
+
+    def with_numbers(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 makes no number of a loaded one with today's numpy, and loops need it."""
+        make_tensors_work(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang_tensor", with_numbers)
         patch.setattr("triton.runtime.interpreter._convert_float", convert_as_hardware_does)
         # The kernels' only reductions are sums, which would be done one number at a time.
         patch.setattr("triton.runtime.interpreter.ReduceOps.generic_reduce", lambda reduce, given: reduce.sum(given[0]))
