@@ -83,7 +83,11 @@ class Comparing:
         if request is None or self._now is None or request.num_computed_tokens >= request.num_prompt_tokens:
             return
         self._drop_if_unloaded(self._now.comparison)
-        wanted = self._guard.is_waiting(self._now.comparison)
+        life = self._side.requests.get(request.request_id)
+        missed = life is not None and life.missed
+        if missed and self._now.comparison.reused is None:
+            self._guard.drop(self._now.comparison, "evicted")
+        wanted = self._guard.is_waiting(self._now.comparison) and not missed
         if wanted and compat.has_room(self._scheduler, beside=request):
             return
         self._now.interruptions += 1
@@ -166,6 +170,8 @@ class Comparing:
         self._give_names(request, names)
         life = _Scoring(request, request.request_id, comparison.namespace, text, Wish("off", capture=False))
         life.approximate_from, life.captured = approximate_from, True
+        # The scores of a whole prompt take more memory than vLLM has put by, and whoever decodes would wait for them.
+        life.must_find = len(names) * self._block_size
         self._side.requests.add(life)
         under_way.request_id, under_way.scores, under_way.exact = request.request_id, True, -1
         self._scheduler.add_request(request)

@@ -41,6 +41,10 @@ class VllmRequest(RequestLife):
     """Of what is computed behind its claim."""
     looked: tuple[int, int] | None = None
     """Generation of lineages and exact prefix when one was last looked for."""
+    must_find: int = 0
+    """Tokens that vLLM's cache must hold of it, or it is not computed."""
+    missed: bool = False
+    """Its cache did not hold them."""
     over_steps: bool = False
     """The rows of its claim are computed before vLLM schedules it."""
     _true_hashes: list[Any] | None = field(default=None, repr=False)

@@ -148,6 +148,10 @@ class SchedulerSide:
 
         And whether the request must wait for them with its blocks in hand.
         """
+        known = self.requests.get(request.request_id)
+        if known is not None and computed_tokens < known.must_find:
+            known.missed = True
+            return None, False
         life = self._open(request)
         if life is None:
             return 0, False

@@ -184,6 +184,46 @@ def test_what_was_evicted_is_not_compared(engine: Any, document: Prompt, source:
     engine.check_nothing_is_left()
 
 
+@pytest.mark.parametrize("behind", ["served", "exact"])
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_what_goes_at_the_last_moment_is_not_computed_for_its_scores(
+    engine: Any, document: Prompt, source: random.Random, monkeypatch: pytest.MonkeyPatch, when: str, behind: str
+) -> None:
+    """A prompt's scores take as much memory as all that is computed of it, and whoever decodes waits for it."""
+    manager = engine.scheduler.kv_cache_manager
+    look, gone = manager.get_computed_blocks, []
+
+    def evict(request: Any) -> None:
+        """As somebody does who decodes in the same step."""
+        comparison = engine.scheduler._comparing._now.comparison
+        last = (len(comparison.prompt) - 1) // engine.scheduler.block_size - 1
+        if not gone and (comparison.reused is not None) == (behind == "exact"):
+            (block,) = manager.block_pool.get_cached_block(request.block_hashes[last], [0])
+            manager.block_pool.evict_blocks({block.block_id})
+            gone.append(block)
+
+    def look_later(request: Any) -> Any:
+        if when == "within" and request.request_id.startswith("semblend-scores"):
+            evict(request)
+        return look(request)
+
+    monkeypatch.setattr(manager, "get_computed_blocks", look_later)
+    engine.add(about(source, document), ANSWER)
+    while engine.scheduler.has_requests():
+        for name in own_requests(engine):
+            request = engine.scheduler.requests[name]
+            if when == "before" and name.startswith("semblend-scores") and not request.num_computed_tokens:
+                evict(request)
+        engine.step()
+    engine.add(some(source, 20), 2)  # What was stopped goes on behind the next step.
+    engine.finish()
+    scored = [tokens for name, tokens in engine.computed.items() if name.startswith("semblend-scores")]
+    assert gone
+    assert all(tokens <= ANSWER + engine.scheduler.block_size for tokens in scored)
+    assert engine.heard == ({"evicted": 1} if behind == "served" else {"compared": 1})
+    engine.check_nothing_is_left()
+
+
 def test_it_stays_with_its_tenant(engine: Any, source: random.Random) -> None:
     document = brought(engine, source, salt="a")
     prompt = about(source, document)
