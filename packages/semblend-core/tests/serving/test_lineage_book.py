@@ -136,7 +136,11 @@ def test_a_lineage_is_as_good_as_the_worst_it_is_behind() -> None:
     assert (parent.places, parent.spending) == (1, 2.0)
     three = replace(claim(), spans=tuple(Span(40 + 30 * at, f"d{at}", 0, 30) for at in range(3)), spending=4.0)
     child = book.grow(namespace(), tokens, three, 160, parent)
-    assert (child.places, child.spending) == (3, 2.0)
+    assert (child.places, child.spending) == (3, 4.0), "one place was made with its own, and is judged apart"
+    behind_less = book.grow(namespace(), tokens, replace(three, spending=8.0), 170, child)
+    assert (behind_less.places, behind_less.spending) == (3, 4.0)
+    one = book.grow(namespace(), tokens, replace(claim(), spending=1.0), 176, child)
+    assert (one.places, one.spending) == (3, 4.0)
 
 
 def test_what_is_not_trusted_is_not_found() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from semblend_core import Namespace, Plan, Settings, Span, TokenIds, tenant_of_salt
-from semblend_core.serving import Comparison, Lineage, QualityGuard, Scored
+from semblend_core.serving import Claim, Comparison, Lineage, LineageBook, QualityGuard, Scored
 from semblend_core.serving.quality_guard import ANSWER_TOKENS, LONGEST_WAIT_S, MOST_WAITING
 from semblend_core.telemetry import QualityCompared
 from semblend_core.telemetry.events import AuditEvent
@@ -181,6 +181,21 @@ def test_what_was_computed_with_less_is_not_trusted() -> None:
     fall_short(held, THREE)
     assert not held.trusts(lineage(3, 4.0))
     assert held.trusts(lineage(1))
+
+
+def test_what_was_added_with_more_to_a_kind_that_needs_less_is_trusted_and_counts() -> None:
+    held = guard()
+    while held.spending(THREE) == 1.0:
+        compare(held, lineage(3), well=False)
+    book = LineageBook(trusts=held.trusts)
+    opening = book.grow(namespace(), tokens(1000), Claim(0, 300, (Span(0, "a", 10, 200),), (), spending=1.0), 0)
+    grown = book.grow(namespace(), tokens(1000), Claim(300, 600, tuple(THREE), (), spending=2.0), 320, opening)
+    assert held.trusts(opening)
+    assert held.trusts(grown)
+    while held.spending(THREE) == 2.0:
+        compare(held, grown, well=False)
+    assert not held.trusts(grown)
+    assert held.trusts(opening)
 
 
 def test_every_trial_of_a_declined_kind_is_compared() -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from semblend_core.contract import Namespace, TenantReport, TokenIds, tenant_of
+from semblend_core.quality import kind_of
 from semblend_core.recompute.reuse import places_of
 from semblend_core.serving.claims import Claim
 
@@ -48,7 +49,7 @@ class Lineage:
     places: int = 1
     """The most documents or passages that a claim took, of those it is behind."""
     spending: float = 1.0
-    """The least that was computed afresh for one of them, by its tier's budget."""
+    """The least that was computed afresh for one of the worst kind among them, by its tier's budget."""
     children: Branches = field(default_factory=dict, repr=False)
     """By start and path: what grew from it by further relocated KV."""
 
@@ -103,9 +104,12 @@ class LineageBook:
         content = repr((start, claim.spans, claim.rows, claim.correction, self._spoiled)).encode()
         name = hashlib.blake2b(grown_from + path + content, key=self._key, digest_size=32).digest()
         known = self._known.get(name)
-        places, spending = places_of(claim.spans), claim.spending
+        made = [(places_of(claim.spans), claim.spending)]
         if parent is not None:
-            places, spending = max(places, parent.places), min(spending, parent.spending)
+            made.append((parent.places, parent.spending))
+        places = max(places for places, _ in made)
+        # What better kinds are behind was made with their own, and is judged where they are looked for.
+        spending = min(spending for places_of_one, spending in made if kind_of(places_of_one) == kind_of(places))
         if known is not None:
             known.spending = max(known.spending, spending)  # The same is computed, so it is as good.
         else:
