@@ -22,6 +22,7 @@ from semblend_core.testing import records_so_far, shallow_model_folder, wait_unt
 
 BLOCK = 32
 OPERATORS_TOKEN = "a token for operators"
+FORKING_SERVER = Path(__file__).parent / "helpers" / "forking_server.py"
 
 
 @dataclass(frozen=True)
@@ -140,15 +141,20 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
     Without ``scheduler`` vLLM is told to keep its own.
 
     ``whole``: all of SmolLM2, for its answers; otherwise its first layers.
+
+    ``spawns``: also its processes are started as users' are; otherwise they are forked, which is quicker.
     """
 
     @contextmanager
-    def started(settings: dict[str, str], *flags: str, scheduler: bool = True, whole: bool = False) -> Iterator[Server]:
+    def started(
+        settings: dict[str, str], *flags: str, scheduler: bool = True, whole: bool = False, spawns: bool = False
+    ) -> Iterator[Server]:
         folder = tmp_path_factory.mktemp("server")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [*_server_command(port, whole), *flags]
+        program = ("-m", "vllm.entrypoints.openai.api_server") if spawns else (str(FORKING_SERVER),)
+        command = [sys.executable, *program, *_server_options(port, whole), *flags]
         command += [] if scheduler else ["--scheduler-cls", "vllm.v1.core.sched.async_scheduler.AsyncScheduler"]
         # Resets of the prefix cache are for developers: sembench proves with them that a request was cold.
         variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_SERVER_DEV_MODE": "1", **_for_operators(folder)}
@@ -170,7 +176,7 @@ def new_server(environment: None, tmp_path_factory: pytest.TempPathFactory) -> N
 
 @pytest.fixture(scope="session")
 def server(new_server: NewServer) -> Iterator[Server]:
-    with new_server({}, whole=True) as started:
+    with new_server({}, whole=True, spawns=True) as started:
         yield started
 
 
@@ -185,13 +191,12 @@ def _for_operators(folder: Path) -> dict[str, str]:
     }
 
 
-def _server_command(port: int, whole: bool) -> list[str]:
+def _server_options(port: int, whole: bool) -> list[str]:
     from semblend_core.reference import default_model_folder
 
     folder = default_model_folder() if whole else shallow_model_folder()
     connector = {"kv_connector": "SemBlendConnectorV1", "kv_role": "kv_both"}
     return [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(folder), "--served-model-name", "smollm2"),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--block-size", str(BLOCK), "--max-model-len", "2048", "--max-num-batched-tokens", "2048"),
