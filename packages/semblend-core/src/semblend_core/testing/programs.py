@@ -6,26 +6,33 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from semblend_core.testing.forked_programs import forking_host
 
 LONGEST_S = 1200
 """No limit of speed: what has not ended by then hangs."""
 
 
-def run_program(program: Path, folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
-    """What ``program`` found with these arguments and environment variables. Its log is left in ``folder``."""
+def run_program(
+    program: Path, folder: Path, *arguments: str, imported: Sequence[str] = (), **variables: str
+) -> dict[str, Any]:
+    """What ``program`` found with these arguments and environment variables. Its log is left in ``folder``.
+
+    ``imported``: modules. Programs that name the same ones are forked from one process which has imported them.
+    """
     found, log = folder / f"{program.stem}.json", folder / f"{program.stem}.log"
-    with log.open("wb") as output:
-        ended = subprocess.run(
-            [sys.executable, str(program), str(found), *arguments],
-            env=os.environ | variables,
-            stdout=output,
-            stderr=output,
-            timeout=LONGEST_S,
-        )
-    assert ended.returncode == 0, log.read_text()[-6000:]
+    command, environment = [str(program), str(found), *arguments], os.environ | variables
+    if imported:
+        code = forking_host(tuple(imported), environment).run(command, environment, log)
+    else:
+        with log.open("wb") as output:
+            code = subprocess.run(
+                [sys.executable, *command], env=environment, stdout=output, stderr=output, timeout=LONGEST_S
+            ).returncode
+    assert code == 0, log.read_text()[-6000:]
     return dict(json.loads(found.read_text()))
 
 

@@ -17,13 +17,21 @@ SEVERAL_RANKS = {
     "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
 }
 """What programs with two ranks need besides."""
+IMPORTED = (
+    "sglang.srt.entrypoints.engine",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.models.registry",
+)
+"""What ``ranked_engine`` imports, which takes longer than what is asked: one process does it for all programs."""
 
 
 def run_program(name: str, model: Path, folder: Path, **variables: str) -> dict[str, Any]:
     """What this program of these helpers found with ``model``. It may write to ``folder``."""
     # SGLang compiles a little at each start, which takes longer than all that is asked.
     once = {"TORCHDYNAMO_DISABLE": "1", **variables}
-    return found_by(Path(__file__).with_name(f"{name}.py"), folder, str(model), str(folder), **once)
+    program = Path(__file__).with_name(f"{name}.py")
+    return found_by(program, folder, str(model), str(folder), imported=IMPORTED, **once)
 
 
 def run(main: Callable[[str, Path], dict[str, Any]]) -> None:

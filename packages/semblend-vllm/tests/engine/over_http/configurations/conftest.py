@@ -14,6 +14,15 @@ import pytest
 HELPERS = Path(__file__).with_name("helpers")
 ONE_THREAD_EACH = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 """By itself vLLM gives each rank a memory node, and most machines have one."""
+IMPORTED = (
+    "vllm.entrypoints.llm",
+    "vllm.model_executor.models.llama",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "semblend_vllm.connector",
+)
+"""To import vLLM takes longer than most of what is asked of it."""
 
 
 @pytest.fixture(scope="session")
@@ -45,14 +54,19 @@ def split_model(helpers: None, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def run_program(helpers: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """``run_program(name, *arguments)``: what a program in ``helpers`` found."""
+    """``run_program(name, *arguments)``: what a program in ``helpers`` found.
+
+    ``alone``: it imports vLLM itself.
+    """
     from semblend_core.testing import run_program as found_by
 
-    def found(name: str, *arguments: str) -> dict[str, Any]:
+    def found(name: str, *arguments: str, alone: bool = False) -> dict[str, Any]:
         # Workers in other processes import the helpers too.
         path = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
         variables = {"PYTHONPATH": path, **ONE_THREAD_EACH}
-        return found_by(HELPERS / f"{name}.py", tmp_path_factory.mktemp(name), *arguments, **variables)
+        imported = () if alone else IMPORTED
+        folder = tmp_path_factory.mktemp(name)
+        return found_by(HELPERS / f"{name}.py", folder, *arguments, imported=imported, **variables)
 
     return found
 

@@ -45,7 +45,7 @@ def ranks(
         "SEMBLEND_STORE_DISK_PATH": str(disk / "disk"),
         **one_thread_each,
     }
-    with new_server(settings, "--model", str(split_model), "--tensor-parallel-size", "2") as started:
+    with new_server(settings, "--model", str(split_model), "--tensor-parallel-size", "2", spawns=True) as started:
         yield started
 
 

@@ -20,7 +20,8 @@ def vision(run_program: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
     model = write_vision_model(tmp_path_factory.mktemp("vision") / "model")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(STAND_INS), prepend=os.pathsep)
-        return run_program("vision", str(model))
+        # What is imported looks for torchvision.
+        return run_program("vision", str(model), alone=True)
 
 
 class TestVision(ConfigurationTests, WithoutImages):
