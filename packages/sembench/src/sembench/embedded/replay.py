@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict
 
 from sembench.embedded.comparison import ColdTruth, Divergence, GreedyText, generate_greedily, prefill_in_two
-from sembench.embedded.config import EmbeddedConfig, make_chooser
+from sembench.embedded.config import Chooser, EmbeddedConfig
 from sembench.embedded.model import EmbeddedModel
 from sembench.embedded.records import ScoredAnswer, add_block_counts, make_failed_records, make_record
 from sembench.embedded.server import DonorMemory, ServedPrefill, Server
@@ -139,10 +139,9 @@ class Arms:
 class Replayer:
     """Each item has a provider and a prefix cache of its own: what came before it is no matter."""
 
-    def __init__(self, model: EmbeddedModel, config: EmbeddedConfig) -> None:
+    def __init__(self, model: EmbeddedModel, config: EmbeddedConfig, choose: Chooser) -> None:
         self._model, self._engine = model, model.engine
-        self._config = config
-        self._choose = make_chooser(config)
+        self._config, self._choose = config, choose
         self._memory = DonorMemory(_DONOR_MEMORY_BYTES)
         self._behind = max(config.continuation_tokens, config.max_output_tokens)
         self._settings = Settings(quality_tier=config.tier, lookup_budget_ms=config.lookup_budget_ms)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sembench.embedded.comparison import Divergence
-from sembench.embedded.config import EmbeddedConfig
+from sembench.embedded.config import EmbeddedConfig, make_chooser
 from sembench.embedded.model import EmbeddedModel
 from sembench.embedded.replay import FinishedItem, Replayer
 from sembench.identity import identify, load_manifest
@@ -31,6 +31,7 @@ def run_embedded(
 ) -> Result:
     """Replay ``manifest`` and write the result to ``output``. A run that was stopped goes on with ``resume``."""
     console = console or Console(stderr=True)
+    choose = make_chooser(config)  # A policy that there is not is refused before the model is loaded.
     items = load_manifest(manifest, config.max_items)
     run = identify("embedded", manifest, len(items), seed=seed)
     header = PartialHeader(run=run, fixed={"config": config.as_json(), "versions": run.versions})
@@ -42,7 +43,7 @@ def run_embedded(
     run = run.model_copy(update={"engine": model.describe(), "host": {**run.host, "device": model.device}})
     with naming(f"--output {output}"):
         partial = taken_up or PartialRun.begin(partial_path(output), header)
-    finished = _replay_all(items, Replayer(model, config), partial, console)
+    finished = _replay_all(items, Replayer(model, config, choose), partial, console)
     replays = [finished[item.item_id] for item in items]
     records = [record for replay in replays for record in replay.records]
     result = build_result(run, config.as_json(), items, records, config.block_size)
