@@ -194,7 +194,9 @@ def test_throughput_of_both_arms_is_compared_run_by_run(tmp_path: Path) -> None:
     found = throughput.run(StreamingStub, options_for(throughput.add_options, tmp_path, *limits))["shares"][0.0]
     assert found["failed"] == 0
     assert found["ratios"]["requests_per_s"]["value"] < 1, "twice as slow by a clock that both arms have"
-    assert found["ratios"]["inter_token_p99_ms"]["value"] > 0, "one stall of a busy machine decides which is longer"
+    # One stall of a busy machine decides which is longer.
+    gaps = found["ratios"]["inter_token_p99_ms"]
+    assert 0 < gaps["low"] <= gaps["value"] <= gaps["high"]
     assert {arm: len(found["figures"][arm]) for arm in ARMS} == {"stock": 2, "semblend": 2}
 
 
