@@ -136,6 +136,12 @@ def test_a_changed_fact_changes_its_answer_and_its_consequence(number: int) -> N
         ("fact", "It is 620 euros.", "620", "120", 1),
         ("fact", "It was 120, now 620.", "620", "120", 0),
         ("fact", "It is 6200 euros.", "620", "120", 0),
+        ("fact", "620? No, it is 120.", "620", "120", 0),
+        ("fact", "Lorries cross it. At every other bridge they take the tunnel.", "cross", "tunnel", 1),
+        ("fact", "Lorries cross it.\nAt every other bridge\nthey take the tunnel.", "cross", "tunnel", 1),
+        ("fact", "They sail from the front\ndesk.", "front desk", "pier", 1),
+        ("fact", "Lorries cross a heavy bridge. So they take the tunnel.", "cross", "tunnel", 0),
+        ("fact", "Lorries cross a heavy bridge. At every other bridge they take the tunnel.", "cross", "tunnel", 0),
         ("absent", "The text does not say.", "not stated", "120", 1),
         ("absent", "Not stated.", "not stated", "120", 1),
         ("absent", "It is 120.", "not stated", "120", 0),
@@ -143,7 +149,8 @@ def test_a_changed_fact_changes_its_answer_and_its_consequence(number: int) -> N
     ],
 )
 def test_an_answer_is_useful_by_what_it_says(judge: str, text: str, answer: str, outdated: str, expected: int) -> None:
-    assert usefulness(judge, text, answer, outdated) == expected
+    rule = "Lorries cross a heavy bridge. At every other bridge they take the tunnel."
+    assert usefulness(judge, text, answer, outdated, rule) == expected
 
 
 REORDERED = Plan.over("r", 700, 0, [Span(10, "a", 400, 300), Span(320, "a", 0, 300)])

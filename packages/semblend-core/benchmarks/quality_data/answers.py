@@ -14,12 +14,13 @@ ABSENT = (
 )
 
 
-def usefulness(judge: str, text: str, answer: str, outdated: str = "") -> float:
-    """0 to 1, by the judge that a case names."""
+def usefulness(judge: str, text: str, answer: str, outdated: str = "", rule: str = "") -> float:
+    """0 to 1, by the judge that a case names. ``rule``: what the answer follows from; to quote it is no answer."""
     if judge == "quote":
         return float(_holds(text, answer))
     if judge == "fact":
-        return float(_holds(text, answer) and not _holds(text, outdated))
+        said = _without(text, rule)
+        return float(_holds(said, answer) and not _holds(said, outdated))
     if judge == "absent":
         return float(any(_holds(text, phrase) for phrase in ABSENT) and not _holds(text, outdated))
     return token_f1(text, answer) if len(answer.split()) <= 8 else rouge_l(text, answer)
@@ -43,6 +44,16 @@ def rouge_l(text: str, answer: str) -> float:
         for column, other in enumerate(wanted, 1):
             diagonal, row[column] = row[column], diagonal + 1 if word == other else max(row[column], row[column - 1])
     return 2 * row[-1] / (len(found) + len(wanted))
+
+
+def _without(text: str, rule: str) -> str:
+    """``text`` without whole sentences of ``rule``, which names both outcomes."""
+    quoted = [_words(sentence) for sentence in _sentences(rule)]
+    return " ".join(sentence for sentence in _sentences(text) if _words(sentence) not in quoted)
+
+
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?])\s+", text)
 
 
 def _holds(text: str, part: str) -> bool:

@@ -58,6 +58,8 @@ class Case:
     """How an answer is scored: by common words, as a quote, a fact, or the word that there is none."""
     outdated: str = ""
     """What the donor's text would have answered."""
+    rule: str = ""
+    """That donor and recipient hold, and by which consequences follow."""
 
 
 class Cases:
@@ -172,6 +174,7 @@ class Cases:
                 asked,
                 judge=judge,
                 outdated=fact.outdated,
+                rule=fact.rule,
             )
 
     def _paragraph(self, text: str) -> tuple[int, ...]:

@@ -50,6 +50,8 @@ class Measured:
     """Cold prefill time by prefill time with reuse. None where several processes shared the device."""
     answer: float | None = None
     """Usefulness of the greedy answer with reuse, by the case's judge. None where the source has no answer."""
+    said: str | None = None
+    """That answer: what a judge made of it can be checked."""
 
 
 class Subject:
@@ -101,18 +103,24 @@ class Subject:
         rows = np.concatenate([np.arange(row.start, row.end) for row in recompute.plan.rows])
         probe = recompute.probe_tokens * self._flops(np.arange(self.tokens.size)) / self.tokens.size
         saved = 1 - (self._flops(rows) + probe) / self._flops(np.arange(self.tokens.size))
+        said = self._decode(self._greedy(prefill, logits)) if answer and self.case.answer else None
         figures = Measured(
             **self.compare(logits),
             recompute=recompute.share,
             flops_saved=saved,
             ttft_ratio=self.cold.seconds / prefill.seconds if timed else None,
-            answer=self._answer(self._greedy(prefill, logits)) if answer and self.case.answer else None,
+            answer=None if said is None else self._useful(said),
+            said=said,
         )
         return figures, float((prefill.logits - self.cold.logits).abs().max())
 
     @cached_property
+    def cold_said(self) -> str | None:
+        return self._decode(self._answer_part(self.continuation.tolist())) if self.case.answer else None
+
+    @property
     def cold_answer(self) -> float | None:
-        return self._answer(self._answer_part(self.continuation.tolist())) if self.case.answer else None
+        return None if self.cold_said is None else self._useful(self.cold_said)
 
     def _greedy(self, prefill: Prefill, logits: Tensor) -> list[int]:
         """The greedy answer. Where the forced text shows that it is the cold one so far, no token of it is decoded."""
@@ -194,8 +202,8 @@ class Subject:
         assert rest is not None
         return torch.cat([first[None], rest])
 
-    def _answer(self, tokens: list[int]) -> float:
-        return usefulness(self.case.judge, self._decode(tokens), self.case.answer, self.case.outdated)
+    def _useful(self, said: str) -> float:
+        return usefulness(self.case.judge, said, self.case.answer, self.case.outdated, self.case.rule)
 
     def _flops(self, positions: np.ndarray) -> float:
         config = self._engine.config

@@ -79,7 +79,8 @@ class Study:
         if len(case.recipient) + self._continuation_tokens + 8 > self.engine.max_tokens:
             return record | {"too_long": True}
         subject = Subject(self.engine, case, self._continuation_tokens, self._tokenizer.decode)
-        record |= {"cold_answer": subject.cold_answer, "judge": case.judge, "cold_seconds": subject.cold.seconds}
+        record |= {"cold_answer": subject.cold_answer, "cold_said": subject.cold_said, "judge": case.judge}
+        record |= {"cold_seconds": subject.cold.seconds}
         if job.number < cell.first_case + FLOOR_CASES:
             record["floor"], record["fp8_floor"] = subject.floor(), subject.fp8_floor()
         if subject.plan is None:
