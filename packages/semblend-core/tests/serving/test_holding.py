@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,3 +134,21 @@ def test_an_engine_that_computes_nothing_lets_those_who_read_run(
     assert (pool.side.take_news() or WorkerNews()).fetched == {1: frozenset([0])}
     pool.side.load(StepWork(computes=False))  # Nothing is on its way: nothing is waited for.
     pool.side.close()
+
+
+def test_a_worker_tells_the_end_of_the_forward_that_its_orders_came_with() -> None:
+    side, work = Pool(StoreOptions()).side, StepWork()
+    before = time.perf_counter()
+    side.capture(work)
+    after = time.perf_counter()
+    ended = side.ended(work)
+    assert ended is not None
+    assert before <= ended <= after
+    assert side.ended(work) is None, "asked once"
+    assert side.ended(StepWork()) is None, "orders of another step, or a copy of them in another process"
+    many = [StepWork() for _ in range(100)]
+    for each in many:
+        side.capture(each)
+    told = [side.ended(each) is not None for each in many]
+    assert told == [False] * 84 + [True] * 16, "those that nobody asks for are forgotten"
+    side.close()

@@ -158,16 +158,17 @@ def test_a_prompt_that_adds_little_to_a_donor_is_captured_when_it_is_asked_for_t
     assert keeper.decide(wanted) is not None, "who asks for it gets it"
 
 
+@pytest.mark.parametrize("covered", [1000, 1070])
 def test_what_donors_hold_in_other_places_is_captured_when_it_is_asked_for_twice(
-    provider: SemanticLookupProvider,
+    provider: SemanticLookupProvider, covered: int
 ) -> None:
-    """As after a lookup whose plan would not have paid."""
+    """As after a lookup whose plan would not have paid, or a glimpse that saw nothing new."""
     keeper = keeper_of(provider)
     moved = np.concatenate([prompt(2, 40), prompt(1, 1000), prompt(3, 40)])
 
-    def decided(approximate_from: int | None = None) -> str | None:
-        life = RequestLife(None, "r", NAMESPACE, moved, approximate_from=approximate_from)
-        life.finding = Finding(False, DeclineReason.DOES_NOT_PAY, covered_tokens=1000)
+    def decided(approximate_from: int | None = None, capture: bool | None = None) -> str | None:
+        life = RequestLife(None, "r", NAMESPACE, moved, Wish("on", capture), approximate_from=approximate_from)
+        life.finding = Finding(False, DeclineReason.DOES_NOT_PAY, covered_tokens=covered)
         kept = keeper.decide(life)
         return None if kept is None else kept.donor_id
 
@@ -175,6 +176,8 @@ def test_what_donors_hold_in_other_places_is_captured_when_it_is_asked_for_twice
     assert decided() is None
     assert unwanted(provider) == {DeclineReason.DONOR_ASKED_ONCE: 1}
     assert decided() == donor_id_of(moved)
+    keeper.forget_all()
+    assert decided(capture=True) == donor_id_of(moved), "who asks for it gets it"
 
 
 def test_a_conversation_keeps_itself_about_once(provider: SemanticLookupProvider) -> None:

@@ -70,7 +70,16 @@ class Desk:
         self.donors: DonorBook[None] = DonorBook(provider, 100, lambda donor: None)
         self.requests: RequestBook[RequestLife] = RequestBook(provider.report_outcome)
         self.costs = Costs(Settings(), step_tokens=8192)
-        self.seeker = Seeker(provider, self.requests, self.donors, self.self_test, self._claim_for, costs=self.costs)
+        self.drawn = 0.5
+        self.seeker = Seeker(
+            provider,
+            self.requests,
+            self.donors,
+            self.self_test,
+            self._claim_for,
+            costs=self.costs,
+            draw=lambda: self.drawn,
+        )
         self.donors.offer(NAMESPACE, ids(DOCUMENT), None)
         self.life = RequestLife(None, "r", NAMESPACE, ids(np.concatenate([INSTRUCTION, DOCUMENT, INSTRUCTION])))
         self.requests.add(self.life)
@@ -133,10 +142,25 @@ def test_what_a_glimpse_shows_decides_whether_it_is_looked_up(desk: Desk) -> Non
     (glimpse,) = desk.costs.glimpses
     assert glimpse is not None
     assert glimpse.places == 1
-    assert desk.life.finding == Finding(False, DeclineReason.DOES_NOT_PAY)
+    assert desk.life.finding is not None
+    assert desk.life.finding.reason is DeclineReason.DOES_NOT_PAY
+    assert desk.life.finding.covered_tokens == pytest.approx(DOCUMENT.size, rel=0.15), "what need not be kept once more"
+    desk.drawn = 0.1
+    drawn = RequestLife(None, "drawn", NAMESPACE, desk.life.prompt)
+    desk.requests.add(drawn)
+    assert desk.seeker.seek(drawn, 0) is None
+    assert drawn.finding == Finding(False, DeclineReason.DOES_NOT_PAY), "one in eight is kept all the same"
+    desk.drawn = 0.5
     unknown = RequestLife(None, "unknown", NAMESPACE, ids(np.arange(700)))
     desk.requests.add(unknown)
     assert desk.seeker.seek(unknown, 0) is None
     assert unknown.finding == Finding(False, DeclineReason.NO_SPANS)
+    phrases = np.concatenate([DOCUMENT[at : at + 40] for at in reversed(range(0, 600, 40))])
+    shuffled = RequestLife(None, "shuffled", NAMESPACE, ids(phrases))
+    desk.requests.add(shuffled)
+    assert desk.seeker.seek(shuffled, 0) is None
+    assert shuffled.finding == Finding(False, DeclineReason.DOES_NOT_PAY), (
+        "phrases that no span is made of cover nothing"
+    )
     assert desk.lookups == []
     assert desk.seeker.provider.stats().pinned_requests == 0

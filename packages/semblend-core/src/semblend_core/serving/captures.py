@@ -112,15 +112,15 @@ class CaptureRule:
         drop_tenant(self._asked_once, tenant)
 
     def _refusal(self, life: RequestLife, name: DonorName, token_ids: TokenIds) -> DeclineReason | None:
-        # What donors hold in other places need not be held once more.
-        found = life.finding if life.approximate_from is None else None
-        covered = 0 if found is None else found.covered_tokens
-        added = token_ids.size - max(covered, self._prefixes.held(name[0], token_ids))
         most = self._settings.tenant_tokens
         if most is not None and token_ids.size > most:
             return DeclineReason.DONOR_TOO_LARGE
-        if added < self._settings.min_span_tokens:
+        held = self._prefixes.held(name[0], token_ids)
+        if token_ids.size - held < self._settings.min_span_tokens:
             return DeclineReason.DONOR_COVERED
+        # What donors hold in other places need not be held once more, unless it is asked for again as it is here.
+        found = life.finding if life.approximate_from is None else None
+        added = token_ids.size - max(held, 0 if found is None else found.covered_tokens)
         if added >= SMALL_ADDITION * token_ids.size or life.wish.capture:
             return None
         if name in self._asked_once:

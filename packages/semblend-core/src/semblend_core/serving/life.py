@@ -61,7 +61,7 @@ class Finding:
     """A plan, whether or not it could be loaded."""
     reason: DeclineReason | None = None
     covered_tokens: int = 0
-    """Of the prompt, by spans of donors."""
+    """Of the prompt, by spans of donors; about so many, where there was no more than a glimpse."""
     loadable: bool = True
     """Of a plan: the provider lets it be loaded."""
 

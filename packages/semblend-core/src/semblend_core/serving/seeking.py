@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any, Generic
 
@@ -15,6 +16,12 @@ from semblend_core.serving.self_test import SelfTest
 
 MOST_ATTEMPTS = 4
 """Lookups for one request in one round: each finds some donor gone, and the next does without it."""
+
+LEAST_OF_A_PLACE = 128
+"""Tokens. Where places are shorter on average, a glimpse may have seen phrases that no span is made of."""
+KEPT_ONE_IN = 8
+"""On average, of prompts that a glimpse finds covered: where reuse from many places does not pay, that from one may.
+And what the glimpse saw may be gone by now."""
 
 
 class Seeker(Generic[Life]):
@@ -30,16 +37,19 @@ class Seeker(Generic[Life]):
         drop_missing: Callable[[Life, Plan], bool] = lambda life, plan: False,
         is_sound: Callable[[Life, Plan], bool] = lambda life, plan: True,
         costs: CostGate | None = None,
+        draw: Callable[[], float] | None = None,
     ) -> None:
         """``claim_for``: what this engine makes of a plan, or why nothing. ``costs``: tells whether a lookup may pay,
         and is told what came of it.
 
         ``drop_missing``: forget those donors of a plan whose KV is gone; whether there were any. Only for engines whose
         donors go without a word. ``is_sound``: whether the plan reuses what it says, which is asked last.
+        ``draw``: a number from 0 to 1.
         """
         self.provider, self._requests, self._donors, self._self_test = provider, requests, donors, self_test
         self._claim_for, self._costs = claim_for, costs
         self._drop_missing, self._is_sound = drop_missing, is_sound
+        self._draw = random.Random(0).random if draw is None else draw
 
     def seek(self, life: Life, exact_tokens: int, may_ask: Callable[[Life], bool] = lambda life: True) -> Claim | None:
         """The claim of a request that is open, behind ``exact_tokens`` of the engine's own; made when there is none.
@@ -64,8 +74,8 @@ class Seeker(Generic[Life]):
 
     def _find(self, life: Life, exact_tokens: int) -> Claim | None:
         request = self._request(life, exact_tokens)
-        if isinstance(request, DeclineReason):
-            life.finding = Finding(False, request)
+        if isinstance(request, Finding):
+            life.finding = request
             return None
         life.finding = Finding(False, DeclineReason.INTERNAL_ERROR)  # Until the lookup has said something else.
         for _ in range(MOST_ATTEMPTS):
@@ -94,7 +104,7 @@ class Seeker(Generic[Life]):
         life.finding = Finding(False, DeclineReason.DONOR_EVICTED)
         return None
 
-    def _request(self, life: Life, exact_tokens: int) -> LookupRequest | DeclineReason:
+    def _request(self, life: Life, exact_tokens: int) -> LookupRequest | Finding:
         """What to ask the provider, or why that is not worth its time."""
 
         def request(glimpse: Glimpse | None = None) -> LookupRequest:
@@ -108,7 +118,13 @@ class Seeker(Generic[Life]):
             seen[0] = self.provider.glimpse(request())
             return seen[0]
 
-        if self._costs.may_pay(len(life.prompt) - exact_tokens, glimpse):
+        behind = len(life.prompt) - exact_tokens
+        if self._costs.may_pay(behind, glimpse):
             return request(seen[0])
-        found_nothing = seen[0] is not None and seen[0].places == 0
-        return DeclineReason.NO_SPANS if found_nothing else DeclineReason.DOES_NOT_PAY
+        if seen[0] is None:
+            return Finding(False, DeclineReason.DOES_NOT_PAY)
+        reason = DeclineReason.DOES_NOT_PAY if seen[0].places else DeclineReason.NO_SPANS
+        covered = int(seen[0].share * behind)  # Mostly not to be kept once more, whatever it takes to reuse it.
+        if covered < LEAST_OF_A_PLACE * seen[0].places or self._draw() < 1 / KEPT_ONE_IN:
+            covered = 0
+        return Finding(False, reason, covered)
