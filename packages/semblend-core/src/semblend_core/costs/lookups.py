@@ -33,6 +33,11 @@ ONE_PROMPT_COUNTS = 1 / 16
 """What prompts of a length gain on average where kinds are told apart: the share of the last one, whether it was looked
 up or its glimpse said all. Those that gain pay for the glimpses at the others."""
 
+DEAR_GLIMPSE = 0.01
+"""Of what a prompt takes without reuse. Those that gain nothing from a glimpse that takes longer would feel it."""
+LEAST_FOR_DEAR_GLIMPSES = 0.03
+"""Of the same: what prompts of a length must gain on average to be worth such glimpses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
@@ -64,7 +69,12 @@ class _Alike:
 
     @property
     def loses(self) -> bool:
-        return self.worth is not None and self.worth < 0 and self.in_vain >= self.fewest_in_vain
+        return self.worth is not None and self.worth < self.least_worth and self.in_vain >= self.fewest_in_vain
+
+    @property
+    def least_worth(self) -> float:
+        """What they must gain on average for others among them to be glimpsed at."""
+        return LEAST_FOR_DEAR_GLIMPSES * self.cold if self.glimpse > DEAR_GLIMPSE * self.cold else 0.0
 
     @property
     def glimpse(self) -> float:
@@ -94,10 +104,12 @@ class _Alike:
 
     def note_one_of_many(self, gained: float) -> None:
         """A prompt of one of several kinds: only their average tells whether looking is in vain."""
-        if self._average(gained, ONE_PROMPT_COUNTS) > 0:
+        if self._average(gained, ONE_PROMPT_COUNTS) > self.least_worth:
             self.in_vain = 0
         elif gained <= 0:  # One that gains is not in vain, however much others have lost.
             self.in_vain += KIND_FOR_LENGTH
+        else:  # Where most gain a little, nobody pays for them.
+            self.in_vain = max(0, self.in_vain - KIND_FOR_LENGTH)
 
     def _average(self, gained: float, counts: float) -> float:
         before = gained if self.worth is None else self.worth
