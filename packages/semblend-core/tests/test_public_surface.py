@@ -227,6 +227,7 @@ MODULE_NAMES = {
         "TreePath",
     ],
     "semblend_core.serving.worker": [
+        "ForwardEnds",
         "KvMemory",
         "LayerCorrection",
         "LayeredMemory",
@@ -234,6 +235,7 @@ MODULE_NAMES = {
         "Move",
         "PagedMemory",
         "WorkerSide",
+        "forward_ends_on",
         "memory_by_rotation",
     ],
     "semblend_core.kv": [

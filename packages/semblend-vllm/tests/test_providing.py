@@ -43,7 +43,7 @@ def test_without_the_setting_semblends_own_searches() -> None:
 def test_the_setting_names_what_makes_the_provider() -> None:
     provider, audit = provider_of(SETTINGS, VllmSettings(provider=f"{__name__}:Theirs"))
     assert isinstance(provider, Theirs)
-    assert audit is None, "a provider of somebody else's may have a stream of its own"
+    assert audit is provider.audit, "the cost gate writes where such a provider writes"
 
 
 @pytest.mark.parametrize("named", ["no_such_module:make", f"{__name__}:NotThere", "nonsense", f"{__name__}:SETTINGS"])

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
+import pytest
+
 from semblend_core.costs import Part, Step, StepClock
 
 
@@ -46,6 +51,91 @@ def test_of_two_that_overlap_the_second_takes_from_the_results_of_the_first() ->
     timed.clock.finished(second)
     assert timed.took == [(first, 300), (second, 700)]
     assert timed.overlapped == [False, True]
+
+
+def test_an_engine_that_asks_for_results_late_does_not_charge_a_step_for_the_next_ones_launch() -> None:
+    timed, first, second, third = Timed(), object(), object(), object()
+    timed.schedule(first)
+    timed.wait(300)
+    first_ended = timed.now
+    timed.schedule(second)
+    timed.wait(700)  # To make and launch the second.
+    timed.clock.finished(first, first_ended)
+    timed.wait(100)
+    second_ended = timed.now
+    timed.schedule(third)
+    timed.wait(50)
+    timed.clock.finished(second, second_ended)
+    assert timed.took == [(first, 300), (second, 800)]
+    assert timed.overlapped == [False, False], "both ends are known"
+
+
+def test_what_is_done_with_results_that_are_asked_for_at_once_is_part_of_their_step() -> None:
+    """As between a probe and the rows that it chooses: nothing is computed meanwhile."""
+    timed, probe, rows = Timed(), object(), object()
+    for step in (probe, rows):
+        timed.schedule(step)
+        timed.wait(300)
+        ended = timed.now
+        timed.wait(80)
+        timed.clock.finished(step, ended)
+    assert timed.took == [(probe, 380), (rows, 380)]
+
+
+def test_behind_a_step_whose_end_is_not_known_one_may_seem_too_short() -> None:
+    timed, first, second, third = Timed(), object(), object(), object()
+    timed.schedule(first)
+    timed.wait(100)
+    timed.schedule(second)
+    timed.wait(300)
+    timed.clock.finished(first)
+    timed.wait(100)
+    timed.schedule(third)
+    timed.wait(100)
+    timed.clock.finished(second, timed.now - 150e-6)
+    timed.wait(100)
+    timed.clock.finished(third)
+    assert timed.took == [(first, 400), (second, 50), (third, 200)]
+    assert timed.overlapped == [False, True, False]
+
+
+def test_of_steps_some_of_whose_ends_are_known_none_is_lost_and_no_time_is_counted_twice() -> None:
+    timed, drawn = Timed(), random.Random(5)
+    began, steps = timed.now, [object() for _ in range(300)]
+    ends: list[float] = []
+    timed.schedule(steps[0])
+    for earlier, later in pairwise(steps):
+        timed.wait(drawn.uniform(1, 500))
+        ends.append(timed.now)
+        timed.schedule(later)
+        timed.wait(drawn.uniform(1, 500))
+        timed.clock.finished(earlier, ends[-1] if drawn.random() < 0.7 else None)
+    assert len(timed.took) == len(steps) - 1
+    assert sum(took for _, took in timed.took) <= (timed.now - began) * 1e6 + len(steps)
+
+
+def test_what_an_engine_plans_before_it_asks_is_no_part_of_the_step() -> None:
+    """It waits for the results before it launches the next one, and has looked up prompts for that one already."""
+    timed, step = Timed(), object()
+    timed.schedule(step)
+    timed.wait(300)
+    ended = timed.now
+    timed.clock.begin()
+    timed.wait(200)
+    timed.clock.finished(step, ended)
+    assert timed.took == [(step, 300)]
+
+
+@pytest.mark.parametrize("wrong", [-500e-6, 500e-6])
+def test_an_end_that_cannot_be_is_not_believed(wrong: float) -> None:
+    """As where a device's clock was compared badly with the host's."""
+    timed, step = Timed(), object()
+    timed.schedule(step)
+    timed.wait(200)
+    timed.schedule(object())
+    timed.wait(100)
+    timed.clock.finished(step, timed.now + wrong)
+    assert timed.took == [(step, 300)]
 
 
 def test_results_of_a_step_that_computed_nothing_bound_no_other() -> None:

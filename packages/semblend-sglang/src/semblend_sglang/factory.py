@@ -14,6 +14,7 @@ from semblend_core import (
     ProviderError,
     SemanticLookupProvider,
     SemanticPrefixProvider,
+    SemBlend,
     SettingError,
     Settings,
     create_provider,
@@ -102,9 +103,9 @@ def _switch_on(ctx: Any, cache: Any, settings: Settings, kept: KeptDonors | None
             raise ProviderError(f"{PROVIDER_SETTING}={named!r} has no place with several ranks: it finds no KV to move")
         cache.semblend_aliases = _aliases(cache, theirs, settings, namespaces)
         return
+    provider = theirs or create_provider(settings, engine="sglang")
     # One stream for the provider and the cost gate. A provider of somebody else's may have its own.
-    audit = None if theirs is not None else open_audit(settings, "sglang")
-    provider = theirs or create_provider(settings, engine="sglang", audit=audit)
+    audit = provider.audit if isinstance(provider, SemBlend) else None
     cache.semblend = _side(ctx, cache, provider, settings, namespaces, audit, kept, ranks)
     atexit.register(cache.semblend.close)
 

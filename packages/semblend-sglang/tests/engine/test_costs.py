@@ -33,6 +33,9 @@ def ran(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[l
         environment.setenv("SEMBLEND_COST_DIR", str(folder / "kept"))
         environment.setenv("SEMBLEND_QUALITY_SHARE", "1")
         environment.setenv("SEMBLEND_AUDIT_PATH", str(folder / "audit.jsonl"))
+        # A provider of one's own that core made: the gate and the guard write to its stream.
+        environment.setenv("SEMBLEND_SGLANG_PROVIDER", "kv_on_record:provider")
+        environment.setenv("KV_ON_RECORD", str(folder / "not recorded"))
         running, asked = RunningEngine(model_folder, folder / "audit.jsonl"), 0
         # Without it the gate would not know how fast a short prefill is, and wait longer before it tries one.
         running.ask("Hello.", salt="tenant", wish="off", tokens=1)

@@ -2,7 +2,8 @@
 
 Workers' news travel with a step's output. A donor that becomes durable between two requests would then be found one
 step late; in one process the scheduler's half can ask at any time. Orders travel with a step too. Donors that are
-forgotten while vLLM pauses or sleeps would keep their memory until the next one.
+forgotten while vLLM pauses or sleeps would keep their memory until the next one. And only here the scheduler can be
+told when a forward ended: vLLM asks for a step's results when it has launched the next.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from semblend_core import Namespace, TenantReport
-from semblend_core.serving import WorkerNews
+from semblend_core.serving import StepWork, WorkerNews
 
 
 class NearWorker(Protocol):
     """A worker's half, as the scheduler's half sees it. Any thread."""
 
     def take_news(self) -> WorkerNews | None: ...
+    def ended(self, work: StepWork) -> float | None: ...
     def purge(self, tenant: str) -> TenantReport: ...
     def held_by(self, tenant: str) -> TenantReport: ...
 
@@ -46,6 +48,11 @@ class Neighbour:
     def take_news(self) -> WorkerNews | None:
         worker = _workers.get(self._engine_id)
         return None if worker is None else worker.take_news()
+
+    def ended(self, work: StepWork) -> float | None:
+        """Since when the forward of a step with these orders has ended; None: that is not known here."""
+        worker = _workers.get(self._engine_id)
+        return None if worker is None else worker.ended(work)
 
     def purge(self, tenant: str) -> TenantReport:
         """Waits until the worker's store has dropped all of the tenant's. Nothing where it is in another process."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -90,6 +91,22 @@ def test_several_requests_reuse_in_one_step(engine: Any, divergence: Any) -> Non
     assert engine.stats().outcomes["materialized"] == before + 3
     assert all(divergence(cold, warm) < 0.05 for cold, warm in zip(alone, together, strict=True))
     engine.check_integrity()
+
+
+def test_the_cost_gate_is_told_when_a_forward_ended(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM asks for its results later, when it has launched the next one."""
+    told: list[tuple[float | None, float]] = []
+    finished = engine.side.costs.step_finished
+
+    def noting(made_for: Any, ended: float | None = None) -> None:
+        told.append((ended, time.perf_counter()))
+        finished(made_for, ended)
+
+    monkeypatch.setattr(engine.side.costs, "step_finished", noting)
+    began = time.perf_counter()
+    engine.ask("Say yes.", salt="ends", tokens=4)
+    assert len(told) >= 4
+    assert all(ended is not None and began < ended < asked for ended, asked in told)
 
 
 def test_an_exact_prefix_is_left_to_vllm(engine: Any) -> None:

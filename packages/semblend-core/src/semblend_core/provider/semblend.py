@@ -81,8 +81,8 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         )
         self._planner = Planner(settings, self.registry, cost)
         self._namespace = namespace
-        self._audit = audit or NoAudit()
-        self._auditing = not isinstance(self._audit, NoAudit)  # Spares the hot path events that nobody reads.
+        self.audit = audit or NoAudit()  # Public: whoever serves with this provider writes to the same stream.
+        self._auditing = not isinstance(self.audit, NoAudit)  # Spares the hot path events that nobody reads.
         self._counters = ProviderCounters()
         self._open = OpenRequests(self.registry, settings.pin_ttl_s)
         self._discovery_only = settings.discovery_only
@@ -125,7 +125,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             event = DonorRegistered(
                 request_id=None, namespace=offer.namespace, donor_id=offer.donor_id, tokens=result.registered_tokens
             )
-            self._audit.emit(event)
+            self.audit.emit(event)
         else:
             self.note_unwanted(offer.namespace, offer.donor_id, result.reason)
         return result
@@ -146,7 +146,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if known:
             if cause in ("budget", "store"):
                 self._counters.count_evictions()
-            self._audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause=cause))
+            self.audit.emit(Evicted(namespace=namespace, donor_id=donor_id, cause=cause))
         return known
 
     def forget_tenant(self, tenant: str) -> None:
@@ -171,9 +171,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
 
     def note_unwanted(self, namespace: Namespace, donor_id: str, reason: DeclineReason) -> None:
         self._counters.count_offer(OfferResult(0, reason))
-        self._audit.emit(
-            Declined(request_id=None, namespace=namespace, reason=reason, stage="offer", donor_id=donor_id)
-        )
+        self.audit.emit(Declined(request_id=None, namespace=namespace, reason=reason, stage="offer", donor_id=donor_id))
 
     def report_outcome(self, outcome: Outcome) -> None:
         first, namespace = self._open.report(outcome.request_id)
@@ -181,12 +179,12 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
             return
         self._counters.count_outcome(outcome)
         if outcome.kind is OutcomeKind.MATERIALIZED:
-            self._audit.emit(Materialized.of(outcome, namespace=namespace))
+            self.audit.emit(Materialized.of(outcome, namespace=namespace))
         elif outcome.kind is OutcomeKind.ALIAS:
-            self._audit.emit(Aliased.of(outcome, namespace=namespace))
+            self.audit.emit(Aliased.of(outcome, namespace=namespace))
         elif outcome.reason is not None:
             stage: Stage = "lookup" if namespace is None else "load"
-            self._audit.emit(
+            self.audit.emit(
                 Declined(request_id=outcome.request_id, namespace=namespace, reason=outcome.reason, stage=stage)
             )
 
@@ -224,7 +222,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         self._shut_down = True
         self._open.clear()
         self.registry.clear()
-        self._audit.close()
+        self.audit.close()
 
     # The prefix contract.
 
@@ -260,9 +258,9 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
     # Steps.
 
     def _audit_lookup(self, request: LookupRequest, result: LookupResult) -> None:
-        self._audit.emit(LookupDone.of(request, result))
+        self.audit.emit(LookupDone.of(request, result))
         if result.plan is not None:
-            self._audit.emit(PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace))
+            self.audit.emit(PlanMade.of(result.plan, materialize=result.materialize, namespace=request.namespace))
 
     def _look_up(self, request: LookupRequest, deadline: float) -> LookupResult:
         reason = self._refuse_early(request)
@@ -337,7 +335,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if regrets:
             self._counters.count_regrets(len(regrets))
         for regret in regrets:
-            self._audit.emit(
+            self.audit.emit(
                 Regretted(
                     namespace=regret.namespace,
                     donor_id=regret.donor_id,
@@ -350,7 +348,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         if evicted:
             self._counters.count_evictions(len(evicted))
         for record in evicted:
-            self._audit.emit(
+            self.audit.emit(
                 Evicted(namespace=record.namespace, donor_id=record.donor_id, tokens=record.tokens, cause="budget")
             )
 
@@ -361,7 +359,7 @@ class SemBlend(SemanticLookupProvider, SemanticPrefixProvider):
         # The message may quote tokens or names: the log gets the class and the place, as the audit does.
         event = ErrorSeen.of(error, where, request_id=request_id, namespace=namespace)
         logger.error("SemBlend %s failed (%s at %s); prefilling normally", where, event.error, event.location)
-        self._audit.emit(event)
+        self.audit.emit(event)
         if isinstance(error, InvalidTokenIdsError):
             return DeclineReason.INVALID_TOKENS
         return DeclineReason.INTERNAL_ERROR

@@ -117,9 +117,10 @@ class CostGate:
             self._clock.scheduled(made_for, parts, moved or {}, corrected)
 
     @contained
-    def step_finished(self, made_for: Any) -> None:
+    def step_finished(self, made_for: Any, ended: float | None = None) -> None:
+        """Its results are here. ``ended``: since when by the gate's clock, where the engine asks for them late."""
         if self.is_on:
-            self._clock.finished(made_for)
+            self._clock.finished(made_for, ended)
 
     def prefill_ms(self, tokens: int) -> float:
         """What computing so many tokens of a prompt takes beside others, from its beginning on; 0: not known."""

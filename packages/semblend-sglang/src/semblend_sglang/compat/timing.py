@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,11 +11,16 @@ import torch
 from semblend_core import AuditSink, Settings, Span
 from semblend_core.serving import CostGate, Part, contain
 from semblend_core.serving.tree import Load
+from semblend_core.serving.worker import ForwardEnds, forward_ends_on
 from semblend_sglang.compat.support import resolved
 from semblend_sglang.compat.versions import installed_version
 from semblend_sglang.scheduler.side import Side
 
 Original = Callable[..., Any]
+
+END = "semblend_forward_end"
+ENDS = "semblend_forward_ends"
+"""Where a scheduler keeps what tells when its forwards end."""
 
 
 def next_batch(original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -36,6 +42,7 @@ def run_batch(original: Original, scheduler: Any, batch: Any, *args: Any, **kwar
     side.landing.started.clear()
     own = contain("looking at a batch", _own_parts, side, batch)
     result = original(scheduler, batch, *args, **kwargs)
+    contain("marking the end of a batch", _mark_end, scheduler, result)
     told = None if own is None else contain("looking at a batch", _with_reuse, own, side.landing.started)
     side.costs.step_scheduled(result, *(told or ()))
     return result
@@ -47,7 +54,7 @@ def process_result(original: Original, scheduler: Any, batch: Any, result: Any, 
     side: Side | None = getattr(scheduler.tree_cache, "semblend", None)
     if side is not None:
         if side.costs.is_on:
-            side.costs.step_finished(result)
+            side.costs.step_finished(result, contain("the end of a batch", _ended, scheduler, result))
         side.capturing.catch_up()
     return done
 
@@ -57,6 +64,39 @@ TIMING_HOOKS = {
     "sglang.srt.managers.scheduler.Scheduler.run_batch": run_batch,
     "sglang.srt.managers.scheduler.Scheduler.process_batch_result": process_result,
 }
+
+
+def _mark_end(scheduler: Any, result: Any) -> None:
+    with _ends_of(scheduler) as ends:
+        if ends is not None:
+            setattr(result, END, ends.mark())
+
+
+def _ended(scheduler: Any, result: Any) -> float | None:
+    with _ends_of(scheduler) as ends:
+        end = getattr(result, END, None)
+        return None if ends is None or end is None else ends.ended(end)
+
+
+@contextmanager
+def _ends_of(scheduler: Any) -> Iterator[ForwardEnds | None]:
+    """What tells when the forwards of this scheduler end. Where that fails once it is not tried again."""
+    known = hasattr(scheduler, ENDS)
+    ends = getattr(scheduler, ENDS, None)
+    setattr(scheduler, ENDS, None)
+    ends = ends if known else _forward_ends(scheduler)
+    yield ends
+    setattr(scheduler, ENDS, ends)
+
+
+def _forward_ends(scheduler: Any) -> ForwardEnds | None:
+    """None: SGLang waits for each batch, or where it computes cannot be told."""
+    if not scheduler.enable_overlap:
+        return None
+    device, stream = torch.device(scheduler.server_args.device), getattr(scheduler, "forward_stream", None)
+    if device.type == "cpu":
+        return forward_ends_on(device)
+    return forward_ends_on(stream.device, stream) if isinstance(stream, torch.cuda.Stream) else None
 
 
 def _timing_side(scheduler: Any) -> Side | None:

@@ -94,7 +94,7 @@ class _WithRows:
 
     def _update(self, side: SchedulerSide, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         told = model_runner_output.kv_connector_output
-        side.costs.step_finished(scheduler_output)
+        side.costs.step_finished(scheduler_output, side.forward_ended(scheduler_output.kv_connector_metadata))
         if told is not None and isinstance(told.kv_connector_worker_meta, WorkerNews):
             # Before vLLM takes the results for good: those of a request whose load failed are not.
             side.hear(told.kv_connector_worker_meta)

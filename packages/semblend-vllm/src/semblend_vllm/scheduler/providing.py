@@ -7,6 +7,7 @@ from semblend_core import (
     ProviderError,
     SemanticLookupProvider,
     SemanticPrefixProvider,
+    SemBlend,
     Settings,
     create_provider,
     named_provider,
@@ -20,11 +21,14 @@ PROVIDER_SETTING = VllmSettings.variable("provider")
 
 def provider_of(settings: Settings, own: VllmSettings) -> tuple[SemanticLookupProvider, AuditSink | None]:
     """And the audit stream that it shares with the cost gate: a provider of somebody else's may have its own."""
-    audit = None if own.provider else open_audit(settings, "vllm", client_id)
-    provider = _named(own.provider) if own.provider else create_provider(settings, engine="vllm", audit=audit)
+    provider = _named(own.provider) if own.provider else _ours(settings)
     if isinstance(provider, SemanticPrefixProvider):
         provider.on_init()
-    return provider, audit
+    return provider, provider.audit if isinstance(provider, SemBlend) else None
+
+
+def _ours(settings: Settings) -> SemBlend:
+    return create_provider(settings, engine="vllm", audit=open_audit(settings, "vllm", client_id))
 
 
 def _named(named: str) -> SemanticLookupProvider:

@@ -269,6 +269,10 @@ class SchedulerSide:
         """All that its workers had to say of a step was heard."""
         self._landing.step_ended(work)
 
+    def forward_ended(self, work: Any) -> float | None:
+        """Since when the forward of a step with these orders has ended, if that can be told."""
+        return self._neighbour.ended(work) if isinstance(work, StepWork) else None
+
     def close(self) -> None:
         contain("keeping the costs", self.costs.close)
         self.provider.close()

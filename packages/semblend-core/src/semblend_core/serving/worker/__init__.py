@@ -4,12 +4,14 @@ An adapter gives a :class:`KvMemory`, its engine's KV behind three operations, a
 inside and after a forward.
 """
 
+from semblend_core.serving.worker.forward_ends import ForwardEnds, forward_ends_on
 from semblend_core.serving.worker.layered import LayeredMemory, memory_by_rotation
 from semblend_core.serving.worker.looking import Look
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection, Move, PagedMemory
 from semblend_core.serving.worker.side import WorkerSide
 
 __all__ = [
+    "ForwardEnds",
     "KvMemory",
     "LayerCorrection",
     "LayeredMemory",
@@ -17,5 +19,6 @@ __all__ = [
     "Move",
     "PagedMemory",
     "WorkerSide",
+    "forward_ends_on",
     "memory_by_rotation",
 ]

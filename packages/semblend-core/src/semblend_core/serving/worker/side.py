@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -34,10 +35,14 @@ from semblend_core.serving.messages import (
 )
 from semblend_core.serving.worker import proof
 from semblend_core.serving.worker.fetched import IDLE_WAIT_S, FetchedAhead
+from semblend_core.serving.worker.forward_ends import forward_ends_on
 from semblend_core.serving.worker.looking import Look
 from semblend_core.serving.worker.memory import KvMemory, LayerCorrection
 
 logger = logging.getLogger(__name__)
+
+MOST_UNDER_WAY = 16
+"""Forwards whose ends are known and not asked for, as by a scheduler in another process."""
 
 
 class WorkerSide:
@@ -68,6 +73,9 @@ class WorkerSide:
         """By request: of the step under way."""
         self._looks: dict[str, Look] = {}
         """The same."""
+        self._forwards = forward_ends_on(memory.device)
+        self._ends: dict[int, Any] = {}
+        """Of forwards, by the orders that came with them."""
         # Compiles what a first load would otherwise wait for, too.
         rotations = (rotation,) * memory.layers if isinstance(rotation, Rotation) else tuple(rotation)
         refused = proof.of_the_way_in(memory, rotations, unused_block)
@@ -170,6 +178,8 @@ class WorkerSide:
                 self._seen(request_id, None)
 
     def capture(self, work: StepWork) -> None:
+        """Behind the forward."""
+        self._mark_end(work)
         self._corrections.clear()
         for capture in work.captures:
             if self._is_void(work):  # What it was computed behind may be of the weights before.
@@ -180,6 +190,19 @@ class WorkerSide:
             except Exception:
                 logger.exception("the KV of a prompt could not be captured")
                 self._not_kept(capture, DeclineReason.CAPTURE_FAILED)
+
+    def ended(self, work: StepWork) -> float | None:
+        """Since when the forward that these very orders came with has ended, by ``time.perf_counter``; None: unknown.
+
+        For a scheduler in this process: to any other the orders are not these.
+        """
+        end = self._ends.pop(id(work), None)
+        try:
+            return None if end is None or self._forwards is None else self._forwards.ended(end)
+        except Exception:
+            logger.exception("when a forward ended could not be told")
+            self._forwards = None
+            return None
 
     def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
         for namespace, donor_id in donors:
@@ -216,6 +239,17 @@ class WorkerSide:
 
     def check_integrity(self) -> None:
         self._store.check_integrity()
+
+    def _mark_end(self, work: StepWork) -> None:
+        if self._forwards is None:
+            return
+        try:
+            self._ends[id(work)] = self._forwards.mark()
+        except Exception:
+            logger.exception("the end of a forward could not be marked")
+            self._forwards = None
+        if len(self._ends) > MOST_UNDER_WAY:
+            del self._ends[next(iter(self._ends))]
 
     def _is_void(self, work: StepWork) -> bool:
         return work.weights < self._least_weights

@@ -1,0 +1,89 @@
+"""When forwards have ended. Engines that overlap ask for a step's results when they have launched the next: that may
+take longer than the forward, and is not what the forward costs.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+COMPARED_EVERY_S = 1.0
+"""The device's clock with the host's. It counts in single precision: after an hour in quarters of a millisecond."""
+MOST_COMPARING_S = 0.0005
+"""What takes longer says nothing: streams may share a queue of the device, and this one may stand behind a forward."""
+BELIEVED_FOR_S = 60.0
+"""Clocks drift apart by some 20 millionths."""
+
+
+class ForwardEnds(Protocol):
+    def mark(self) -> Any | None:
+        """What was launched so far ends here. None: it cannot be told when."""
+
+    def ended(self, end: Any) -> float | None:
+        """By ``time.perf_counter``; None: it goes on."""
+
+
+def forward_ends_on(device: torch.device, stream: torch.cuda.Stream | None = None) -> ForwardEnds | None:
+    """``stream``: of the forwards; None: the one that is current when they are marked. None: nobody can tell here."""
+    if device.type == "cuda":
+        return _CudaEnds(device, stream)
+    return _HostEnds() if device.type == "cpu" else None
+
+
+class _Comparison(NamedTuple):
+    event: Any
+    at: float
+    """By ``time.perf_counter``."""
+
+
+class _End(NamedTuple):
+    event: Any
+    comparison: _Comparison
+
+
+class _CudaEnds:
+    """Nobody waits for a forward."""
+
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
+        self._stream, self._beside = stream, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._comparison: _Comparison | None = None
+        self._tried_at = -COMPARED_EVERY_S
+
+    def mark(self) -> _End | None:
+        if time.perf_counter() - self._tried_at >= COMPARED_EVERY_S:
+            self._compare()
+        if self._comparison is None:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return _End(event, self._comparison)
+
+    def ended(self, end: _End) -> float | None:
+        if not end.event.query():
+            return None
+        return end.comparison.at + float(end.comparison.event.elapsed_time(end.event)) / 1e3
+
+    def _compare(self) -> None:
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        began = time.perf_counter()
+        event.record(self._beside)
+        reached = False
+        while not reached and time.perf_counter() - began <= MOST_COMPARING_S:
+            reached = event.query()
+        self._tried_at = time.perf_counter()
+        if reached and self._tried_at - began <= MOST_COMPARING_S:
+            self._comparison = _Comparison(event, (began + self._tried_at) / 2)
+        elif self._comparison is not None and self._tried_at - self._comparison.at > BELIEVED_FOR_S:
+            self._comparison = None
+
+
+class _HostEnds:
+    """Of forwards that have ended when they return, as on a CPU."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def ended(self, end: float) -> float:
+        return end
