@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
 import torch
 
-from semblend_core.serving.worker import forward_ends_on
+from semblend_core.serving.worker import ForwardEnds, forward_ends_on
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def test_on_a_cpu_a_forward_has_ended_when_it_returns() -> None:
     ends = forward_ends_on(torch.device("cpu"))
-    assert ends is not None
     before = time.perf_counter()
     end = ends.mark()
     after = time.perf_counter()
@@ -25,7 +25,32 @@ def test_on_a_cpu_a_forward_has_ended_when_it_returns() -> None:
 
 
 def test_on_other_devices_nobody_can_tell() -> None:
-    assert forward_ends_on(torch.device("meta")) is None
+    ends = forward_ends_on(torch.device("meta"))
+    assert ends.ended(ends.mark()) is None
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_what_fails_once_is_said_and_not_asked_again(marks: bool, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        asked = 0
+
+        def mark(self) -> object:
+            self.asked += not marks
+            return object() if marks else self._fail()
+
+        def ended(self, end: object) -> float:
+            self.asked += 1
+            return self._fail()
+
+        def _fail(self) -> float:
+            raise RuntimeError("no clock")
+
+    clock = Broken()
+    ends = ForwardEnds(clock)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert ends.ended(ends.mark()) is None
+    assert (clock.asked, len(caplog.records)) == (1, 1)
 
 
 @needs_gpu
@@ -33,7 +58,6 @@ def test_on_other_devices_nobody_can_tell() -> None:
 def test_on_a_gpu_its_own_clock_tells_when_a_forward_ended(named: bool) -> None:
     stream = torch.cuda.Stream()
     ends = forward_ends_on(stream.device, stream if named else None)
-    assert ends is not None
     with torch.cuda.stream(stream):
         torch.cuda._sleep(1_000_000)
         stream.synchronize()  # What is compiled and allocated first is not timed.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,36 +66,29 @@ TIMING_HOOKS = {
 
 
 def _mark_end(scheduler: Any, result: Any) -> None:
-    with _ends_of(scheduler) as ends:
-        if ends is not None:
-            setattr(result, END, ends.mark())
+    setattr(result, END, _ends_of(scheduler).mark())
 
 
 def _ended(scheduler: Any, result: Any) -> float | None:
-    with _ends_of(scheduler) as ends:
-        end = getattr(result, END, None)
-        return None if ends is None or end is None else ends.ended(end)
+    return _ends_of(scheduler).ended(getattr(result, END, None))
 
 
-@contextmanager
-def _ends_of(scheduler: Any) -> Iterator[ForwardEnds | None]:
-    """What tells when the forwards of this scheduler end. Where that fails once it is not tried again."""
-    known = hasattr(scheduler, ENDS)
-    ends = getattr(scheduler, ENDS, None)
-    setattr(scheduler, ENDS, None)
-    ends = ends if known else _forward_ends(scheduler)
-    yield ends
-    setattr(scheduler, ENDS, ends)
+def _ends_of(scheduler: Any) -> ForwardEnds:
+    ends: ForwardEnds | None = getattr(scheduler, ENDS, None)
+    if ends is None:
+        ends = contain("the clock of forwards", _forward_ends, scheduler) or ForwardEnds(None)
+        setattr(scheduler, ENDS, ends)
+    return ends
 
 
-def _forward_ends(scheduler: Any) -> ForwardEnds | None:
-    """None: SGLang waits for each batch, or where it computes cannot be told."""
+def _forward_ends(scheduler: Any) -> ForwardEnds:
+    """Of nobody who can tell, where SGLang waits for each batch, or where it computes cannot be told."""
     if not scheduler.enable_overlap:
-        return None
+        return ForwardEnds(None)
     device, stream = torch.device(scheduler.server_args.device), getattr(scheduler, "forward_stream", None)
     if device.type == "cpu":
         return forward_ends_on(device)
-    return forward_ends_on(stream.device, stream) if isinstance(stream, torch.cuda.Stream) else None
+    return forward_ends_on(stream.device, stream) if isinstance(stream, torch.cuda.Stream) else ForwardEnds(None)
 
 
 def _timing_side(scheduler: Any) -> Side | None:

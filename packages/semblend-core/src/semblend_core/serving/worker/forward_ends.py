@@ -4,10 +4,14 @@ take longer than the forward, and is not what the forward costs.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
+
+logger = logging.getLogger(__name__)
 
 COMPARED_EVERY_S = 1.0
 """The device's clock with the host's. It counts in single precision: after an hour in quarters of a millisecond."""
@@ -17,19 +21,45 @@ BELIEVED_FOR_S = 60.0
 """Clocks drift apart by some 20 millionths."""
 
 
-class ForwardEnds(Protocol):
+class ForwardEnds:
+    """Tells when forwards end, of one device. What fails once is not asked again: results tell then."""
+
+    def __init__(self, clock: DeviceClock | None) -> None:
+        """``clock``: None where nobody can tell."""
+        self._clock = clock
+
     def mark(self) -> Any | None:
         """What was launched so far ends here. None: it cannot be told when."""
+        return self._ask("marked", lambda clock: clock.mark())
+
+    def ended(self, end: Any | None) -> float | None:
+        """By ``time.perf_counter``; None: it goes on, or it cannot be told."""
+        return None if end is None else self._ask("told", lambda clock: clock.ended(end))
+
+    def _ask(self, what: str, ask: Callable[[DeviceClock], Any]) -> Any:
+        if self._clock is None:
+            return None
+        try:
+            return ask(self._clock)
+        except Exception:
+            logger.exception("the end of a forward could not be %s: steps are timed by their results from now on", what)
+            self._clock = None
+            return None
+
+
+def forward_ends_on(device: torch.device, stream: torch.cuda.Stream | None = None) -> ForwardEnds:
+    """``stream``: of the forwards; None: the one that is current when they are marked."""
+    if device.type == "cuda":
+        return ForwardEnds(_CudaClock(device, stream))
+    return ForwardEnds(_HostClock() if device.type == "cpu" else None)
+
+
+class DeviceClock(Protocol):
+    def mark(self) -> Any | None:
+        """None: just now it cannot be told."""
 
     def ended(self, end: Any) -> float | None:
-        """By ``time.perf_counter``; None: it goes on."""
-
-
-def forward_ends_on(device: torch.device, stream: torch.cuda.Stream | None = None) -> ForwardEnds | None:
-    """``stream``: of the forwards; None: the one that is current when they are marked. None: nobody can tell here."""
-    if device.type == "cuda":
-        return _CudaEnds(device, stream)
-    return _HostEnds() if device.type == "cpu" else None
+        """None: it goes on."""
 
 
 class _Comparison(NamedTuple):
@@ -43,7 +73,7 @@ class _End(NamedTuple):
     comparison: _Comparison
 
 
-class _CudaEnds:
+class _CudaClock:
     """Nobody waits for a forward."""
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
@@ -79,7 +109,7 @@ class _CudaEnds:
             self._comparison = None
 
 
-class _HostEnds:
+class _HostClock:
     """Of forwards that have ended when they return, as on a CPU."""
 
     def mark(self) -> float:

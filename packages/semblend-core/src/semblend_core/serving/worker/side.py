@@ -196,13 +196,7 @@ class WorkerSide:
 
         For a scheduler in this process: to any other the orders are not these.
         """
-        end = self._ends.pop(id(work), None)
-        try:
-            return None if end is None or self._forwards is None else self._forwards.ended(end)
-        except Exception:
-            logger.exception("when a forward ended could not be told")
-            self._forwards = None
-            return None
+        return self._forwards.ended(self._ends.pop(id(work), None))
 
     def forget(self, donors: Iterable[tuple[Namespace, str]]) -> None:
         for namespace, donor_id in donors:
@@ -241,13 +235,7 @@ class WorkerSide:
         self._store.check_integrity()
 
     def _mark_end(self, work: StepWork) -> None:
-        if self._forwards is None:
-            return
-        try:
-            self._ends[id(work)] = self._forwards.mark()
-        except Exception:
-            logger.exception("the end of a forward could not be marked")
-            self._forwards = None
+        self._ends[id(work)] = self._forwards.mark()
         if len(self._ends) > MOST_UNDER_WAY:
             del self._ends[next(iter(self._ends))]
 
