@@ -78,6 +78,7 @@ LMCACHE_AS_TIER = {"store_host_bytes": "0", "store_lmcache_bytes": "1GiB"}
 SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",  # Or arms with a connector compute with other cores than stock vLLM.
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",

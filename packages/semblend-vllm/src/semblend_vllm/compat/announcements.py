@@ -74,7 +74,14 @@ class ExactAnnouncements:
             self._withheld.clear()
         if not isinstance(event, BlockRemoved):
             return True
-        told = [block_hash for block_hash in event.block_hashes if not self._withheld[block_hash]]
-        self._withheld -= Counter(event.block_hashes)
-        event.block_hashes = told
-        return bool(told)
+        event.block_hashes = [block_hash for block_hash in event.block_hashes if not self._was_withheld(block_hash)]
+        return bool(event.block_hashes)
+
+    def _was_withheld(self, block_hash: Any) -> bool:
+        """Of a block that goes. One by one: a Counter's own subtraction looks at all that is withheld."""
+        withheld = self._withheld[block_hash]
+        if withheld > 1:
+            self._withheld[block_hash] = withheld - 1
+        elif withheld:
+            del self._withheld[block_hash]
+        return withheld > 0

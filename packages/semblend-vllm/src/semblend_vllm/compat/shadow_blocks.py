@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +18,10 @@ class ShadowBlocks:
         """
         self._manager, self._pool = manager, manager.block_pool
         self._look, self._first_approximate = look, first_approximate
-        self._shadows: OrderedDict[int, Any] = OrderedDict()
-        """Ids of blocks with their names, those that are to be evicted first in front."""
+        self._shadows: dict[int, Any] = {}
+        """Ids of blocks with their names."""
+        self._evictable: dict[int, Any] = {}
+        """Of these, blocks that nobody held when they were given back, in the order in which vLLM would evict them."""
         self._get_computed_blocks = manager.get_computed_blocks
         self._get_new_blocks = self._pool.get_new_blocks
         self._free_blocks = self._pool.free_blocks
@@ -52,9 +53,10 @@ class ShadowBlocks:
         freed = list(ordered_blocks)
         self._free_blocks(freed)
         if self._shadows:
-            for block in freed:  # In the order in which vLLM would evict them.
+            for block in freed:
                 if block.block_id in self._shadows:
-                    self._shadows.move_to_end(block.block_id)
+                    self._evictable.pop(block.block_id, None)
+                    self._evictable[block.block_id] = block
 
     def get_new_blocks(self, num_blocks: int) -> Any:
         if self._shadows:
@@ -90,14 +92,19 @@ class ShadowBlocks:
 
     def _oldest_shadows(self, count: int, apart_from: set[int]) -> list[Any]:
         chosen: list[Any] = []
-        for block_id in list(self._shadows):
-            block = self._pool.blocks[block_id]
+        passed: list[int] = []
+        for block_id, block in self._evictable.items():  # However many there are, no more are looked at than needed.
             if block.block_hash is None or block.block_hash != self._shadows[block_id]:
                 del self._shadows[block_id]  # Evicted, and perhaps given to somebody else.
-            elif block.ref_cnt == 0 and block_id not in apart_from:
+                passed.append(block_id)
+            elif block.ref_cnt:
+                passed.append(block_id)  # It comes again when it is given back.
+            elif block_id not in apart_from:
                 chosen.append(block)
                 if len(chosen) == count:
                     break
+        for block_id in passed:
+            del self._evictable[block_id]
         return chosen
 
 
