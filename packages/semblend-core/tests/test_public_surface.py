@@ -312,6 +312,7 @@ MODULE_NAMES = {
         "BOUNDS_OF_BOOKS",
         "Fault",
         "KillableServer",
+        "Lines",
         "Marker",
         "ReferenceProvider",
         "STORE_FAULTS",

@@ -8,6 +8,7 @@ from semblend_core.testing.for_adapters import apart, divergence, passage
 from semblend_core.testing.growth import BOUNDS_OF_BOOKS, grown, held_by
 from semblend_core.testing.killable import KillableServer, redis_server
 from semblend_core.testing.latent_model import write_latent_model
+from semblend_core.testing.lines import Lines
 from semblend_core.testing.listening import listen_to
 from semblend_core.testing.programs import run_program, write_findings
 from semblend_core.testing.reference_provider import ReferenceProvider
@@ -26,6 +27,7 @@ __all__ = [
     "STORE_FAULTS",
     "Fault",
     "KillableServer",
+    "Lines",
     "Marker",
     "ReferenceProvider",
     "Served",
