@@ -1,17 +1,25 @@
 """A worker is killed while requests run: every request is served."""
 
-import json
-import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from fleet import Fleet, Frontend, Router, fleet_with_files
-from letters import LETTERS
+from letters import LETTERS, OPENING
 from prompts import documents, first_frame, other_frame
 
 ANSWER = 200
+CLIENTS = 8
+NAMES = ("ada", "ben", "cy")
+CONTINUED = 'semblend_placement_events_total{event="continued_elsewhere"}'
+
+
+def is_whole(answer: str, tokens: int) -> bool:
+    """The tokens tell their positions: none is missing, none comes twice."""
+    begin = LETTERS.index(answer[0])
+    return answer == "".join(LETTERS[(begin + n) % len(LETTERS)] for n in range(tokens))
 
 
 def until_spread(
@@ -49,36 +57,43 @@ def test_pinned_requests_are_served_when_their_worker_dies(tmp_path: Path) -> No
 
 
 def test_requests_under_way_are_served_when_a_worker_dies(tmp_path: Path) -> None:
-    """All are answered to their last token."""
+    """All are answered to their last token. The gate holds them: none can end before the worker is killed."""
+    gate = tmp_path / "gate"
     with fleet_with_files(tmp_path) as fleet:
-        fleet.start_workers(3)
+        workers = fleet.start_telling_workers(*NAMES, TELLING_GATE=str(gate))
         router = fleet.start_router()
         frontend = fleet.start_frontend("front", "round-robin")
-        fleet.until_all_workers_serve(frontend)
-        texts, homes = until_spread(fleet, frontend, router, seed=2, least=12)
-        done = threading.Semaphore(0)
+        fleet.until_telling_workers_serve(frontend, *NAMES)
+        donors = router.figure("semblend_placement_donors")
+        texts = documents(12, seed=2)
+        for number, text in enumerate(texts):
+            frontend.ask(first_frame(number, text))
+        router.until_donors(donors + len(texts))
+        begun: list[str] = []
 
-        def ask(number: int) -> int:
-            which = number % len(texts)
-            status, body = frontend.post(other_frame(1000 + number, texts[which]), max_tokens=ANSWER)
-            done.release()
-            assert status == 200, body
-            return int(json.loads(body)["usage"]["completion_tokens"])
+        def ask(number: int) -> str:
+            answer = ""
+            for part in frontend.stream(other_frame(1000 + number, texts[number % len(texts)]), max_tokens=ANSWER):
+                if part.text and not answer:
+                    begun.append(part.worker_said["who"])
+                answer += part.text
+            return answer
 
-        with ThreadPoolExecutor(8) as clients:
+        with ThreadPoolExecutor(CLIENTS) as clients:
             asked = [clients.submit(ask, number) for number in range(120)]
-            for _ in range(20):
-                done.acquire()
-            victim = fleet.workers[homes[0]]
-            while victim.under_way() == 0:
-                assert not all(each.done() for each in asked), "the victim never had anything to do"
-            victim.kill()
-            assert [each.result() for each in asked] == [ANSWER] * 120
-        assert router.figure("semblend_placement_events_total") > 0, "the router had to step in"
+            try:
+                while len(begun) < CLIENTS:
+                    assert not any(each.done() for each in asked), "no answer can pass the gate"
+                    time.sleep(0.01)
+                [(victim, cut_off)] = Counter(begun).most_common(1)
+                workers[victim].kill()
+            finally:
+                gate.touch()  # The pool waits for its clients, and they for the gate.
+            assert [each.result() for each in asked if not is_whole(each.result(), ANSWER)] == []
+        assert router.figure(CONTINUED) == cut_off, "the router had to step in"
 
 
 def test_an_answer_that_had_begun_is_continued_by_another_worker(tmp_path: Path) -> None:
-    """The tokens tell their positions: none is missing, none comes twice."""
     gate = tmp_path / "gate"
     with fleet_with_files(tmp_path) as fleet:
         workers = fleet.start_telling_workers("ada", "ben", TELLING_GATE=str(gate))
@@ -100,9 +115,30 @@ def test_an_answer_that_had_begun_is_continued_by_another_worker(tmp_path: Path)
             usage = part.usage
         assert who == ({"ada", "ben"} - {home}).pop()
         assert usage["completion_tokens"] == 60
-        begin = LETTERS.index(answer[0])
-        assert answer == "".join(LETTERS[(begin + n) % len(LETTERS)] for n in range(60))
-        assert router.figure('semblend_placement_events_total{event="continued_elsewhere"}') == 1
+        assert is_whole(answer, 60)
+        assert router.figure(CONTINUED) == 1
+
+
+def test_an_answer_with_all_its_tokens_is_whole_when_its_worker_dies(tmp_path: Path) -> None:
+    """Before the worker says that the answer ended, and before it closes the stream behind that."""
+    gate = tmp_path / "gate"
+    with fleet_with_files(tmp_path) as fleet:
+        workers = fleet.start_telling_workers(*NAMES, TELLING_GATE=str(gate))
+        router = fleet.start_router()
+        frontend = fleet.start_frontend("front", "round-robin")
+        fleet.until_telling_workers_serve(frontend, *NAMES)
+        for tokens, text in zip((OPENING, OPENING - 1), documents(2, seed=5), strict=True):
+            gate.unlink(missing_ok=True)
+            answer = ""
+            for number, part in enumerate(frontend.stream(first_frame(tokens, text), max_tokens=tokens), start=1):
+                answer += part.text
+                if number == OPENING:
+                    workers[part.worker_said["who"]].kill()
+                    gate.touch()
+                usage = part.usage
+            assert is_whole(answer, tokens)
+            assert usage["completion_tokens"] == tokens
+        assert router.figure(CONTINUED) == 0, "nothing was left to be asked of another worker"
 
 
 @pytest.mark.exhaustive

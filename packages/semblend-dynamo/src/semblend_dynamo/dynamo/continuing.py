@@ -37,12 +37,20 @@ class Progress:
             usage["prompt_tokens"] = max(0, usage.get("prompt_tokens", 0) - self._continued_from)
             usage["completion_tokens"] = usage.get("completion_tokens", 0) + self._continued_from
 
+    def is_whole(self, request: Preprocessed) -> bool:
+        """Nothing is missing, but perhaps the worker's word that the answer ended."""
+        if not self._in_one_piece or _are_several(request.get("sampling_options") or {}):
+            return False
+        most = (request.get("stop_conditions") or {}).get("max_tokens")
+        return self.finished or (most is not None and 0 < most <= len(self.tokens))
+
     def rest_of(self, request: Preprocessed) -> Preprocessed | None:
         """The request for what is still to be answered; None: it cannot be continued elsewhere."""
         stop = dict(request.get("stop_conditions") or {})
         sampling = request.get("sampling_options") or {}
         if (
             not self._in_one_piece
+            or _are_several(sampling)
             or _is_guided(sampling)
             or (request.get("output_options") or {}).get("prompt_logprobs")
         ):
@@ -56,6 +64,11 @@ class Progress:
             stop["min_tokens"] = max(0, stop["min_tokens"])
         self._continued_from = len(self.tokens)
         return {**request, "token_ids": [*request["token_ids"], *self.tokens], "stop_conditions": stop}
+
+
+def _are_several(sampling: Mapping[str, Any]) -> bool:
+    """Several answers at once, of which the first may have been the only one to speak so far."""
+    return (sampling.get("n") or 1) > 1
 
 
 def _is_guided(sampling: Mapping[str, Any]) -> bool:

@@ -67,30 +67,42 @@ class Serving:
         told: dict[str, Any] | None = None
         engine_data: dict[str, Any] = {}
         failures = 0
+        cut_off = False
         try:
             while not progress.finished:
                 try:
                     async for chunk in await self._sender.generate_from_request(attempt.request):
-                        progress.note(chunk)
                         landed = _take_landing(chunk)
                         if begun is None:
                             begun = attempt
                             told = self._began(verdict, first, attempt, landed, chunk)
+                        elif cut_off:
+                            cut_off = False
+                            self._account.count("continued_elsewhere")
                         if told is not None and isinstance(chunk, dict):
                             # The frontend shows the last engine data it gets: the worker's own must stay in it.
                             engine_data.update(_table(chunk.get("engine_data")))
                             chunk["engine_data"] = {**engine_data, "semblend": told}
+                        progress.note(chunk)
                         yield chunk
                     if not progress.finished:
                         raise StreamCutOffError("the worker's answer was cut off")
                 except Exception as error:
+                    if progress.is_whole(request):
+                        # Its worker died behind the last token: there is nothing left to ask another one for.
+                        if not progress.finished:
+                            yield {"token_ids": [], "finish_reason": "length"}
+                        return
                     failures += 1
                     rest = request if begun is None else progress.rest_of(request)
                     if rest is None or failures > MOST_FAILURES or type(error).__name__ in HOPELESS:
                         raise
                     # The message may quote the request: the log gets the class.
                     logger.warning("a request was cut off (%s) and is sent again", type(error).__name__)
-                    self._account.count("sent_again" if begun is None else "continued_elsewhere")
+                    if begun is None:
+                        self._account.count("sent_again")
+                    else:
+                        cut_off = True  # Counted once another worker goes on: the next may be the dead one again.
                     attempt = Attempt(rest, None)
                     await asyncio.sleep((failures - 1) * PAUSE_S)
         finally:

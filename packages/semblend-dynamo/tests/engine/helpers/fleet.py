@@ -25,15 +25,23 @@ MODEL = "toy"
 BLOCK = 16
 START_S = 600
 _WARM_UPS = itertools.count(10_000)
+_HANDED_OUT: set[int] = set()
 _COUNTED = re.compile(r"dynamo_component_requests_total\{([^}]*)\} (\d+)")
 
 
 def free_port() -> int:
-    """Below 32768: Dynamo reads its DYN_SYSTEM_PORT as a signed number of 16 bits."""
+    """Below 32768: Dynamo reads its DYN_SYSTEM_PORT as a signed number of 16 bits.
+
+    No port is handed out twice: who got it binds it only once it has started. A Dynamo process that finds its port
+    taken goes on without metrics, and the other's would be read as its own.
+    """
     for _ in range(100):
         port = random.randint(20_000, 32_000)
+        if port in _HANDED_OUT:
+            continue
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
+            _HANDED_OUT.add(port)
             return port
     raise AssertionError("no free port between 20000 and 32000")
 
@@ -65,11 +73,6 @@ class Worker(Process):
     def served(self) -> int:
         """How many requests it has taken, by its own count."""
         return sum(self._counts().values())
-
-    def under_way(self) -> int:
-        """Requests that it has begun and not ended, by its own count."""
-        found = re.findall(r"dynamo_component_inflight_requests\{([^}]*)\} (\d+)", _get(self.metrics_port, "/metrics"))
-        return sum(int(count) for labels, count in found if 'dynamo_endpoint="generate"' in labels)
 
     @property
     def id(self) -> str:
@@ -245,6 +248,7 @@ class Frontend:
                 if not line.startswith(b"data: {"):
                     continue
                 said = json.loads(line.removeprefix(b"data: "))
+                assert "error" not in said, said
                 yield _answer_of(said, "".join(choice["delta"].get("content") or "" for choice in said["choices"]))
 
     def post(

@@ -5,4 +5,4 @@ FIRST_LETTER = 3 + 64
 """Token of the first letter. The toy model's tokens are three special ones, then the bytes in the order of their
 stand-ins: those that can be printed come first, from ``!`` on."""
 OPENING = 8
-"""Letters that a worker writes before it waits at its gate."""
+"""Parts of an answer that a worker sends before it waits at its gate."""

@@ -3,7 +3,8 @@
     python telling_worker.py NAME MODEL_FOLDER
 
 ``TELLING_BLOCKS``: blocks of a prompt that it keeps, all by default: an engine may have evicted the rest.
-``TELLING_GATE``: a file. While it does not exist, answers stop after ``OPENING`` tokens and wait for it.
+``TELLING_GATE``: a file. While it does not exist, answers stop after ``OPENING`` parts and wait for it. A part is a
+token; behind the last one comes a part that only says so, as Dynamo's own mock workers send it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ class TellingWorker:
         said = {"who": NAME, "semblend_evidence": (request.get("extra_args") or {}).get("semblend")}
         position, wanted = len(request["token_ids"]), request["stop_conditions"]["max_tokens"]
         for number in range(wanted):
-            while number == OPENING and GATE and not GATE.exists():
-                await asyncio.sleep(0.01)
-            token = FIRST_LETTER + (position + number) % len(LETTERS)
-            last = {"finish_reason": "length"} if number == wanted - 1 else {}
-            yield {"token_ids": [token], "engine_data": said, **last}
+            await self._pass_gate(number)
+            yield {"token_ids": [FIRST_LETTER + (position + number) % len(LETTERS)], "engine_data": said}
+        await self._pass_gate(wanted)
+        yield {"token_ids": [], "engine_data": said, "finish_reason": "length"}
+        await self._pass_gate(wanted + 1)
+
+    async def _pass_gate(self, parts: int) -> None:
+        while parts == OPENING and GATE and not GATE.exists():
+            await asyncio.sleep(0.01)
 
     def _keep(self, tokens: list[int], salt: str | None) -> None:
         blocks = min(len(tokens) // BLOCK, KEPT_BLOCKS)
