@@ -96,6 +96,8 @@ class StepTimes:
         self._new: list[tuple[StepShape, float, bool]] = []
         """Observed and not learned from."""
         self._costs: Vector | None = None
+        self._last_costs: Vector | None = None
+        """As they were last fitted."""
         self._spread: Vector | None = None
         self._free: list[int] = list(range(size))
         """Features whose cost is above 0, as the last fit found."""
@@ -151,9 +153,15 @@ class StepTimes:
         return float(self._fit()[FEATURES.index(feature)])
 
     def prefill(self, tokens: int) -> float:
-        """What the first so many tokens of a prompt cost, without the steps that they share."""
-        token = self.cost("token") + self.cost("token_beyond_flat")
-        return tokens * (token + self.cost("attention") * tokens / 2)
+        """What the first so many tokens of a prompt cost, without the steps that they share.
+
+        By the costs that were fitted last: every donor is priced, which a fit for each would make dear.
+        """
+        if self._last_costs is None:
+            self._learn()
+            self._last_costs = self._fit()
+        costs = dict(zip(FEATURES, self._last_costs.tolist(), strict=True))
+        return tokens * (costs["token"] + costs["token_beyond_flat"] + costs["attention"] * tokens / 2)
 
     # --- Kept between processes --------------------------------------------------------------------------------------
 
@@ -299,6 +307,7 @@ class StepTimes:
             weight, certainty = deviation**-2, self._noise() ** -2
             precision = self._known * certainty + np.diag(weight)
             self._costs, self._free = non_negative(precision, self._seen * certainty + weight * expected, self._free)
+            self._last_costs = self._costs
         return self._costs
 
     def _deviation(self, x: Vector) -> float:
