@@ -160,7 +160,7 @@ class StepTimes:
         if self._last_costs is None:
             self._learn()
             self._last_costs = self._fit()
-        costs = dict(zip(FEATURES, self._last_costs.tolist(), strict=True))
+        costs = {feature: float(cost) for feature, cost in zip(FEATURES, self._last_costs, strict=True)}
         return tokens * (costs["token"] + costs["token_beyond_flat"] + costs["attention"] * tokens / 2)
 
     # --- Kept between processes --------------------------------------------------------------------------------------
