@@ -28,6 +28,7 @@ from semblend_vllm.compat.looking import show_queries
 from semblend_vllm.compat.metrics import ReusePrometheus, ReuseStats
 from semblend_vllm.compat.new_weights import tell_of_new_weights
 from semblend_vllm.compat.resets import on_reset
+from semblend_vllm.compat.row_tokens import write_own_tokens_only
 from semblend_vllm.compat.scheduling import block_ids_in
 from semblend_vllm.compat.shadow_blocks import ShadowBlocks
 from semblend_vllm.compat.support import configure, replica_of, what_is_missed, why_not_inside_another, why_unsupported
@@ -204,6 +205,7 @@ class SemBlendConnectorV1(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc
         self._control = open_control(self.settings, f"worker-{kv_memory.tensor_parallel_rank()}", commands)
 
     def _new_worker_side(self, kv_caches: dict[str, torch.Tensor]) -> WorkerSide:
+        contain("writing the tokens of rows", write_own_tokens_only)
         parallel = self._config.parallel_config
         rank, ranks, replica = kv_memory.tensor_parallel_rank(), parallel.tensor_parallel_size, replica_of(parallel)
         text = self._config.model_config.hf_text_config

@@ -20,6 +20,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 from semblend_core.serving import LIKELIEST, Scored
+from semblend_vllm.compat.row_tokens import RowTokens
 
 ROW_MARK = "#row"
 """Between a request's id and where its row starts, in the row's id."""
@@ -191,24 +192,23 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
     if not rows:
         return []
     block_ids = scheduler.kv_cache_manager.get_block_ids(request.request_id)
-    tokens = list(request.prompt_token_ids)
+    sampling, prompt = SamplingParams(temperature=0.0, max_tokens=1), request.prompt_token_ids
     ids = []
     for start, end in rows:
         row_id = f"{request.request_id}{ROW_MARK}{start}"
         # One token more than is computed, any: an unfinished prefill samples nothing, in either model runner.
-        cut = tokens[:end]
-        cut.append(tokens[0])
+        tokens = RowTokens(start, [*prompt[start:end], prompt[0]])
         output.scheduled_new_reqs.append(
             NewRequestData(
                 req_id=row_id,
-                prompt_token_ids=cut,
+                prompt_token_ids=tokens,
                 mm_features=[],
-                sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
+                sampling_params=sampling,
                 pooling_params=None,
                 block_ids=tuple(list(group[: -(-end // scheduler.block_size)]) for group in block_ids),
                 num_computed_tokens=start,
                 lora_request=request.lora_request,
-                **({"prefill_token_ids": cut} if scheduler.use_v2_model_runner else {}),
+                **({"prefill_token_ids": tokens} if scheduler.use_v2_model_runner else {}),
             )
         )
         output.num_scheduled_tokens[row_id] = end - start

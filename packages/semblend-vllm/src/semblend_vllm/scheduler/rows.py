@@ -13,8 +13,9 @@ from semblend_core.serving import Claim
 
 LONGEST_PAUSE = 15
 """Steps."""
-MOST_ROW_IDS = 2**21
-"""Token ids that the rows of one request may carry to the workers: each row carries the prompt up to its end."""
+MOST_TOKENS_OF_ROWS = 2**21
+"""Of the prompt up to each row's end, over all rows of one request: each row carries the blocks of these tokens to the
+workers, and reads their KV."""
 
 
 @dataclass
@@ -69,7 +70,7 @@ class RowRoom:
     @staticmethod
     def most_rows_of(prompt_tokens: int) -> int:
         """Rows of one prompt that workers can be sent without delay."""
-        return max(1, MOST_ROW_IDS // max(1, prompt_tokens))
+        return max(1, MOST_TOKENS_OF_ROWS // max(1, prompt_tokens))
 
 
 @dataclass

@@ -67,6 +67,7 @@ class Overlapping:
         self.worker = PaperWorker(blocks)
         self.worker.tells_all_rows = not slots_of_their_own
         self.worker.tenant_of = lambda request_id: self.scheduler.requests[request_id].cache_salt
+        self.worker.prompt_of = lambda request_id: self.scheduler.requests[request_id].prompt_token_ids
         self.depth = 2 if overlapping else 1
         self.in_flight: deque[tuple[Any, Any]] = deque()
         self.answers: dict[str, list[int]] = defaultdict(list)

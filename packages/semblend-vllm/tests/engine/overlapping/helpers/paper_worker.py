@@ -65,6 +65,7 @@ class PaperWorker:
         self.weights = 0
         """Which they are now."""
         self.tenant_of: Callable[[str], str | None] = lambda request_id: None
+        self.prompt_of: Callable[[str], Sequence[int]] = lambda request_id: ()
         self.wrong_weights = self.leaks = 0
         """Requests computed behind KV of other weights, or of another tenant's."""
         self._origins: dict[Any, tuple[int, str | None]] = {}
@@ -134,9 +135,12 @@ class PaperWorker:
         for request_id in output.finished_req_ids:
             self._batch.pop(request_id, None)
         for new in output.scheduled_new_reqs:
-            tokens = new.prefill_token_ids or new.prompt_token_ids
+            tokens = list(new.prefill_token_ids or new.prompt_token_ids)
+            if "#" in new.req_id:  # A row's own tokens are told, and what is in front of them is not.
+                start = new.num_computed_tokens
+                tokens[:start] = self.prompt_of(new.req_id.split("#")[0])[:start]
             asked = new.sampling_params.prompt_logprobs
-            self._batch[new.req_id] = Written(list(tokens), list(new.block_ids[0]), new.num_computed_tokens, asked)
+            self._batch[new.req_id] = Written(tokens, list(new.block_ids[0]), new.num_computed_tokens, asked)
         going_on = output.scheduled_cached_reqs
         for request_id, blocks, computed in zip(
             going_on.req_ids, going_on.new_block_ids, going_on.num_computed_tokens, strict=True
