@@ -155,6 +155,8 @@ def start(folder: Path, options: argparse.Namespace) -> list[Arm]:
     settings = {"quality_tier": options.tier, "audit_path": str(audits["ours"])}
     # The prompts carry no salt, since not every arm knows of salts. A busy machine is no reason to decline.
     settings |= {"sharing": "all", "lookup_budget_ms": "1000"}
+    # What is computed exactly in the background may be found by a probe, and would be taken for pollution.
+    settings |= {"exact_after": "never", "quality_share": "0"}
     settings |= LMCACHE_AS_TIER if options.lmcache else {}
     words = ["--connector", json.dumps(OURS | {"kv_connector_extra_config": settings})]
     words += ["--scheduler", "semblend_vllm.SemBlendScheduler", "--audit", str(audits["ours"])]

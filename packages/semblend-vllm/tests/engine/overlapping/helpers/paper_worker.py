@@ -24,7 +24,7 @@ GARBAGE = 49_000
 """A token that no right answer holds."""
 APPROXIMATE = 0
 """In the place of a digest: the right token at the right position, behind other tokens or none."""
-_POWERS = np.random.default_rng(1).integers(1, 2**63, 16_384, dtype=np.uint64) | np.uint64(1)
+_POWERS = np.random.default_rng(1).integers(1, 2**63, 65_536, dtype=np.uint64) | np.uint64(1)
 
 
 def digests(tokens: Sequence[int]) -> Any:
