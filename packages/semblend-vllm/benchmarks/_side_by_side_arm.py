@@ -89,23 +89,19 @@ class Arm:
             "exact_prefix": self._exact_prefix if self._audit else (last.num_cached_tokens or 0),
             "text": done.text,
             "logprobs": [{str(token): entry.logprob for token, entry in step.items()} for step in done.logprobs],
-            **self._said(name),
+            "confirmed_tokens": self._confirmed(name),
         }
 
-    def _said(self, name: str) -> dict[str, Any]:
-        """Tokens that landed, and the first position that they approximate, by the connector's own account."""
+    def _confirmed(self, name: str) -> int:
+        """Tokens that landed, by the connector's own account."""
         if not self._audit:
-            return {"confirmed_tokens": 0, "first_approximate": None}
+            return 0
         time.sleep(0.3)  # Audit records are written in the background.
-        confirmed, first = 0, None
-        for line in self._audit.read_text().splitlines() if self._audit.exists() else ():
-            event = json.loads(line)
-            if not str(event.get("request_id")).startswith(name):
-                continue
-            if event["event"] in REUSE_EVENTS:
-                confirmed += int(event.get("tokens", event.get("token_count", 0)))
-            first = event.get("first_approximate_token", event.get("target_start", first))
-        return {"confirmed_tokens": confirmed, "first_approximate": first if confirmed else None}
+        lines = self._audit.read_text().splitlines() if self._audit.exists() else ()
+        events = [event for event in map(json.loads, lines) if str(event.get("request_id")).startswith(name)]
+        return sum(
+            int(event.get("tokens", event.get("token_count", 0))) for event in events if event["event"] in REUSE_EVENTS
+        )
 
 
 def main() -> None:

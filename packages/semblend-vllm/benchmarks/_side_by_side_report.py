@@ -6,7 +6,8 @@ import math
 import statistics
 from typing import Any
 
-BLOCK = 32
+ROUNDING = 1e-3
+"""In nats, of a log-probability: what other shapes of a batch make of it in float32."""
 CONTROL = "negative_control"
 COLUMNS = (
     ("hit_rate", "items with confirmed reuse"),
@@ -69,10 +70,18 @@ def same_text(record: dict[str, Any], arm: str) -> bool:
 
 
 def polluted(record: dict[str, Any], arm: str) -> bool:
-    """The probe got more than was computed exactly, or its text is not the cold one."""
-    warm, probe = record["arms"][arm]["warm"], record["arms"][arm]["probe"]
-    exact = warm["prompt_tokens"] if warm["first_approximate"] is None else warm["first_approximate"] + BLOCK - 1
-    return bool(probe["cached_tokens"] > max(exact, warm["exact_prefix"]) or probe["text"] != record["cold"]["text"])
+    """The probe, asked with reuse off, is not answered as a cold prompt is: what it found in the cache is not exact."""
+    cold, probe = record["cold"], record["arms"][arm]["probe"]
+    return bool(probe["text"] != cold["text"] or strays(cold, probe) > ROUNDING)
+
+
+def strays(cold: dict[str, Any], other: dict[str, Any]) -> float:
+    """How far the log-probability of any step's likeliest token is off; both answered the same."""
+    likeliest = [(step, max(step, key=step.__getitem__)) for step in cold["logprobs"]]
+    return max(
+        abs(step[token] - theirs.get(token, -math.inf))
+        for (step, token), theirs in zip(likeliest, other["logprobs"], strict=True)
+    )
 
 
 def miss_tax(records: list[dict[str, Any]], arm: str) -> float | None:
