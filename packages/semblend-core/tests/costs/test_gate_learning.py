@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
 from semblend_core.contract import DeclineReason
-from semblend_core.costs import Part, StepShape
+from semblend_core.costs import Part, StepShape, StepTimes
 from semblend_core.costs.step_times import UNSEEN
 from semblend_core.costs.trials import FIRST_TRIAL_AFTER
 from semblend_core.serving import Claim
@@ -43,6 +45,18 @@ def test_what_a_donor_takes_to_compute_is_known_once_prompts_were_timed(formula:
         took = engine.takes(cold_work(0, length)) / 1e3
         assert took / 2 < engine.gate.prefill_ms(length) < 1.5 * took
     assert SyntheticEngine(formula, settings={"cost_gate": False}).gate.prefill_ms(4000) == 0.0
+
+
+def test_what_a_donor_takes_to_compute_is_never_what_a_slow_first_step_made_of_it() -> None:
+    """Donors are priced while nobody asks for anything else, as in an engine that has no plans yet."""
+    times = StepTimes()
+    for number in range(40):
+        tokens = (512, 2048, 1024, 4096)[number % 4]
+        times.observe(StepShape.of([Part(0, tokens, "prompt")]), (5000 + 20 * tokens) * (1 if number else 20))
+        if number >= 15:
+            price, fitted = times.prefill(1000), deepcopy(times)
+            fitted.cost("token")
+            assert fitted.prefill(1000) / 2 <= price <= 2 * fitted.prefill(1000), number
 
 
 @pytest.mark.parametrize("formula", ENGINES.values(), ids=ENGINES)

@@ -117,6 +117,12 @@ def test_of_several_answers_the_error_is_passed_on() -> None:
         assert len(script.sent) == 1
 
 
+def test_what_may_come_with_the_last_word_is_not_left_out() -> None:
+    script = Script([tokens(7, 8, 9), LOST])
+    with pytest.raises(ValueError, match="Unavailable"):
+        served(script, Account(), output_options={"prompt_logprobs": 1})
+
+
 def test_a_worker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_module, "PAUSE_S", 0.0)
     script = Script(*([LOST] for _ in range(serving_module.MOST_FAILURES + 1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,20 @@ def test_it_is_as_long_as_the_prompt_up_to_its_end(row: Any) -> None:
     assert list(row)[START:] == row[START:] == OWN
     with pytest.raises(IndexError):
         row[START + 3]
+
+
+def test_a_row_tells_a_few_tokens_in_front_of_it_and_one_behind(row: Any) -> None:
+    prompt = list(range(100, 400))
+    middle, begin = type(row).of(prompt, 200, 206), type(row).of(prompt, 10, 12)
+    assert (len(middle), middle[200:206], middle[140]) == (207, prompt[200:206], prompt[140])
+    assert (len(begin), begin[:12]) == (13, prompt[:12])
+
+
+def test_what_adds_to_it_or_copies_it_gets_a_list(row: Any) -> None:
+    """As users' logits processors may, which vLLM hands the prompts of a batch."""
+    behind, in_front, copied = add(row, [9]), add([9], row), row.copy()
+    assert [type(made) for made in (behind, in_front, copied)] == [list, list, list]
+    assert (behind[-2:], in_front[0], copied) == ([5, 9], 9, list(row))
 
 
 def test_the_first_model_runners_batch_takes_it_as_an_array(row: Any) -> None:

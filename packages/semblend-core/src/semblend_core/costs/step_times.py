@@ -17,6 +17,8 @@ MEMORY = 100.0
 """Steps of one kind after which an earlier one counts for little."""
 ENOUGH_PREFILLS = 3
 """Steps with a part of a prompt before anything is predicted."""
+MORE_PREFILLS = 1.25
+"""So many times as many as at the last fit, and what prompts cost is worth another."""
 LEAST_STEP_TOKENS = 2048
 """No engine's smallest step takes longer than so many tokens of a long prefill."""
 ENOUGH_TOKENS = 128
@@ -98,6 +100,8 @@ class StepTimes:
         self._costs: Vector | None = None
         self._last_costs: Vector | None = None
         """As they were last fitted."""
+        self._learned_prefills = self._fitted_prefills = 0
+        """Of ``prefills``, those that were learned from, and those that had been by then."""
         self._spread: Vector | None = None
         self._free: list[int] = list(range(size))
         """Features whose cost is above 0, as the last fit found."""
@@ -155,9 +159,10 @@ class StepTimes:
     def prefill(self, tokens: int) -> float:
         """What the first so many tokens of a prompt cost, without the steps that they share.
 
-        By the costs that were fitted last: every donor is priced, which a fit for each would make dear.
+        By the costs that were fitted last, while few prefills have come since: every donor is priced, and a fit for
+        each would be dear.
         """
-        if self._last_costs is None:
+        if self._last_costs is None or self.prefills > MORE_PREFILLS * self._fitted_prefills:
             self._learn()
             self._last_costs = self._fit()
         costs = {feature: float(cost) for feature, cost in zip(FEATURES, self._last_costs, strict=True)}
@@ -194,7 +199,7 @@ class StepTimes:
         times._known, times._seen = known * WIDENED, seen * WIDENED
         noise, times._least_step, times._token, times._least_prompt = scales
         times._residuals.extend([noise] * (MOST_RESIDUALS // 8))
-        times.prefills = int(kept["prefills"])
+        times.prefills = times._learned_prefills = int(kept["prefills"])
         times._knows_short_prompts = kept["knows_short_prompts"] is True
         return times
 
@@ -211,6 +216,7 @@ class StepTimes:
             self._forget_some(x)
             self._known += np.outer(x, x) / took**2
             self._seen += x / took
+            self._learned_prefills += _shows_prompts(shape)
         if new:
             self._costs = self._spread = None
             self._factors.clear()
@@ -307,7 +313,7 @@ class StepTimes:
             weight, certainty = deviation**-2, self._noise() ** -2
             precision = self._known * certainty + np.diag(weight)
             self._costs, self._free = non_negative(precision, self._seen * certainty + weight * expected, self._free)
-            self._last_costs = self._costs
+            self._last_costs, self._fitted_prefills = self._costs, self._learned_prefills
         return self._costs
 
     def _deviation(self, x: Vector) -> float:

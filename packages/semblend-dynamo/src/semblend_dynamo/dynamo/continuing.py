@@ -41,8 +41,12 @@ class Progress:
         """Nothing is missing, but perhaps the worker's word that the answer ended."""
         if not self._in_one_piece or _are_several(request.get("sampling_options") or {}):
             return False
+        if self.finished:
+            return True
+        if (request.get("output_options") or {}).get("prompt_logprobs"):
+            return False  # They may come with the last word.
         most = (request.get("stop_conditions") or {}).get("max_tokens")
-        return self.finished or (most is not None and 0 < most <= len(self.tokens))
+        return most is not None and 0 < most <= len(self.tokens)
 
     def rest_of(self, request: Preprocessed) -> Preprocessed | None:
         """The request for what is still to be answered; None: it cannot be continued elsewhere."""

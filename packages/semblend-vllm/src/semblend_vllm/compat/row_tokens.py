@@ -1,8 +1,9 @@
 """A row's tokens, as vLLM's workers take those of a prompt.
 
-A row goes on from everything in front of it, so its tokens stand behind a whole prompt's. Workers read no others: they
-are what a step computes. But vLLM writes all tokens of a new request into its batch, for each row anew, and where they
-are a list it looks at each. With 60 rows of 6,000 tokens that took longer than most forwards.
+A row goes on from everything in front of it, so its tokens stand behind a whole prompt's. Workers read what a step
+computes, and of some models a few tokens in front of that. But vLLM writes all tokens of a new request into its batch,
+for each row anew, and where they are a list it looks at each. With 60 rows of 6,000 tokens that took longer than most
+forwards.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import numpy.typing as npt
 
 UNREAD = 0
 """In the place of a token that nobody reads."""
+IN_FRONT = 64
+"""Tokens in front of a row that are told: models with n-gram embeddings look back at a few."""
 
 
 class RowTokens(Sequence[int]):
@@ -25,7 +28,14 @@ class RowTokens(Sequence[int]):
     __slots__ = ("own", "start")
 
     def __init__(self, start: int, own: list[int]) -> None:
+        """``own``: the tokens from ``start`` on."""
         self.start, self.own = start, own
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], start: int, end: int) -> RowTokens:
+        """Of a row from ``start`` to ``end``. A token more than it computes, any: so it is an unfinished prefill."""
+        first = max(0, start - IN_FRONT)
+        return cls(first, [*prompt[first:end], prompt[0]])
 
     def __len__(self) -> int:
         return self.start + len(self.own)
@@ -42,6 +52,16 @@ class RowTokens(Sequence[int]):
             return [self[each] for each in range(*at.indices(len(self)))]
         place = range(len(self))[at] - self.start
         return self.own[place] if place >= 0 else UNREAD
+
+    def __add__(self, others: Sequence[int]) -> list[int]:
+        """As lists do it: users' logits processors are handed the prompts of a batch."""
+        return [*self, *others]
+
+    def __radd__(self, others: Sequence[int]) -> list[int]:
+        return [*others, *self]
+
+    def copy(self) -> list[int]:
+        return list(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """What numpy asks for where it is to be written into a batch."""

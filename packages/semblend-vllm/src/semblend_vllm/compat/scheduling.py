@@ -196,8 +196,7 @@ def add_rows(scheduler: Any, output: SchedulerOutput, request: Any, rows: Sequen
     ids = []
     for start, end in rows:
         row_id = f"{request.request_id}{ROW_MARK}{start}"
-        # One token more than is computed, any: an unfinished prefill samples nothing, in either model runner.
-        tokens = RowTokens(start, [*prompt[start:end], prompt[0]])
+        tokens = RowTokens.of(prompt, start, end)  # An unfinished prefill, so neither model runner samples.
         output.scheduled_new_reqs.append(
             NewRequestData(
                 req_id=row_id,
