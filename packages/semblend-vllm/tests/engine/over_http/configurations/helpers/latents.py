@@ -16,7 +16,10 @@ SOUND_OPERATORS = ["all", "-rotary_embedding"]
 def main(model: str) -> dict[str, Any]:
     keep_prefix_cache()
     engine = new_engine(
-        model=model, settings={"store_host_bytes": "512MiB"}, compilation_config={"custom_ops": SOUND_OPERATORS}
+        model=model,
+        settings={"store_host_bytes": "512MiB"},
+        compilation_config={"custom_ops": SOUND_OPERATORS},
+        attention_backend="CPU_MLA",  # On CPUs with AMX vLLM would choose one that takes no float32.
     )
     (group,) = engine.scheduler.kv_cache_config.kv_cache_groups
     found = {"kind": type(group.kv_cache_spec).__name__} | found_in(engine, faults=("scatter", "correction"))
