@@ -34,8 +34,11 @@ PER_DONOR, WARM_UP = 11, 2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = [(2048, 1), (6144, 1), (6144, 4)]
-    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN]", help="N at once")
+    sizes = [(2048, 1, None), (6144, 1, None), (6144, 4, None)]
+    meaning = "of a prompt; N: how many such prompts come at once; PAIRS: rounds, other than --rounds"
+    parser.add_argument(
+        "--sizes", type=never_slower.size, nargs="+", default=sizes, metavar="TOKENS[xN][:PAIRS]", help=meaning
+    )
     parser.add_argument("--shapes", nargs="+", default=list(never_slower.SHAPES), choices=never_slower.SHAPES)
     parser.add_argument("--rounds", type=checked.positive, default=30)
     parser.add_argument("--tier", default="balanced", choices=("fast", "balanced", "strict"))
@@ -47,21 +50,21 @@ def main() -> None:
     parser.add_argument("--load-us", type=checked.not_negative, default=8000, help="what a load and its correction add")
     parser.add_argument("--json", type=checked.file_to_write, help="write the results here too")
     options = parser.parse_args()
-    if max(tokens for tokens, _ in options.sizes) > MOST_TOKENS:
+    if max(tokens for tokens, *_ in options.sizes) > MOST_TOKENS:
         parser.error(f"--sizes: at most {MOST_TOKENS} tokens")
     os.environ.update(SEMBLEND_QUALITY_TIER=options.tier, SEMBLEND_COST_DIR="none")
-    results = [each for tokens, at_once in options.sizes for each in measure(tokens, at_once, options)]
+    results = [each for tokens, at_once, rounds in options.sizes for each in measure(tokens, at_once, rounds, options)]
     if options.json:
         options.json.write_text(json.dumps(results) + "\n")
     print(json.dumps({"cells": len(results)}))
 
 
-def measure(tokens: int, at_once: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(tokens: int, at_once: int, rounds: int | None, options: argparse.Namespace) -> list[dict[str, Any]]:
     engine, prompts = TimedEngine(options), Prompts(VOCABULARY)
     taken: dict[str, list[float]] = {arm: [] for arm in (OFF, *options.shapes)}
     ended: dict[str, Counter[str]] = {arm: Counter() for arm in taken}
     material = {}
-    for number in range(WARM_UP + options.rounds):
+    for number in range(WARM_UP + (rounds or options.rounds)):
         if number % PER_DONOR == 0:
             material = {shape: never_slower.SHAPES[shape](prompts, tokens) for shape in options.shapes}
             for each in material.values():
@@ -141,11 +144,6 @@ class TimedEngine:
     def _wait_and_update(self) -> None:
         time.sleep(max(0.0, self._ends.pop(0) - time.perf_counter()))
         self._update()
-
-
-def _size(written: str) -> tuple[int, int]:
-    tokens, _, at_once = written.partition("x")
-    return checked.positive(tokens), checked.positive(at_once or "1")
 
 
 if __name__ == "__main__":

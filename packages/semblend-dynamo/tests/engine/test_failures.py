@@ -2,11 +2,14 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fleet import Fleet, Frontend, Router, fleet_with_files
+from fleet import Fleet, Frontend, Process, Router, fleet_with_files
 from letters import LETTERS, OPENING
 from prompts import documents, first_frame, other_frame
 
@@ -20,6 +23,27 @@ def is_whole(answer: str, tokens: int) -> bool:
     """The tokens tell their positions: none is missing, none comes twice."""
     begin = LETTERS.index(answer[0])
     return answer == "".join(LETTERS[(begin + n) % len(LETTERS)] for n in range(tokens))
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A fleet whose workers stop in the middle of their answers while the file ``gate`` does not exist."""
+
+    gate: Path
+    workers: dict[str, Process]
+    router: Router
+    frontend: Frontend
+
+
+@contextmanager
+def gated_fleet(tmp_path: Path, *names: str) -> Iterator[Gated]:
+    gate = tmp_path / "gate"
+    with fleet_with_files(tmp_path) as fleet:
+        workers = fleet.start_telling_workers(*names, TELLING_GATE=str(gate))
+        router = fleet.start_router()
+        frontend = fleet.start_frontend("front", "round-robin")
+        fleet.until_telling_workers_serve(frontend, *names)
+        yield Gated(gate, workers, router, frontend)
 
 
 def until_spread(
@@ -58,22 +82,18 @@ def test_pinned_requests_are_served_when_their_worker_dies(tmp_path: Path) -> No
 
 def test_requests_under_way_are_served_when_a_worker_dies(tmp_path: Path) -> None:
     """All are answered to their last token. The gate holds them: none can end before the worker is killed."""
-    gate = tmp_path / "gate"
-    with fleet_with_files(tmp_path) as fleet:
-        workers = fleet.start_telling_workers(*NAMES, TELLING_GATE=str(gate))
-        router = fleet.start_router()
-        frontend = fleet.start_frontend("front", "round-robin")
-        fleet.until_telling_workers_serve(frontend, *NAMES)
-        donors = router.figure("semblend_placement_donors")
+    with gated_fleet(tmp_path, *NAMES) as fleet:
+        donors = fleet.router.figure("semblend_placement_donors")
         texts = documents(12, seed=2)
         for number, text in enumerate(texts):
-            frontend.ask(first_frame(number, text))
-        router.until_donors(donors + len(texts))
+            fleet.frontend.ask(first_frame(number, text))
+        fleet.router.until_donors(donors + len(texts))
         begun: list[str] = []
 
         def ask(number: int) -> str:
             answer = ""
-            for part in frontend.stream(other_frame(1000 + number, texts[number % len(texts)]), max_tokens=ANSWER):
+            text = texts[number % len(texts)]
+            for part in fleet.frontend.stream(other_frame(1000 + number, text), max_tokens=ANSWER):
                 if part.text and not answer:
                     begun.append(part.worker_said["who"])
                 answer += part.text
@@ -86,59 +106,50 @@ def test_requests_under_way_are_served_when_a_worker_dies(tmp_path: Path) -> Non
                     assert not any(each.done() for each in asked), "no answer can pass the gate"
                     time.sleep(0.01)
                 [(victim, cut_off)] = Counter(begun).most_common(1)
-                workers[victim].kill()
+                fleet.workers[victim].kill()
             finally:
-                gate.touch()  # The pool waits for its clients, and they for the gate.
+                fleet.gate.touch()  # The pool waits for its clients, and they for the gate.
             assert [each.result() for each in asked if not is_whole(each.result(), ANSWER)] == []
-        assert router.figure(CONTINUED) == cut_off, "the router had to step in"
+        assert fleet.router.figure(CONTINUED) == cut_off, "the router had to step in"
 
 
 def test_an_answer_that_had_begun_is_continued_by_another_worker(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    with fleet_with_files(tmp_path) as fleet:
-        workers = fleet.start_telling_workers("ada", "ben", TELLING_GATE=str(gate))
-        router = fleet.start_router()
-        frontend = fleet.start_frontend("front", "round-robin")
-        fleet.until_telling_workers_serve(frontend, "ada", "ben")
-        donors = router.figure("semblend_placement_donors")
+    with gated_fleet(tmp_path, "ada", "ben") as fleet:
+        donors = fleet.router.figure("semblend_placement_donors")
         [text] = documents(1, seed=4)
-        home = frontend.ask(first_frame(1, text)).worker_said["who"]
-        router.until_donors(donors + 1)
+        home = fleet.frontend.ask(first_frame(1, text)).worker_said["who"]
+        fleet.router.until_donors(donors + 1)
         answer, who = "", home
-        for part in frontend.stream(other_frame(1, text), max_tokens=60):
+        for part in fleet.frontend.stream(other_frame(1, text), max_tokens=60):
             answer += part.text
-            if part.text and not gate.exists():
+            if part.text and not fleet.gate.exists():
                 assert part.worker_said["who"] == home
-                workers[home].kill()
-                gate.touch()
+                fleet.workers[home].kill()
+                fleet.gate.touch()
             who = part.worker_said.get("who", who)
             usage = part.usage
         assert who == ({"ada", "ben"} - {home}).pop()
         assert usage["completion_tokens"] == 60
         assert is_whole(answer, 60)
-        assert router.figure(CONTINUED) == 1
+        assert fleet.router.figure(CONTINUED) == 1
 
 
 def test_an_answer_with_all_its_tokens_is_whole_when_its_worker_dies(tmp_path: Path) -> None:
     """Before the worker says that the answer ended, and before it closes the stream behind that."""
-    gate = tmp_path / "gate"
-    with fleet_with_files(tmp_path) as fleet:
-        workers = fleet.start_telling_workers(*NAMES, TELLING_GATE=str(gate))
-        router = fleet.start_router()
-        frontend = fleet.start_frontend("front", "round-robin")
-        fleet.until_telling_workers_serve(frontend, *NAMES)
+    with gated_fleet(tmp_path, *NAMES) as fleet:
         for tokens, text in zip((OPENING, OPENING - 1), documents(2, seed=5), strict=True):
-            gate.unlink(missing_ok=True)
+            fleet.gate.unlink(missing_ok=True)
             answer = ""
-            for number, part in enumerate(frontend.stream(first_frame(tokens, text), max_tokens=tokens), start=1):
+            parts = fleet.frontend.stream(first_frame(tokens, text), max_tokens=tokens)
+            for number, part in enumerate(parts, start=1):
                 answer += part.text
                 if number == OPENING:
-                    workers[part.worker_said["who"]].kill()
-                    gate.touch()
+                    fleet.workers[part.worker_said["who"]].kill()
+                    fleet.gate.touch()
                 usage = part.usage
             assert is_whole(answer, tokens)
             assert usage["completion_tokens"] == tokens
-        assert router.figure(CONTINUED) == 0, "nothing was left to be asked of another worker"
+        assert fleet.router.figure(CONTINUED) == 0, "nothing was left to be asked of another worker"
 
 
 @pytest.mark.exhaustive

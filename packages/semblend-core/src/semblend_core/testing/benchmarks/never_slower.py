@@ -145,7 +145,7 @@ def _result(cell: Cell, pairs: Pairs, served: Sequence[Answer], outcomes: Counte
 def add_options(parser: argparse.ArgumentParser) -> None:
     sizes = [(2048, 1, 60), (6144, 1, 40), (16384, 1, None), (32000, 1, None)]
     meaning = "of a prompt; N: how many such prompts come at once; PAIRS: more than --pairs, as short ones need"
-    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, metavar="TOKENS[xN][:PAIRS]", help=meaning)
+    parser.add_argument("--sizes", type=size, nargs="+", default=sizes, metavar="TOKENS[xN][:PAIRS]", help=meaning)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
     parser.add_argument("--pairs", type=positive, default=20, help="rounds of a length")
     parser.add_argument("--warm-up", type=not_negative, default=2, help="rounds of each length that are not counted")
@@ -159,7 +159,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="leave out lengths whose cells lie in --out")
 
 
-def _size(written: str) -> tuple[int, int, int | None]:
+def size(written: str) -> tuple[int, int, int | None]:
+    """Of an option: tokens of a prompt, how many such prompts come at once, and pairs if they are named."""
     matched = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?(?::([1-9]\d*))?", written)
     if matched is None:
         raise argparse.ArgumentTypeError(f"{written!r} is not TOKENS[xN][:PAIRS], each a whole number above 0")
