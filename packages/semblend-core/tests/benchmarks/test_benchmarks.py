@@ -51,6 +51,14 @@ def test_a_prompt_of_each_shape_has_its_length_and_holds_its_documents(shape: st
     assert shared(SHAPES[shape](prompts, 4096), first) == 0, "other documents share nothing"
 
 
+@pytest.mark.parametrize("text", [(), tuple(range(2000, 2050)) * 20], ids=["ids", "text of few words"])
+def test_no_two_prompts_begin_with_the_same_token(text: tuple[int, ...]) -> None:
+    prompts = Prompts(50_000, text)
+    materials = [shape(prompts, 512) for shape in SHAPES.values()]
+    asked = [prompt for each in materials for prompt in (*each.donors, *(each.recipient() for _ in range(30)))]
+    assert len({prompt[0] for prompt in asked}) == len(asked), "an exact cache would find the token"
+
+
 def test_a_reordered_passage_never_follows_the_one_it_followed() -> None:
     prompts = Prompts(50_000)
     material = prompts.reorder(2048, 4)

@@ -19,6 +19,8 @@ LEAST_TOKENS = 256
 DONOR_INSTRUCTION = 48
 SNIPPET = 8
 """Tokens of real text that are taken together: far fewer than the shortest span."""
+MOST_DRAWS = 20
+"""Of an opening, until its first token is a new one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Prompts:
 
     def __init__(self, vocabulary: int, text: Sequence[int] = (), seed: int = 7) -> None:
         self._random, self._vocabulary, self._text = random.Random(seed), vocabulary, list(text)
+        self._begun_with: set[int] = set()
         if text and len(text) < 100 * SNIPPET:
             raise ValueError(f"{len(text)} tokens of --text are too few, {100 * SNIPPET} are needed")
 
@@ -51,6 +54,23 @@ class Prompts:
             start = self._random.randrange(len(self._text) - SNIPPET)
             drawn += self._text[start : start + SNIPPET]
         return drawn[:tokens]
+
+    def opening(self, tokens: int) -> list[int]:
+        """What a prompt begins with. Not even its first token is that of an earlier prompt.
+
+        An exact cache of single tokens would find it. It would in the larger of two caches more often, and a prefill
+        behind one token takes longer than one from the beginning.
+        """
+        drawn = self.fresh(tokens)
+        for _ in range(MOST_DRAWS):
+            if drawn[0] not in self._begun_with:
+                break
+            drawn = self.fresh(tokens)
+        else:
+            unused = [token for token in range(self._vocabulary) if token not in self._begun_with]
+            drawn[0] = self._random.choice(unused or drawn)
+        self._begun_with.add(drawn[0])
+        return drawn
 
     def page(self, tokens: int) -> list[int]:
         """Text as it was written, from a place of its own; it wraps around. Two pages may overlap."""
@@ -83,14 +103,15 @@ class Prompts:
         return [self.fresh((size - QUESTION) // passages - HEADER) for _ in range(passages)]
 
     def _donor(self, document: list[int]) -> list[int]:
-        return self.fresh(DONOR_INSTRUCTION) + document + self.fresh(QUESTION)
+        return self.opening(DONOR_INSTRUCTION) + document + self.fresh(QUESTION)
 
     def _behind_instruction(self, document: list[int]) -> list[int]:
-        return self.fresh(INSTRUCTION) + document + self.fresh(QUESTION)
+        return self.opening(INSTRUCTION) + document + self.fresh(QUESTION)
 
     def _composed(self, passages: list[list[int]]) -> list[int]:
-        order = self._new_order(len(passages))
-        return [t for number in order for t in self.fresh(HEADER) + passages[number]] + self.fresh(QUESTION)
+        first, *others = self._new_order(len(passages))
+        behind = [t for number in others for t in self.fresh(HEADER) + passages[number]]
+        return self.opening(HEADER) + passages[first] + behind + self.fresh(QUESTION)
 
     def _new_order(self, passages: int) -> list[int]:
         """In which no passage follows the one that it followed before."""
