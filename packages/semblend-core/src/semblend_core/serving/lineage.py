@@ -126,8 +126,12 @@ class LineageBook:
         return known
 
     def grown_from(self, namespace: Namespace, parent: Lineage | None = None) -> Branches:
-        """By first token; ``parent`` None: from exact tokens."""
+        """By start; ``parent`` None: from exact tokens."""
         return self._roots.get(namespace.digest, {}) if parent is None else parent.children
+
+    def any_begins_within(self, namespace: Namespace, reach: int, parent: Lineage | None = None) -> bool:
+        """Whether to look further, which takes tokens: none does where prompts share no opening with others."""
+        return any(start <= reach for start in self.grown_from(namespace, parent))
 
     def behind(
         self,

@@ -133,7 +133,7 @@ class Lineages:
     ) -> Iterator[tuple[tuple[Lineage, ...], int]]:
         """Every chain of lineages behind the exact tokens, and how far vLLM holds its blocks."""
         parent = parents[-1] if parents else None
-        if not self.book.grown_from(life.namespace, parent):
+        if not self.book.any_begins_within(life.namespace, reach, parent):
             return
         tokens = life.first_tokens(reach + self.book.TOLD_APART_BY)
         for lineage in self.book.behind(life.namespace, tokens, reach, parent):

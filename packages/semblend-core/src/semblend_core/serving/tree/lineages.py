@@ -153,11 +153,8 @@ class TreeLineages:
     # --- Steps -------------------------------------------------------------------------------------------------------
 
     def _any_behind(self, life: TreeLife, exact_tokens: int) -> bool:
-        """Told by the first tokens: to make the ids of all takes longer than to see that nothing goes on from them.
-
-        Nothing does where none begins within the exact prefix, as for a prompt that shares no opening with others.
-        """
-        if all(start > exact_tokens for start in self.book.grown_from(life.namespace)):
+        """Told by the first tokens: to make the ids of all takes longer than to see that nothing goes on from them."""
+        if not self.book.any_begins_within(life.namespace, exact_tokens):
             return False
         whole = self._whole_pages(len(life.prompt) - 1)
         first = life.first_tokens(min(whole, exact_tokens + self.book.TOLD_APART_BY))
