@@ -11,6 +11,7 @@ from semblend_core import Plan, Span
 from semblend_core.recompute import ROW_SHIFT
 from semblend_core.serving import Claim, WorkerNews, claim_by_scores, claim_by_tier
 from semblend_core.serving.probing import MOST_QUESTION_TOKENS
+from semblend_core.testing import Lines
 
 BLOCK, LAYERS = 16, 20
 
@@ -119,6 +120,21 @@ def test_where_there_is_room_for_few_rows_longer_runs_are_chosen(most_rows: int)
     assert len(chosen.rows) <= most_rows
     spent = chosen.row_tokens - sum(row.length for row in plan.rows[:-1])
     assert 0.8 < spent / (claim.probing.choice.budget * plan.reused_tokens) <= 1, "what lies between is not computed"
+
+
+def test_a_search_for_rows_goes_over_those_of_its_result_only() -> None:
+    def lines_and_rows(length: int) -> tuple[int, int]:
+        plan = passages(count=10, length=length)
+        claim = claim_for(plan, block=4, join_within=64)
+        scores = np.random.default_rng(3).random(plan.prompt_tokens).astype(np.float16)
+        lines = Lines()
+        with lines.counted():
+            chosen = claim_by_scores(claim, scores, BLOCK, most_rows=length // 20)
+        return lines.count, len(chosen.rows)
+
+    (lines, rows), (more_lines, more_rows) = lines_and_rows(600), lines_and_rows(2400)
+    assert more_rows > 2 * rows
+    assert more_lines - lines <= 3 * (more_rows - rows)
 
 
 def test_ranks_see_their_own_heads() -> None:

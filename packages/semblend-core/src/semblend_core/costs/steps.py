@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,9 +51,9 @@ class Part(NamedTuple):
         return self.before + self.tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepShape:
-    """What a step computes and moves."""
+    """What a step computes and moves. A judgement asks each shape for its vector and kind again and again."""
 
     tokens: int = 0
     """Computed, all sequences together."""
@@ -111,15 +112,15 @@ class StepShape:
             self.decoding_context + other.decoding_context,
         )
 
-    @property
+    @cached_property
     def without_reuse(self) -> StepShape:
         """The same tokens as one sequence, nothing moved."""
         return replace(self, sequences=min(1, self.sequences), reuses=False, moved=0, corrected=0)
 
-    @property
+    @cached_property
     def vector(self) -> Vector:
         beyond = max(0, self.tokens - FLAT_TOKENS)
-        return np.array(
+        vector = np.array(
             (
                 1.0,
                 self.sequences > 0,
@@ -136,8 +137,10 @@ class StepShape:
             ),
             np.float64,
         )
+        vector.setflags(write=False)
+        return vector
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         """Steps of about the same size and make, by powers of two. Beside a prompt, answers make no other kind of it:
         nobody who forecasts a plan's steps knows of them.
@@ -145,5 +148,10 @@ class StepShape:
         tokens, context = self.tokens, self.context
         if self.sequences:
             tokens, context = tokens - self.decoding, context - self.decoding_context
-        sizes = (tokens, self.sequences, context, self.moved, self.corrected)
-        return tuple(size.bit_length() for size in sizes)
+        return (
+            tokens.bit_length(),
+            self.sequences.bit_length(),
+            context.bit_length(),
+            self.moved.bit_length(),
+            self.corrected.bit_length(),
+        )

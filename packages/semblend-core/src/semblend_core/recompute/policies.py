@@ -7,16 +7,9 @@ from typing import get_args
 
 import numpy as np
 
-from semblend_core.recompute.policy import (
-    Pooling,
-    Probe,
-    RecomputePolicy,
-    Selection,
-    best,
-    first_of_spans,
-    whole_blocks,
-)
-from semblend_core.recompute.reuse import Mask, Reuse
+from semblend_core.recompute.picking import best, first_of_spans, whole_blocks
+from semblend_core.recompute.policy import Pooling, Probe, RecomputePolicy, Selection
+from semblend_core.recompute.reuse import Mask, Reuse, tokens_in
 
 
 class FullRecompute(RecomputePolicy):
@@ -110,7 +103,7 @@ class SeamAndTail(RecomputePolicy):
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         tail = whole_blocks(reuse, reuse.tail(min(self._tail, int(tokens) // block * block)), block)
-        left = tokens - int(tail.sum())
+        left = tokens - tokens_in(tail)
         seams = first_of_spans(reuse, reuse.heads(self._seam, self._after_edit) & ~tail, left, block) & ~tail
         return Selection(seams | tail, seams)
 
@@ -163,7 +156,7 @@ class KVDeviation(RecomputePolicy):
         values = probe.kv_deviation(min(self._layers, probe.layers - 1))
         # What the probe computed of a token is not computed again.
         chosen = best(values, reuse.reused, int((tokens - cost) / (1 - price)), block)
-        return Selection(chosen, probe_tokens=cost, saved_tokens=float(chosen.sum()) * price)
+        return Selection(chosen, probe_tokens=cost, saved_tokens=tokens_in(chosen) * price)
 
 
 class QueryAttention(RecomputePolicy):
@@ -192,12 +185,12 @@ class QueryAttention(RecomputePolicy):
         assert probe is not None
         first = int(self._depth[0] * probe.layers)
         layers = range(first, max(first + 1, math.ceil(self._depth[1] * probe.layers)))
-        left = tokens - int(reuse.gaps.sum()) * probe.cost(layers.stop)
+        left = tokens - tokens_in(reuse.gaps) * probe.cost(layers.stop)
         if left <= 0:
             seams = first_of_spans(reuse, reuse.heads(self._seam), tokens, block)
             return Selection(seams, seams)  # The probe alone would cost more than there is.
         values = probe.question_attention(layers, self._pooling)
         # Short spans would spend everything on seams; what the question attends to is worth more than they are.
         seams = first_of_spans(reuse, reuse.heads(self._seam), left / 2, block)
-        attended = best(values, reuse.reused & ~seams, int(left - seams.sum()), block)
+        attended = best(values, reuse.reused & ~seams, int(left - tokens_in(seams)), block)
         return Selection(seams | attended, seams, probe_tokens=tokens - left)

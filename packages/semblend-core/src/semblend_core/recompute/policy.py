@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from semblend_core.contract import Plan
-from semblend_core.recompute.reuse import Mask, Reuse
+from semblend_core.recompute.reuse import Mask, Reuse, tokens_in
+from semblend_core.recompute.runs import Runs
 
 Scores: TypeAlias = npt.NDArray[np.floating]
 """[prompt tokens], larger matters more. Positions that are not reused are ignored."""
@@ -98,19 +100,37 @@ class MeanShift:
         return not self.weighs_rows and self.of_values == self.strength
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Recompute:
     """A policy's decision for one request."""
 
-    plan: Plan
-    """The plan with the policy's rows."""
-    recomputed_tokens: int
+    reuse: Reuse
+    chosen: Mask
     """Reused tokens that are computed after all."""
+    seams: Mask
+    """Which of them are seams."""
     probe_tokens: float
     """What probes cost, in tokens computed through all layers."""
-    reused_tokens: int
-    """Tokens the plan would have reused without the policy."""
     correction: MeanShift | None = None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan with the policy's rows. It is made when asked for: a search asks for the last decision's only."""
+        return self.reuse.with_recomputed(self.chosen, self.seams)
+
+    @cached_property
+    def computed(self) -> Runs:
+        """All that ``plan`` computes. Rows that touch are one."""
+        return Runs.of(self.reuse.gaps | self.chosen)
+
+    @property
+    def recomputed_tokens(self) -> int:
+        return tokens_in(self.chosen)
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens the plan would have reused without the policy."""
+        return self.reuse.tokens
 
     @property
     def share(self) -> float:
@@ -171,14 +191,8 @@ class RecomputePolicy(ABC):
         reuse = Reuse(plan)
         selection = self.select(reuse, budget * reuse.tokens, probe, block)
         seams = np.zeros_like(reuse.reused) if selection.seams is None else selection.seams
-        chosen = selection.chosen & reuse.reused
-        return Recompute(
-            plan=reuse.with_recomputed(chosen, seams),
-            recomputed_tokens=int(chosen.sum()),
-            probe_tokens=selection.probe_tokens - selection.saved_tokens,
-            reused_tokens=reuse.tokens,
-            correction=selection.correction,
-        )
+        probe_tokens = selection.probe_tokens - selection.saved_tokens
+        return Recompute(reuse, selection.chosen & reuse.reused, seams, probe_tokens, selection.correction)
 
 
 class Corrected(RecomputePolicy):
@@ -206,58 +220,3 @@ class Corrected(RecomputePolicy):
 
     def select(self, reuse: Reuse, tokens: float, probe: Probe | None, block: int) -> Selection:
         return replace(self._policy.select(reuse, tokens, probe, block), correction=self._correction)
-
-
-def best(values: npt.NDArray[np.floating], available: Mask, count: int, block: int = 1) -> Mask:
-    """The ``count`` best of the available positions, or as many whole blocks as that allows. Ties: earlier first."""
-    chosen = np.zeros(available.size, np.bool_)
-    candidates = np.flatnonzero(available)
-    if count <= 0 or not candidates.size:
-        return chosen
-    if block == 1:
-        order = np.argsort(-values[candidates], kind="stable")[:count]
-        chosen[candidates[order]] = True
-        return chosen
-    block_of = candidates // block
-    totals = np.bincount(block_of, weights=values[candidates])
-    sizes = np.bincount(block_of)
-    means = np.where(sizes > 0, totals / np.maximum(sizes, 1), -np.inf)
-    order = np.argsort(-means, kind="stable")[: int((sizes > 0).sum())]
-    taken = order[np.cumsum(sizes[order]) <= count]
-    chosen[candidates[np.isin(block_of, taken)]] = True
-    return chosen
-
-
-def first_of_spans(reuse: Reuse, mask: Mask, tokens: float, block: int = 1) -> Mask:
-    """``mask`` if it fits into ``tokens``, else the first of it in each span, equally many. In whole blocks."""
-    limit = max(0, int(tokens))
-    positions = np.flatnonzero(mask)
-    if block > 1:
-        places = np.arange(mask.size)
-        touched = reuse.reused & np.isin(places // block, positions // block)
-        return best(-reuse.place_in_span.astype(np.float64), touched, limit, block)
-    if positions.size <= limit:
-        return mask
-    span = reuse.span_of[positions]
-    first = np.ones(positions.size, np.bool_)
-    first[1:] = span[1:] != span[:-1]
-    numbers = np.arange(positions.size)
-    rank = numbers - np.maximum.accumulate(np.where(first, numbers, 0))
-    # All of so many first tokens of each span, and of the next ones as many as there is room for.
-    up_to = np.cumsum(np.bincount(rank))
-    whole = int(np.searchsorted(up_to, limit, side="right"))
-    left = limit - (int(up_to[whole - 1]) if whole else 0)
-    kept = np.zeros_like(mask)
-    kept[positions[rank < whole]] = True
-    kept[positions[np.flatnonzero(rank == whole)[:left]]] = True
-    return kept
-
-
-def whole_blocks(reuse: Reuse, mask: Mask, block: int) -> Mask:
-    """The reused part of every whole block that ``mask`` covers as far as it is reused; all of it for blocks of 1."""
-    if block == 1:
-        return mask
-    block_of = np.arange(mask.size) // block
-    missing = np.bincount(block_of, weights=reuse.reused & ~mask) > 0
-    kept: Mask = mask & ~missing[block_of]
-    return kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -27,20 +26,18 @@ class Reuse:
         self.plan = plan
         self.gaps: Mask = np.zeros(plan.prompt_tokens, np.bool_)
         for row in plan.rows:
-            self.gaps[row.start : row.end] = True
-        self.span_of: npt.NDArray[np.int32] = np.full(plan.prompt_tokens, -1, np.int32)
-        """Index into ``plan.spans``, or -1."""
-        for number, span in enumerate(plan.spans):
-            self.span_of[span.target_start : span.target_end] = number
-        self.reused: Mask = (self.span_of >= 0) & ~self.gaps
+            self.gaps[row.start : row.start + row.length] = True
+        self.reused: Mask = np.zeros(plan.prompt_tokens, np.bool_)
         """Positions whose relocated KV would be used: what a policy may choose to compute instead."""
-        self.tokens = int(self.reused.sum())
+        for span in plan.spans:
+            self.reused[span.target_start : span.target_start + span.length] = True
+        self.reused &= ~self.gaps
+        self.tokens = tokens_in(self.reused)
 
-    @cached_property
-    def place_in_span(self) -> npt.NDArray[np.int64]:
-        """Tokens since the span's start; meaningless outside of spans."""
+    def places_in_spans(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tokens since their spans' starts, of positions in spans."""
         starts = np.array([span.target_start for span in self.plan.spans])
-        places: npt.NDArray[np.int64] = np.arange(self.plan.prompt_tokens) - starts[self.span_of]
+        places: npt.NDArray[np.int64] = positions - starts[np.searchsorted(starts, positions, side="right") - 1]
         return places
 
     @property
@@ -73,6 +70,10 @@ class Reuse:
         rows.sort(key=lambda row: row.start)
         plan = self.plan
         return Plan(plan.request_id, plan.prompt_tokens, plan.exact_prefix_tokens, plan.spans, tuple(rows))
+
+
+def tokens_in(mask: Mask) -> int:
+    return int(np.count_nonzero(mask))
 
 
 def from_one_place(spans: Sequence[Span]) -> bool:

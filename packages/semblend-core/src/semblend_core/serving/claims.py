@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from semblend_core.contract import DeclineReason, Plan, Span, joined_runs
 from semblend_core.recompute import MeanShift, Recompute, Scores, choose_policy
+from semblend_core.recompute.runs import Runs
 from semblend_core.serving.probing import LONGEST_RUN, Probing, probing_of
 from semblend_core.settings import QualityTier
 
@@ -161,15 +162,23 @@ def claim_of(plan: Plan, page_size: int, correction: MeanShift | None = None, jo
 
     ``join_within``: rows with at most so many tokens between them become one.
     """
-    # Whole pages before the last stretch of computed tokens, which the engine computes in one piece anyway.
-    end = plan.computed_tail // page_size * page_size
+    # Rows that touch become one: each costs a place in the batch.
+    computed = Runs.of_pairs(joined_runs((row.start, row.end) for row in plan.rows))
+    end = _end_of(computed, page_size)
+    return _claim_of(plan, end, computed.before(end).joined(join_within), correction)
+
+
+def _claim_of(plan: Plan, end: int, rows: Runs, correction: MeanShift | None) -> Claim | None:
     spans = tuple(_clipped(span, end) for span in plan.spans if span.target_start < end)
     if not spans:
         return None
-    # Rows that touch become one: each costs a place in the batch.
-    rows = tuple(joined_runs(((row.start, min(row.end, end)) for row in plan.rows if row.start < end), join_within))
-    claim = Claim(plan.exact_prefix_tokens, end, spans, rows, correction)
+    claim = Claim(plan.exact_prefix_tokens, end, spans, rows.as_pairs(), correction)
     return claim if claim.reused_tokens > 0 else None
+
+
+def _end_of(computed: Runs, page_size: int) -> int:
+    """Whole pages before the last stretch of computed tokens, which the engine computes in one piece anyway."""
+    return int(computed.starts[-1]) // page_size * page_size
 
 
 def claim_by_tier(
@@ -200,12 +209,13 @@ def claim_by_tier(
     decided = choice.policy.plan(plan, budget=choice.budget, probe=None, block=1)
     if decided.correction is not None and correcting is False:
         return DeclineReason.QUALITY_TIER
-    claim = claim_of(decided.plan, page_size, decided.correction if correcting else None, join_within)
+    end = _end_of(decided.computed, page_size)
+    rows = decided.computed.before(end).joined(join_within)
+    claim = _claim_of(plan, end, rows, decided.correction if correcting else None)
     if claim is None:
         return DeclineReason.TOO_FEW_TOKENS_SAVED
-    claim = replace(claim, spending=spending)
     if probe_layers is None:
-        return claim
+        return replace(claim, spending=spending)
     found = probing_of(
         plan,
         tier,
@@ -215,7 +225,7 @@ def claim_by_tier(
         join_within=join_within,
         spending=spending,
     )
-    return replace(claim, probing=found)
+    return replace(claim, spending=spending, probing=found)
 
 
 def claim_by_scores(claim: Claim, scores: Scores, page_size: int, most_rows: int) -> Claim:
@@ -223,66 +233,79 @@ def claim_by_scores(claim: Claim, scores: Scores, page_size: int, most_rows: int
 
     It may end elsewhere. Spans that its plan has behind that end are in place already, and are computed over.
     """
+    probing = claim.probing
+    assert probing is not None
+    plan, most_tokens = probing.plan, claim.most_row_tokens
 
-    def made_of(decided: Recompute, probing: Probing) -> Claim | None:
-        correction = None if claim.correction is None else decided.correction
-        return _joined(
-            probing.join_within,
-            claim.most_row_tokens,
-            lambda within: claim_of(decided.plan, page_size, correction, within),
-        )
+    def rows_of(computed: Runs) -> Runs | None:
+        end = _end_of(computed, page_size)
+        if end <= plan.first_approximate_token:
+            return None
+        longest = end - plan.exact_prefix_tokens - 1  # Or nothing would be reused.
+        return _joined(computed.before(end), probing.join_within, most_tokens, longest)
 
-    chosen = _in_runs_that_fit(claim, scores, most_rows, made_of) or claim.unprobed()
-    return replace(chosen.with_rows(most_rows), spending=claim.spending)
+    found, chosen = _in_runs_that_fit(probing, scores, most_rows, rows_of), None
+    if found is not None:
+        decided, rows = found
+        chosen = _claim_of(plan, _end_of(decided.computed, page_size), rows, _correction(claim, decided))
+    return replace((chosen or claim.unprobed()).with_rows(most_rows), spending=claim.spending)
 
 
 def rows_by_scores(claim: Claim, scores: Scores, most_rows: int) -> Claim | None:
     """The same for a claim whose end stands. None: that would compute more than it may."""
-
-    def made_of(decided: Recompute, probing: Probing) -> Claim | None:
-        runs = [(row.start, min(row.end, claim.end)) for row in decided.plan.rows if row.start < claim.end]
-        correction = None if claim.correction is None else decided.correction
-        chosen = replace(claim, correction=correction, probing=None)
-        return _joined(
-            probing.join_within,
-            claim.most_row_tokens,
-            lambda within: replace(chosen, rows=tuple(joined_runs(runs, within))),
-        )
-
-    made = _in_runs_that_fit(claim, scores, most_rows, made_of)
-    chosen = None if made is None else made.with_rows(most_rows)
-    if chosen is None or len(chosen.rows) > most_rows or chosen.row_tokens > claim.most_row_tokens:
+    probing, most_tokens = claim.probing, claim.most_row_tokens
+    assert probing is not None
+    found = _in_runs_that_fit(
+        probing,
+        scores,
+        most_rows,
+        lambda computed: _joined(computed.before(claim.end), probing.join_within, most_tokens),
+    )
+    if found is None:
         return None
-    return chosen
+    decided, rows = found
+    chosen = replace(claim, rows=rows.as_pairs(), correction=_correction(claim, decided), probing=None)
+    chosen = chosen.with_rows(most_rows)
+    return chosen if len(chosen.rows) <= most_rows and chosen.row_tokens <= most_tokens else None
 
 
-def _joined(within: int, most_tokens: int, made: Callable[[int], Claim | None]) -> Claim | None:
-    """What is made with rows joined over at most ``within`` tokens, or over fewer: what lies between is computed too.
+def _correction(claim: Claim, decided: Recompute) -> MeanShift | None:
+    return None if claim.correction is None else decided.correction
 
-    Rows that a probe chooses lie all over the prompt. Joined without a limit they would be most of it.
+
+def _joined(rows: Runs, within: int, most_tokens: int, longest: int | None = None) -> Runs | None:
+    """Rows that are joined over at most ``within`` tokens, or over fewer: what lies between is computed too.
+
+    Rows that a probe chooses lie all over the prompt. Joined without a limit they would be most of it. None: so joined
+    they are longer than ``longest``.
     """
+    tokens, between = rows.tokens, rows.between
     while True:
-        claim = made(within)
-        if claim is None or within == 0 or claim.row_tokens <= most_tokens:
-            return claim
+        computed = tokens + int(between[between <= within].sum())
+        if longest is not None and computed > longest:
+            return None
+        if within == 0 or computed <= most_tokens:
+            return rows.joined(within)
         within //= 2
 
 
 def _in_runs_that_fit(
-    claim: Claim, scores: Scores, most_rows: int, made_of: Callable[[Recompute, Probing], Claim | None]
-) -> Claim | None:
+    probing: Probing, scores: Scores, most_rows: int, rows_of: Callable[[Runs], Runs | None]
+) -> tuple[Recompute, Runs] | None:
     """Where there is room for few rows, longer runs are chosen: as many tokens in fewer rows.
 
-    To join the rows instead would compute all that lies between them.
+    To join the rows instead would compute all that lies between them. ``rows_of``: of all that is computed; None: that
+    is of no use.
     """
-    probing = claim.probing
-    assert probing is not None
     run = probing.block
     while True:
-        chosen = made_of(probing.decide(scores, run), probing)
-        if chosen is None or len(chosen.rows) <= most_rows or run >= LONGEST_RUN:
-            return chosen
-        run *= 2 ** max(1, round(math.log2(len(chosen.rows) / max(1, most_rows))))
+        decided = probing.decide(scores, run)
+        rows = rows_of(decided.computed)
+        if rows is None:
+            return None
+        if rows.count <= most_rows or run >= LONGEST_RUN:
+            return decided, rows
+        run *= 2 ** max(1, round(math.log2(rows.count / max(1, most_rows))))
 
 
 def _clipped(span: Span, end: int) -> Span:
