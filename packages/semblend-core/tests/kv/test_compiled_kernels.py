@@ -17,10 +17,11 @@ import torch
 from semblend_core import Span
 from semblend_core.kv import DonorKv, PagedKv, PagedMeanShift, Rotation, SlotTable, relocate_spans, triton_relocation
 from semblend_core.kv import triton_mean_shift_kernels as mean_shift_kernels
+from semblend_core.kv import triton_row_weights_kernels as weights_kernels
 from semblend_core.kv.mean_shift import MeasuredSpans
-from semblend_core.kv.moves import Indices, resident_angles
+from semblend_core.kv.moves import resident_angles
 from semblend_core.kv.places import Places, SpanMoves
-from semblend_core.kv.triton_mean_shift import Weighing, launches
+from semblend_core.kv.triton_mean_shift import Preparation
 from semblend_core.recompute import MeanShift
 
 if TYPE_CHECKING:
@@ -58,25 +59,21 @@ def donor(device: torch.device = CPU, heads: int = 4, dtype: torch.dtype = torch
     return DonorKv(keys, values)
 
 
-def no_weights(measured: MeasuredSpans, kv: PagedKv) -> tuple[torch.Tensor, Indices]:
-    """In the shape and type that kernels take them in."""
-    how = Weighing.of(kv)
-    padded = -(-measured.counts // how.rows) * how.rows
-    lengths = np.array([span.length for span in measured.spans])
-    return torch.zeros(int(lengths @ padded), dtype=how.dtype), padded
+def prepared(shift: MeanShift, kv: PagedKv, turning: Rotation) -> Preparation:
+    measured = MeasuredSpans.choose(shift, SPANS, ROWS)
+    return Preparation(measured, Places.find(measured.spans, TABLE, kv), kv, turning)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_mean_shift_moves_16_bytes_at_a_time(layout: str, interleaved: bool, ptx_for_hopper: Compile) -> None:
     kv = pool(layout)
-    measured = MeasuredSpans.choose(MeanShift(), SPANS, ROWS)
-    old = donor()
-    places = Places.find(measured.spans, TABLE, kv)
-    measure, mean, correct = (
+    plan = prepared(MeanShift(), kv, rotation(interleaved))
+    keep, measure, mean, correct = (
         ptx_for_hopper(kernel, arguments | {"layer": 1})
-        for kernel, _, arguments in launches(measured, places, old, kv, rotation(interleaved))
+        for kernel, _, arguments in (plan.keeping(), *plan.of_each_layer())
     )
+    assert keep.count("ld.global.v4.b32") == keep.count("st.global") == 2 * 4
     # Of 8 KiB of keys and 8 KiB of values, 128 threads take 64 bytes each: of fresh and of old KV, and cos and sin.
     assert measure.count("ld.global.v4.b32") == 4 * 4 + 8
     assert mean.count("ld.global.v4.b32") > 0
@@ -91,17 +88,17 @@ def test_means_of_weighed_rows_are_made_on_tensor_cores_but_for_float32(
     dtype: torch.dtype, ptx_for_hopper: Compile
 ) -> None:
     kv = pool("joined", dtype=dtype)
-    measured = MeasuredSpans.choose(WEIGHED, SPANS, ROWS)
-    places = Places.find(measured.spans, TABLE, kv)
-    weights = no_weights(measured, kv)
-    measure, choose, weigh, correct = (
+    plan = prepared(WEIGHED, kv, rotation())
+    front, direct, ask, measure, choose, weigh, correct = (
         ptx_for_hopper(kernel, arguments | {"layer": 1})
-        for kernel, _, arguments in launches(measured, places, donor(dtype=dtype), kv, rotation(), weights)
+        for kernel, _, arguments in (*plan.asking(), *plan.of_each_layer())
     )
+    assert all("st.global.v4.b32" in ptx for ptx in (front, direct))
+    assert "fma." not in front
     assert all("ld.global.v4.b32" in ptx for ptx in (choose, correct))
     assert "cp.async.cg.shared.global" in weigh  # 16 bytes, while the pieces before them are multiplied.
     assert ("mma" in weigh) is (dtype is torch.bfloat16)
-    assert "atom." not in measure + choose + weigh + correct
+    assert "atom." not in front + direct + ask + measure + choose + weigh + correct
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -111,13 +108,12 @@ def test_fp8_is_corrected_16_bytes_at_a_time_and_saturates(
 ) -> None:
     kv = pool("joined", dtype=dtype).with_scales(scales, scales)
     for shift in (MeanShift(), WEIGHED):
-        measured = MeasuredSpans.choose(shift, SPANS, ROWS)
-        places = Places.find(measured.spans, TABLE, kv)
-        weights = no_weights(measured, kv) if shift is WEIGHED else None
-        measure, *_, correct = (
+        plan = prepared(shift, kv, rotation())
+        keep, measure, *_, correct = (
             ptx_for_hopper(kernel, arguments | {"layer": 1})
-            for kernel, _, arguments in launches(measured, places, donor(dtype=dtype), kv, rotation(), weights)
+            for kernel, _, arguments in (plan.keeping(), *plan.of_each_layer())
         )
+        assert keep.count("st.global.v4.b32") == keep.count("st.global")
         assert correct.count("st.global.v4.b32") == correct.count("st.global")
         assert "min.NaN.f32" in correct
         assert "max.NaN.f32" in correct
@@ -178,8 +174,10 @@ def test_on_a_gpu_mean_shift_never_waits_and_compiles_once_for_a_pool(shift: Mea
             correction = PagedMeanShift(shift, span, np.arange(8, 8 + rows), kv, TABLE, turning)
             for layer in range(LAYERS):
                 correction.apply(layer)
-        names = ("measure", "mean", "choose", "weigh", "correct")
-        compiled.append(variants(*(getattr(mean_shift_kernels, f"{name}_kernel") for name in names)))
+        names = ("keep", "measure", "mean", "choose", "weigh", "correct")
+        kernels = [getattr(mean_shift_kernels, f"{name}_kernel") for name in names]
+        asking = [getattr(weights_kernels, f"{name}_kernel") for name in ("front", "direct", "ask")]
+        compiled.append(variants(*kernels, *asking))
     assert compiled == [compiled[0]] * len(compiled)
 
 

@@ -46,7 +46,8 @@ PATHS = ["torch", "interpreter", pytest.param("cuda", marks=needs_gpu)]
 
 @pytest.fixture(scope="module")
 def interpreted(interpret: Callable[..., ModuleType]) -> ModuleType:
-    return interpret("triton_rows", "triton_mean_shift_kernels", "triton_mean_shift")
+    kernels = ("triton_rows", "triton_mean_shift_kernels", "triton_row_weights_kernels")
+    return interpret(*kernels, "triton_row_weights", "triton_mean_shift")
 
 
 @pytest.fixture(params=PATHS)

@@ -36,7 +36,7 @@ class Kernel:
 
 
 def launched(kernel: Kernel) -> list[Any]:
-    launch = Launch(kernel, GRID, {"SIZE": 8, "pool": "p"}, "layer", torch.device("cpu"), {"num_warps": 4})
+    launch = Launch(kernel, GRID, {"SIZE": 8, "pool": "p"}, "layer", {"num_warps": 4})
     for layer in (5, 6, 1):
         launch(layer)
     return kernel.calls
@@ -50,3 +50,17 @@ def test_later_launches_go_to_the_compiled_kernel_with_all_arguments_in_order() 
 def test_the_interpreter_is_called_as_it_is_every_time() -> None:
     calls = launched(Kernel(compiles=False))
     assert [call["layer"] for call in calls] == [5, 6, 1]
+
+
+def test_a_later_launch_takes_the_kernel_that_one_of_its_kind_has_found() -> None:
+    kernel = Kernel(compiles=True)
+
+    def launch(pool: torch.Tensor) -> Any:
+        Launch(kernel, GRID, {"SIZE": 8, "pool": pool}, "layer", {"num_warps": 4})(5)
+        return kernel.calls[-1]
+
+    pool = torch.zeros(16)
+    assert isinstance(launch(pool[4:]), dict)
+    assert launch(pool[8:]) == (pool[8:].data_ptr(), 5, 8)
+    assert isinstance(launch(pool[1:]), dict)  # Not at a multiple of 16 bytes.
+    assert isinstance(launch(pool.half()), dict)

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import Span
-from semblend_core.kv.donor_kv import DonorKv, InvalidKvError, indexable
+from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
 from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
 from semblend_core.kv.places import DeviceSlots, Places
 from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.row_shift import Kv, Learned, RowShift, middle_layer
+from semblend_core.kv.row_shift import Kv, Learned, middle_layer
 from semblend_core.recompute import MeanShift
 
 
@@ -55,8 +55,10 @@ class PagedMeanShift:
             table = table.on_host()
         if measured.spans:
             places = Places.find(measured.spans, table, pool)
-            old = _copied(measured.rows, table, pool, rotation)
-            self._shift = _make_shift(measured, places, old, pool, rotation, learned)
+            if _have_kernels(shift, pool, learned):
+                self._shift = _with_kernels(measured, places, pool, rotation)
+            else:
+                self._shift = _with_torch(measured, places, table, pool, rotation, learned)
 
     def apply(self, layer: int) -> None:
         """Correct one layer in place: what lies at the rows is fresh now, the rest of each span moves along."""
@@ -142,48 +144,27 @@ def _copied(rows: Indices, table: SlotTable | DeviceSlots, pool: PagedKv, rotati
     return copy
 
 
-def _make_shift(
+def _have_kernels(shift: MeanShift, pool: PagedKv, learned: Learned | None) -> bool:
+    fitted = shift.learned and learned is not None
+    return has_kernel(pool.device, pool.dtype) and not fitted and (shift.is_plain or shift.weighs_rows)
+
+
+def _with_kernels(measured: MeasuredSpans, places: Places, pool: PagedKv, rotation: Rotation) -> _LayerShift:
+    from semblend_core.kv.triton_mean_shift import TritonMeanShift
+
+    return TritonMeanShift(measured, places, pool, rotation)
+
+
+def _with_torch(
     measured: MeasuredSpans,
     places: Places,
-    old: DonorKv,
+    table: SlotTable | DeviceSlots,
     pool: PagedKv,
     rotation: Rotation,
     learned: Learned | None,
 ) -> _LayerShift:
-    shift = measured.shift
-    learned = learned if shift.learned else None
-    kernel = has_kernel(pool.device, pool.dtype) and learned is None
-    if kernel and shift.is_plain:
-        return _with_kernels(measured, places, old, pool, rotation, None)
+    old = PagedKv.from_donor(_copied(measured.rows, table, pool, rotation))
     laid = LaidSpans(measured, places, pool)
     middle = laid.read(middle_layer(pool.layers))
-    if kernel and shift.weighs_rows:
-        weighing = RowShift(laid.shift, laid.spans, laid.rows, rotation, middle)
-        asked, which = measured.only(weighing.asked)
-        if which.size < measured.rows.size:
-            old = _rows_of(old, which)
-        return _with_kernels(asked, places, old, pool, rotation, weighing)
-    scaled = PagedKv.from_donor(old).with_scales(pool.key_scales, pool.value_scales)
-    return TorchMeanShift(laid, scaled, rotation, middle, learned)
-
-
-def _rows_of(donor: DonorKv, which: Indices) -> DonorKv:
-    (there,) = upload([which], donor.keys.device)
-
-    def of(part: Tensor) -> Tensor:
-        return indexable(part).index_select(1, there).view(part.dtype)
-
-    return DonorKv(of(donor.keys), None if donor.values is None else of(donor.values))
-
-
-def _with_kernels(
-    measured: MeasuredSpans,
-    places: Places,
-    old: DonorKv,
-    pool: PagedKv,
-    rotation: Rotation,
-    weighing: RowShift | None,
-) -> _LayerShift:
-    from semblend_core.kv.triton_mean_shift import TritonMeanShift
-
-    return TritonMeanShift(measured, places, old, pool, rotation, weighing)
+    scaled = old.with_scales(pool.key_scales, pool.value_scales)
+    return TorchMeanShift(laid, scaled, rotation, middle, learned if measured.shift.learned else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,28 @@ import torch
 import triton
 from torch import Tensor
 
-from semblend_core.kv.donor_kv import DonorKv
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.mean_shift import MeasuredSpans
-from semblend_core.kv.moves import Indices, resident_angles, upload
+from semblend_core.kv.moves import resident_angles, upload
 from semblend_core.kv.places import Places, tiles
 from semblend_core.kv.rotation import Rotation
-from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT, RowShift
+from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT, middle_layer
 from semblend_core.kv.triton_mean_shift_kernels import (
     choose_kernel,
     correct_kernel,
+    keep_kernel,
     mean_kernel,
     measure_kernel,
     weigh_kernel,
 )
+from semblend_core.kv.triton_row_weights import RowWeights, asked_of
+from semblend_core.kv.triton_row_weights_kernels import ask_kernel, direct_kernel, front_kernel
 from semblend_core.kv.triton_rows import (
     COMPILE_OPTIONS,
     WARPS,
     Launch,
     block_to_divide_by,
+    current_stream,
     row_constants,
     rows_per_program,
 )
@@ -75,225 +79,206 @@ FAST = Weighing(torch.float16, 128, 64, 128, 8)
 """On tensor cores. What is lost of a mean is no more than what a pool of 16 bits loses by rounding."""
 
 
-class TritonMeanShift:
-    """A few launches a layer. ``old`` is what the rows of ``measured`` held before they were computed."""
+Step = tuple[Any, tuple[int, int, int], dict[str, Any]]
+"""A kernel, its grid, and its arguments by name, all but ``layer``."""
 
-    def __init__(
-        self,
-        measured: MeasuredSpans,
-        places: Places,
-        old: DonorKv,
-        pool: PagedKv,
-        rotation: Rotation,
-        weighing: RowShift | None = None,
-    ) -> None:
-        """``weighing``: weighs the rows for each token; None: one mean for all."""
-        how = Weighing.of(pool)
-        weights = None if weighing is None else weighing.weights(how.rows, how.dtype)
-        warps = {weigh_kernel: how.warps}
-        self._launches = [
-            Launch(
-                kernel,
-                grid,
-                arguments,
-                "layer",
-                pool.device,
-                {"num_warps": warps.get(kernel, WARPS), **COMPILE_OPTIONS},
-            )
-            for kernel, grid, arguments in launches(measured, places, old, pool, rotation, weights)
-        ]
+
+class TritonMeanShift:
+    """A few launches a layer. Made before the rows are computed: what lies there is kept for comparison."""
+
+    def __init__(self, measured: MeasuredSpans, places: Places, pool: PagedKv, rotation: Rotation) -> None:
+        plan = Preparation(measured, places, pool, rotation)
+        warps = {weigh_kernel: plan.how.warps}
+        self._device = pool.device
+
+        def bound(step: Step) -> Launch:
+            kernel, grid, arguments = step
+            options = {"num_warps": warps.get(kernel, WARPS), **COMPILE_OPTIONS}
+            return Launch(kernel, grid, arguments, "layer", options)
+
+        self._launches = [bound(step) for step in plan.of_each_layer()]
+        with current_stream(pool.device) as stream:
+            bound(plan.keeping())(0, stream)
+            if plan.weights is not None:
+                middle = middle_layer(pool.layers)
+                front, direct, ask = (partial(bound(step), middle, stream) for step in plan.asking())
+                plan.weights.make(front, direct, ask, plan.given)
 
     def apply(self, layer: int) -> None:
-        for launch in self._launches:
-            launch(layer)
+        with current_stream(self._device) as stream:
+            for launch in self._launches:
+                launch(layer, stream)
 
 
-def launches(
-    measured: MeasuredSpans,
-    places: Places,
-    old: DonorKv,
-    pool: PagedKv,
-    rotation: Rotation,
-    weights: tuple[Tensor, Indices] | None = None,
-) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
-    """Kernels in their order, each with its grid and its arguments by name, all but ``layer``.
+class Preparation:
+    """All that the kernels take. It goes to the device in one transfer."""
 
-    ``weights``: where tokens weigh the rows, of each span [tokens, rows and zeros up to a multiple of what
-    :class:`Weighing` takes at a time], one behind the other in its dtype; and how many rows and zeros each has.
-    """
+    def __init__(self, measured: MeasuredSpans, places: Places, pool: PagedKv, rotation: Rotation) -> None:
+        """Of ``measured``, what tokens weigh may be only some rows; all of them stay as they are."""
+        self.how = Weighing.of(pool)
+        lengths = places.lengths.astype(np.int64)
+        self.weights: RowWeights | None = None
+        if measured.shift.weighs_rows:
+            measured = asked_of(measured)
+            self.weights = RowWeights.of(measured, lengths, self.how.rows)
+        _, _, self._heads, key_dim = pool.keys[0].shape
+        value_dim = int(pool.values[0].shape[3]) if pool.values else 0
+        self._width = key_dim + value_dim
+        row_bytes = max(key_dim, value_dim) * max(pool.dtype.itemsize, LEAST_COUNTED)
+        self._corrected_rows = rows_per_program(row_bytes, TILE_BYTES)
+        self._measured_rows = max(FEWEST_ROWS, self._corrected_rows) if self.weights is None else 1
+        tables = self._tables(measured, places, lengths, pool)
+        angles = resident_angles(rotation, pool.device, int(lengths.max()))
+        self._sizes = {name: len(table) for name, table in tables.items()}
+        self.given: dict[str, Any] = {
+            **_of_pool(pool, places, rotation),
+            **dict(zip(tables, upload(list(tables.values()), pool.device), strict=True)),
+            **dict(zip(("cos_table", "sin_table"), angles, strict=True)),
+            **self._memory(measured, int(lengths.sum()), pool),
+            "all_measured": int(measured.rows.size),
+            "WEIGHED": self.weights is not None,
+            "PER_TOKEN": self.weights is not None,
+        }
+        if self.weights is not None:
+            parts = 2 if value_dim else 1
+            self.given |= self.weights.arguments(self._heads, self._width, parts, self.how.dtype, pool.device)
+            self.given |= {"key_strength": measured.shift.strength, "value_strength": measured.shift.of_values}
+
+    def keeping(self) -> Step:
+        """Before the rows are computed, all layers at once."""
+        pairs, rows = self.given["all_measured"] * self._heads, self._corrected_rows
+        return self._step(keep_kernel, (-(-pairs // rows), self.given["LAYERS"], 1), ROWS=rows)
+
+    def asking(self) -> list[Step]:
+        """Before the first layer, where tokens weigh rows."""
+        of_tokens = self._tiles("token_spans", "first_token_tiles")
+        tiles_of_tokens = (self._sizes["token_spans"], 1, 1)
+        rows = self._corrected_rows
+        return [
+            self._step(front_kernel, (self._sizes["corrected_spans"], 1, 1), **self._corrected, ROWS=rows),
+            self._step(direct_kernel, tiles_of_tokens, **of_tokens),
+            self._step(ask_kernel, tiles_of_tokens, **of_tokens, ROWS=self.how.rows),
+        ]
+
+    def of_each_layer(self) -> list[Step]:
+        """Kernels in their order."""
+        measured = self._tiles("measured_spans", "first_measured")
+        return [
+            self._step(
+                measure_kernel, (self._sizes["measured_spans"], self._heads, 1), **measured, ROWS=self._measured_rows
+            ),
+            *(self._averaging() if self.weights is None else self._weighing()),
+            self._step(
+                correct_kernel, (self._sizes["corrected_spans"], 1, 1), **self._corrected, ROWS=self._corrected_rows
+            ),
+        ]
+
+    def _averaging(self) -> list[Step]:
+        own = {"first_tiles": self.given["first_measured"], "tile_counts": self.given["measured_tiles"]}
+        grid = (self._sizes["starts"], self._heads, triton.cdiv(self._width, COLUMNS))
+        return [self._step(mean_kernel, grid, **own, SUMS=SUMS, COLUMNS=COLUMNS)]
+
+    def _weighing(self) -> list[Step]:
+        numbers, how = self._heads * self._width, self.how
+        choosing = {"changes": self.given["sums"], "LARGEST": LARGEST_CHANGE, "MOST": LONGEST, "ROWS": FEWEST_ROWS}
+        choosing |= {**self._tiles("choosing_spans", "first_choosing"), "NUMBERS": numbers, "SPAN_ROWS": SPAN_ROWS}
+        weighing = {**self._tiles("weighing_spans", "first_weighing"), "span_lengths": self.given["lengths"]}
+        weighing |= {"LEAST": LEAST_WEIGHT, "TOKENS": how.tokens, "ROWS": how.rows, "COLUMNS": how.columns}
+        # Parts of one tile side by side: they read the same weights.
+        grid = (triton.cdiv(numbers, how.columns), self._sizes["weighing_spans"], 1)
+        return [
+            self._step(choose_kernel, (self._sizes["choosing_spans"], 1, 1), **choosing, COLUMNS=COLUMNS),
+            self._step(weigh_kernel, grid, **weighing),
+        ]
+
+    def _step(self, kernel: Any, grid: tuple[int, int, int], **own: Any) -> Step:
+        given = self.given | own
+        return kernel, grid, {name: given[name] for name in kernel.arg_names if name != "layer"}
+
+    @property
+    def _corrected(self) -> dict[str, Tensor]:
+        return self._tiles("corrected_spans", "first_corrected")
+
+    def _tiles(self, spans: str, first: str) -> dict[str, Tensor]:
+        return {"tile_spans": self.given[spans], "first_tiles": self.given[first]}
+
+    def _tables(
+        self, measured: MeasuredSpans, places: Places, lengths: npt.NDArray[np.int64], pool: PagedKv
+    ) -> dict[str, npt.NDArray[Any]]:
+        counts, offsets = measured.counts, measured.offsets
+        is_measured = np.zeros(len(places.blocks) * places.block_size, np.uint8)
+        is_measured[measured.computed - places.first_position] = 1
+        measured_spans, first_measured = tiles(counts, self._measured_rows)
+        corrected_spans, first_corrected = tiles(places.lengths * self._heads, self._corrected_rows)
+        made: dict[str, npt.NDArray[Any]] = {
+            "layer_starts": pool.layer_starts,
+            "scales": pool.scale_table,
+            "starts": places.starts,
+            "lengths": places.lengths,
+            "is_measured": is_measured,
+            "row_offsets": offsets.astype(np.int32),
+            "row_places": (measured.rows - places.first_position).astype(np.int32),
+            "row_counts": counts.astype(np.int32),
+            "first_rows": (np.cumsum(counts) - counts).astype(np.int32),
+            "measured_spans": measured_spans,
+            "first_measured": first_measured,
+            "first_tokens": (np.cumsum(lengths) - lengths).astype(np.int32),
+            "corrected_spans": corrected_spans,
+            "first_corrected": first_corrected,
+        }
+        if not isinstance(places.blocks, Tensor):
+            made["blocks"] = places.blocks
+        if self.weights is None:
+            made["shares"] = (measured.shift.strength / counts).astype(np.float32)
+            made["measured_tiles"] = (-(-counts // self._measured_rows)).astype(np.int32)
+            return made
+        made["choosing_spans"], made["first_choosing"] = tiles(counts, FEWEST_ROWS)
+        made["weighing_spans"], made["first_weighing"] = tiles(lengths, self.how.tokens)
+        return made | self.weights.host_tables()
+
+    def _memory(self, measured: MeasuredSpans, tokens: int, pool: PagedKv) -> dict[str, Tensor]:
+        """Tensors that kernels fill."""
+        rows, heads, device, weights = measured.rows.size, self._heads, pool.device, self.weights
+        old = pool.empty_donor(rows)
+        made = {"old_keys": old.keys, "old_values": old.keys if old.values is None else old.values}
+        sums = torch.empty((self._sizes["measured_spans"], heads, self._width), device=device)
+        if weights is None:
+            means = torch.empty((len(measured.counts), heads, self._width), device=device)
+            return made | {"sums": sums, "squares": sums, "means": means}
+        dtype, padded = self.how.dtype, int(weights.padded.sum())
+        return {
+            **made,
+            "sums": sums,
+            "squares": torch.empty((rows, heads), device=device),
+            # A mean for each token is as large as a layer's KV, and no more exact than what it was made of.
+            "means": torch.empty((tokens, heads, self._width), dtype=dtype, device=device),
+            "chosen": torch.zeros((padded, heads * self._width), dtype=dtype, device=device),
+            "counts": torch.zeros(padded, dtype=dtype, device=device),
+        }
+
+
+def _of_pool(pool: PagedKv, places: Places, rotation: Rotation) -> dict[str, Any]:
     _, _, heads, key_dim = pool.keys[0].shape
     values = pool.values or pool.keys
-    value_dim = pool.values[0].shape[3] if pool.values else 0
-    width = key_dim + value_dim
-    corrected_rows = rows_per_program(max(key_dim, value_dim) * max(pool.dtype.itemsize, LEAST_COUNTED), TILE_BYTES)
-    measured_rows = max(FEWEST_ROWS, corrected_rows) if weights is None else 1
-    lengths = places.lengths.astype(np.int64)
-
-    is_measured = np.zeros(len(places.blocks) * places.block_size, np.uint8)
-    is_measured[measured.computed - places.first_position] = 1
-    measured_spans, first_measured = tiles(measured.counts, measured_rows)
-    corrected_spans, first_corrected = tiles(places.lengths * heads, corrected_rows)
-    host_tables: dict[str, npt.NDArray[Any]] = {
-        "layer_starts": pool.layer_starts,
-        "scales": pool.scale_table,
-        "starts": places.starts,
-        "lengths": places.lengths,
-        "is_measured": is_measured,
-        "row_offsets": measured.offsets.astype(np.int32),
-        "row_counts": measured.counts.astype(np.int32),
-        "first_rows": (np.cumsum(measured.counts) - measured.counts).astype(np.int32),
-        "shares": (measured.shift.strength / measured.counts).astype(np.float32),
-        "measured_spans": measured_spans,
-        "first_measured": first_measured,
-        "measured_tiles": -(-measured.counts // measured_rows).astype(np.int32),
-        "first_tokens": (np.cumsum(lengths) - lengths).astype(np.int32),
-        "corrected_spans": corrected_spans,
-        "first_corrected": first_corrected,
-    }
-    there: dict[str, Tensor] = {}
-    if isinstance(places.blocks, Tensor):
-        there["blocks"] = places.blocks
-    else:
-        host_tables["blocks"] = places.blocks
-    tables = there | dict(zip(host_tables, upload(list(host_tables.values()), pool.device), strict=True))
-    cos, sin = resident_angles(rotation, pool.device, int(places.lengths.max()))
-    sums = torch.empty((measured_spans.size, heads, width), dtype=torch.float32, device=pool.device)
-    # A mean for each token is as large as a layer's KV, and no more exact than what it was made of.
-    of_spans = weights is None
-    means = torch.empty(
-        (measured.counts.size if of_spans else int(lengths.sum()), heads, width),
-        dtype=torch.float32 if of_spans else Weighing.of(pool).dtype,
-        device=pool.device,
-    )
-    squares = sums if weights is None else torch.empty((measured_spans.size, heads), device=pool.device)
-    shared = {
+    value_dim = int(pool.values[0].shape[3]) if pool.values else 0
+    made: dict[str, Any] = {
         "keys": pool.keys[0],
         "values": values[0],
-        **{name: tables[name] for name in ("layer_starts", "scales", "blocks", "starts")},
-        "cos_table": cos,
-        "sin_table": sin,
         "LAYERS": pool.layers,
         "HEADS": heads,
+        "WIDTH": key_dim + value_dim,
         **row_constants(key_dim, value_dim, rotation),
+        "KEY_PADDED": triton.next_power_of_2(key_dim),
         "KEY_BLOCK": block_to_divide_by(pool.keys),
         "VALUE_BLOCK": block_to_divide_by(values),
         "TABLE_BLOCK": places.block_size,
         "UNIT": pool.layer_unit,
         "SCALED": pool.is_scaled,
+        "LARGEST": FP8_LARGEST.get(pool.dtype, 0.0),
     }
+    if isinstance(places.blocks, Tensor):
+        made["blocks"] = places.blocks
     for part, views in (("key", pool.keys), ("value", values)):
         block, token, head, _ = views[0].stride()
-        shared |= {f"{part}_block": block, f"{part}_token": token, f"{part}_head": head}
-    measuring = {
-        **shared,
-        **{name: tables[name] for name in ("row_counts", "first_rows", "row_offsets")},
-        "tile_spans": tables["measured_spans"],
-        "first_tiles": tables["first_measured"],
-        "old_keys": old.keys,
-        "old_values": old.keys if old.values is None else old.values,
-        "sums": sums,
-        "squares": squares,
-        "all_measured": old.tokens,
-        "ROWS": measured_rows,
-        "WEIGHED": weights is not None,
-    }
-    averaging = {
-        "sums": sums,
-        "first_tiles": tables["first_measured"],
-        "tile_counts": tables["measured_tiles"],
-        "shares": tables["shares"],
-        "means": means,
-        "HEADS": heads,
-        "WIDTH": width,
-        "SUMS": SUMS,
-        "COLUMNS": COLUMNS,
-    }
-    correcting = {
-        **shared,
-        "lengths": tables["lengths"],
-        "is_measured": tables["is_measured"],
-        "tile_spans": tables["corrected_spans"],
-        "first_tiles": tables["first_corrected"],
-        "first_tokens": tables["first_tokens"],
-        "means": means,
-        "PER_TOKEN": weights is not None,
-        "LARGEST": FP8_LARGEST.get(pool.dtype, 0.0),
-        "ROWS": corrected_rows,
-    }
-    if weights is None:
-        columns = triton.cdiv(width, COLUMNS)
-        making_means = [(mean_kernel, (measured.counts.size, heads, columns), averaging)]
-    else:
-        making_means = _weighing(Weighing.of(pool), measured, lengths, tables, weights, sums, squares, means, key_dim)
-    return [
-        (measure_kernel, (measured_spans.size, heads, 1), measuring),
-        *making_means,
-        (correct_kernel, (corrected_spans.size, 1, 1), correcting),
-    ]
-
-
-def _weighing(
-    how: Weighing,
-    measured: MeasuredSpans,
-    lengths: npt.NDArray[np.int64],
-    tables: dict[str, Tensor],
-    weights: tuple[Tensor, Indices],
-    changes: Tensor,
-    squares: Tensor,
-    means: Tensor,
-    key_dim: int,
-) -> list[tuple[Any, tuple[int, int, int], dict[str, Any]]]:
-    _, heads, width = changes.shape
-    table, padded = weights
-    sizes = lengths * padded
-    spans, first = tiles(lengths, how.tokens)
-    choosing_spans, first_choosing = tiles(measured.counts, FEWEST_ROWS)
-    ends = np.cumsum(padded)
-    host_tables = [np.cumsum(sizes) - sizes, (ends - padded).astype(np.int32), padded.astype(np.int32)]
-    starts, first_chosen, padded_counts, tile_spans, first_tiles, *choosing_tiles = upload(
-        [*host_tables, spans, first, choosing_spans, first_choosing], changes.device
-    )
-    chosen = torch.zeros((int(padded.sum()), heads * width), dtype=how.dtype, device=changes.device)
-    counts = torch.zeros(len(chosen), dtype=how.dtype, device=changes.device)
-    rows = {name: tables[name] for name in ("first_rows", "row_counts")}
-    out = {"chosen": chosen, "counts": counts, "first_chosen": first_chosen}
-    choosing = {
-        **rows,
-        **out,
-        "changes": changes,
-        "squares": squares,
-        "tile_spans": choosing_tiles[0],
-        "first_tiles": choosing_tiles[1],
-        "LARGEST": LARGEST_CHANGE,
-        "MOST": LONGEST,
-        "HEADS": heads,
-        "NUMBERS": heads * width,
-        "ROWS": FEWEST_ROWS,
-        "SPAN_ROWS": SPAN_ROWS,
-        "COLUMNS": COLUMNS,
-    }
-    weighing = {
-        **out,
-        "weights": table,
-        "weight_starts": starts,
-        "padded_counts": padded_counts,
-        "first_tokens": tables["first_tokens"],
-        "span_lengths": tables["lengths"],
-        "tile_spans": tile_spans,
-        "first_tiles": first_tiles,
-        "means": means,
-        "key_strength": measured.shift.strength,
-        "value_strength": measured.shift.of_values,
-        "LEAST": LEAST_WEIGHT,
-        "HEADS": heads,
-        "KEY_DIM": key_dim,
-        "WIDTH": width,
-        "TOKENS": how.tokens,
-        "ROWS": how.rows,
-        "COLUMNS": how.columns,
-    }
-    # Parts of one tile side by side: they read the same weights.
-    return [
-        (choose_kernel, (choosing_spans.size, 1, 1), choosing),
-        (weigh_kernel, (triton.cdiv(heads * width, how.columns), spans.size, 1), weighing),
-    ]
+        made |= {f"{part}_block": block, f"{part}_token": token, f"{part}_head": head}
+    return made

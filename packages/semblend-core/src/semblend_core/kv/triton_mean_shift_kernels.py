@@ -3,6 +3,7 @@
 # ruff: noqa: N803, N806
 """Mean shift in an engine's pool, one layer at a time, as a few Triton kernels.
 
+``keep_kernel`` copies what lies at the rows, once and for all layers, before they are computed. In each layer
 ``measure_kernel`` adds up the change of a few rows each, ``mean_kernel`` adds those sums up in a fixed order (no
 atomics: the same input gives the same bits), ``correct_kernel`` reads and writes the rest of the spans once, as fast
 as memory goes. Where each token weighs the rows anew, rows are measured one by one, ``choose_kernel`` leaves out those
@@ -26,15 +27,15 @@ def plus(left, right):
 
 
 @triton.jit
-def _computed(rows, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+def computed(rows, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     wide = load_rows(rows, live, WIDTH, PADDED).to(tl.float32)
     return wide * scale if SCALED else wide
 
 
 @triton.jit
 def _change(fresh, old, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    fresh = _computed(fresh, live, scale, SCALED, WIDTH, PADDED)
-    change = fresh - _computed(old, live, scale, SCALED, WIDTH, PADDED)
+    fresh = computed(fresh, live, scale, SCALED, WIDTH, PADDED)
+    change = fresh - computed(old, live, scale, SCALED, WIDTH, PADDED)
     return tl.where(live, change, 0.0)
 
 
@@ -48,6 +49,53 @@ def _squared(change):
 def _store_sum(sums, change, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     columns = tl.arange(0, PADDED)
     tl.store(sums + columns, tl.reduce(change, 0, plus), mask=columns < WIDTH)
+
+
+@triton.jit(do_not_specialize=["layer", "all_measured"])
+def keep_kernel(
+    keys,
+    values,
+    layer_starts,
+    blocks,
+    row_places,
+    old_keys,
+    old_values,
+    layer,  # Not used: every kernel of a correction is launched alike.
+    all_measured,
+    key_block,
+    key_token,
+    key_head,
+    value_block,
+    value_token,
+    value_head,
+    LAYERS: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    TABLE_BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEY_PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr,
+):
+    """old [layers, rows, heads, dim]: the rows as they are stored."""
+    pair = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row, head, of_layer = pair // HEADS, (pair % HEADS).to(tl.int64), tl.program_id(1).to(tl.int64)
+    is_row = row < all_measured
+    live = is_row[:, None]
+    slots = slots_at(blocks, tl.load(row_places + row, mask=is_row, other=0), is_row, TABLE_BLOCK)
+    old_row = ((of_layer * all_measured + row) * HEADS + head)[:, None]
+    start = tl.load(layer_starts + of_layer) * UNIT
+    key = keys + row_starts(start, slots, head, key_block, key_token, key_head, KEY_BLOCK)
+    stored = load_rows(key, live, KEY_DIM, KEY_PADDED)
+    if VALUE_DIM > 0:
+        start = tl.load(layer_starts + LAYERS + of_layer) * UNIT
+        value = values + row_starts(start, slots, head, value_block, value_token, value_head, VALUE_BLOCK)
+        stored_value = load_rows(value, live, VALUE_DIM, VALUE_PADDED)
+        store_rows(old_values + old_row * VALUE_DIM, stored_value, live, VALUE_DIM, VALUE_PADDED)
+    store_rows(old_keys + old_row * KEY_DIM, stored, live, KEY_DIM, KEY_PADDED)
 
 
 @triton.jit(do_not_specialize=["layer", "all_measured"])
@@ -168,7 +216,7 @@ def mean_kernel(
     tile_counts,
     shares,
     means,
-    layer,  # Not used: every kernel of a correction is launched alike.
+    layer,  # Not used, as above.
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
     SUMS: tl.constexpr,
@@ -303,7 +351,7 @@ def weigh_kernel(
 
 @triton.jit
 def _moved(rows, mean, live, scale, SCALED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    return _computed(rows, live, scale, SCALED, WIDTH, PADDED) + load_rows(mean, live, WIDTH, PADDED)
+    return computed(rows, live, scale, SCALED, WIDTH, PADDED) + load_rows(mean, live, WIDTH, PADDED)
 
 
 @triton.jit
@@ -392,12 +440,12 @@ def correct_kernel(
     if AFTER > 0:
         after = _moved(rows + (START + SIZE), mean + (START + SIZE), live, scale, SCALED, AFTER, AFTER_PADDED)
     if INTERLEAVED:
-        key = _computed(rows + START, live, scale, SCALED, SIZE, 2 * HALF_PADDED)
+        key = computed(rows + START, live, scale, SCALED, SIZE, 2 * HALF_PADDED)
         pairs = load_rows(mean + START, live, SIZE, 2 * HALF_PADDED)
         first, second = tl.split(tl.reshape(pairs, (ROWS, HALF_PADDED, 2)))
     else:
-        key_first = _computed(rows + START, live, scale, SCALED, HALF, HALF_PADDED)
-        key_second = _computed(rows + (START + HALF), live, scale, SCALED, HALF, HALF_PADDED)
+        key_first = computed(rows + START, live, scale, SCALED, HALF, HALF_PADDED)
+        key_second = computed(rows + (START + HALF), live, scale, SCALED, HALF, HALF_PADDED)
         first = load_rows(mean + START, live, HALF, HALF_PADDED)
         second = load_rows(mean + (START + HALF), live, HALF, HALF_PADDED)
     angles = offset[:, None] * HALF

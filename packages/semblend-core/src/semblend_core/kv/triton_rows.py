@@ -10,8 +10,8 @@ torch; the kernels wait for memory anyway.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -192,8 +192,9 @@ def block_to_divide_by(views: Sequence[Tensor]) -> int:
 class Launch:
     """A kernel bound to its arguments, all but one integer, which the kernel must not specialise on.
 
-    Triton finds the compiled kernel by all arguments, which takes the host longer than the launch itself; here it
-    does so once. Pointers and sizes stay the same, so what it found stays right.
+    Triton finds the compiled kernel by all arguments, and asks the driver about every tensor: both take the host longer
+    than the launch itself. Here the first is done once, also for later launches whose arguments are of the same kind,
+    and tensors go as plain addresses. They are kept, so what was found stays right.
     """
 
     def __init__(
@@ -202,24 +203,62 @@ class Launch:
         grid: tuple[int, int, int],
         arguments: dict[str, Any],
         varying: str,
-        device: torch.device,
         options: dict[str, Any],
     ) -> None:
         self._kernel, self._grid, self._arguments, self._options = kernel, grid, arguments, options
-        self._varying, self._device = varying, device
+        self._varying = varying
         names = kernel.arg_names
-        self._before, self._after = (
-            tuple(arguments[name] for name in part)
-            for part in (names[: names.index(varying)], names[names.index(varying) + 1 :])
-        )
+        plain = [_plain(arguments.get(name)) for name in names]
+        at = names.index(varying)
+        self._before, self._after = tuple(plain[:at]), tuple(plain[at + 1 :])
         self._compiled: Any = None
 
-    def __call__(self, value: int) -> None:
-        """On the device's current stream."""
-        with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
-            if self._compiled is not None:
-                self._compiled(*self._before, value, *self._after)
+    def __call__(self, value: int, stream: int | None = None) -> None:
+        """``stream``: as :func:`current_stream` gives it. None, in the interpreter, is none."""
+        if self._compiled is None:
+            kind = _kind(self._kernel, self._arguments, self._options)
+            if kind not in _found:
+                compiled = self._kernel[self._grid](**self._arguments, **{self._varying: value}, **self._options)
+                if compiled is not None:  # The interpreter compiles nothing.
+                    _found[kind] = compiled
+                    self._compiled = compiled[self._grid]
                 return
-            compiled = self._kernel[self._grid](**self._arguments, **{self._varying: value}, **self._options)
-            if compiled is not None:  # The interpreter compiles nothing.
-                self._compiled = compiled[self._grid]
+            self._compiled = _found[kind][self._grid]
+        self._compiled(*self._before, value, *self._after, stream=stream)
+
+
+_found: dict[Hashable, Any] = {}
+"""Compiled kernels by the kind of their arguments."""
+
+
+def _plain(argument: Any) -> Any:
+    return argument.data_ptr() if isinstance(argument, Tensor) else argument
+
+
+def _kind(kernel: Any, arguments: dict[str, Any], options: dict[str, Any]) -> Hashable:
+    """All that Triton may look at to choose the compiled kernel, and no less."""
+    free = {parameter.name for parameter in getattr(kernel, "params", ()) if parameter.do_not_specialize}
+    kinds: list[Hashable] = [kernel, *options.items()]
+    for name, argument in arguments.items():
+        if isinstance(argument, Tensor):
+            kinds.append((name, argument.device, argument.dtype, argument.data_ptr() % 16, _is_small(argument)))
+        elif name in free:
+            kinds.append((name, type(argument), -(2**31) <= argument < 2**31))
+        else:
+            kinds.append((name, type(argument), argument))
+    return tuple(kinds)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    """What Triton asks on AMD's GPUs alone: whether 31 bits reach all of it."""
+    return torch.version.hip is not None and tensor.untyped_storage().nbytes() < 2**31
+
+
+@contextmanager
+def current_stream(device: torch.device) -> Iterator[int | None]:
+    """The device's current stream for launches within the context, whose device it is."""
+    if device.type != "cuda":
+        yield None
+        return
+    with torch.cuda.device(device):
+        yield torch.cuda.current_stream(device).cuda_stream
