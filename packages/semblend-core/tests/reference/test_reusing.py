@@ -155,11 +155,14 @@ def test_attention_peaks_are_the_most_that_each_head_pays_from_any_word(reordere
 def test_it_scores_as_engines_do(reordered: Reordered) -> None:
     workspace = reordered.engine.place_plan(reordered.plan, reordered.donors, exact_prefix=reordered.cold.workspace)
     last = reordered.plan.rows[-1]
-    attention = QuestionAttention(torch.arange(last.start, last.end), range(15, 21))
+    keys: dict[int, torch.Tensor] = {}
+    attention = QuestionAttention(
+        torch.arange(last.start, last.end), range(15, 21), lambda layers: (keys[layer] for layer in layers)
+    )
 
     def look(seen: Observation) -> None:
-        queries, keys = seen.queries.transpose(0, 1)[-last.length :], seen.keys.transpose(0, 1)
-        attention.add(seen.layer, queries, keys, seen.scaling)
+        keys[seen.layer] = seen.keys.transpose(0, 1)
+        attention.add(seen.layer, seen.queries.transpose(0, 1)[-last.length :], seen.scaling)
 
     probe = EngineProbe(reordered.engine, workspace, reordered.tokens, reordered.plan)
     ours = probe.question_attention(attention.layers, "peaks")

@@ -68,8 +68,8 @@ def test_it_tells_the_whole_models_shape() -> None:
     assert (memory.layers, memory.shape.layers, memory.shape.kv_heads) == (5, 5, HEADS)
     assert memory.token_bytes == 5 * HEADS * 2 * DIM * 4
     slots = torch.tensor([0, 9, 30])
-    for layer, tensor in enumerate(layers):
-        assert torch.equal(memory.keys_at(layer, slots), tensor[slots // BLOCK, :, slots % BLOCK, :DIM])
+    for tensor, keys in zip(layers, memory.keys_at(range(5), slots), strict=True):
+        assert torch.equal(keys, tensor[slots // BLOCK, :, slots % BLOCK, :DIM])
 
 
 def test_the_way_in_is_proved_by_layer() -> None:

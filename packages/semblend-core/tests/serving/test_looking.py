@@ -45,11 +45,11 @@ def test_it_finds_the_question_in_the_batch_and_its_keys_in_the_pool(
     look: Look, pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
     queries, slots = batch
-    expected = QuestionAttention(torch.arange(*QUESTION), look.layers)
+    keys = {layer: torch.cat([pool[layer][block, 0] for block in BLOCK_IDS])[: QUESTION[1]] for layer in look.layers}
+    expected = QuestionAttention(torch.arange(*QUESTION), look.layers, lambda layers: (keys[n] for n in layers))
     for layer in look.layers:
         look.add(layer, queries, slots, 0.5)
-        keys = torch.cat([pool[layer][block, 0] for block in BLOCK_IDS])[: QUESTION[1]]
-        expected.add(layer, torch.cat([queries[9:13], queries[2:8]]), keys, 0.5)
+        expected.add(layer, torch.cat([queries[9:13], queries[2:8]]), 0.5)
     scores, wanted = look.scores(), expected.scores()
     assert scores is not None
     assert wanted is not None
@@ -62,16 +62,32 @@ def test_fp8_is_seen_as_it_was_computed(pool: list[torch.Tensor], batch: tuple[t
     scales = (1.0, 0.5, 2.0)
     memory = PagedMemory(views.with_scales(scales, scales), Rotation.from_config(CONFIG))
     seen = Look(ProbeOrder("r", BLOCK_IDS, QUESTION, range(1, 3)), memory)
-    expected = QuestionAttention(torch.arange(*QUESTION), seen.layers)
+    keys = {
+        layer: torch.cat([views.keys[layer][block] for block in BLOCK_IDS]).float()[: QUESTION[1]] * scales[layer]
+        for layer in seen.layers
+    }
+    expected = QuestionAttention(torch.arange(*QUESTION), seen.layers, lambda layers: (keys[n] for n in layers))
     for layer in seen.layers:
         seen.add(layer, queries.to(fp8), slots, 0.5)
-        keys = torch.cat([views.keys[layer][block] for block in BLOCK_IDS]).float()[: QUESTION[1]] * scales[layer]
         asking = queries.to(fp8).float()
-        expected.add(layer, torch.cat([asking[9:13], asking[2:8]]), keys, 0.5)
+        expected.add(layer, torch.cat([asking[9:13], asking[2:8]]), 0.5)
     scores, wanted = seen.scores(), expected.scores()
     assert scores is not None
     assert wanted is not None
     np.testing.assert_allclose(scores, wanted, rtol=1e-6)
+
+
+def test_the_engine_may_use_the_memory_of_queries_again(
+    look: Look, pool: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    (queries, slots), other = batch, PagedMemory(PagedKv.from_stacked(pool, 1), Rotation.from_config(CONFIG))
+    expected = Look(ProbeOrder("r", BLOCK_IDS, QUESTION, look.layers), other)
+    shared = torch.empty_like(queries)
+    for layer in look.layers:
+        shared.copy_(queries * layer)
+        look.add(layer, shared, slots, 0.5)
+        expected.add(layer, queries * layer, slots, 0.5)
+    np.testing.assert_array_equal(look.scores(), expected.scores())
 
 
 def test_ranks_with_some_of_the_heads_tell_together_what_one_with_all_would(

@@ -228,11 +228,13 @@ def scores_of(reference: ReferenceEngine, asked: Any, plan: Plan, donors: dict[s
     assert probing is not None
     rows = np.concatenate([np.arange(*run) for run in probing.rows])
     start, end = probing.question
-    attention = QuestionAttention(torch.arange(start, end), probing.layers)
+    keys: dict[int, torch.Tensor] = {}
+    asking = torch.arange(start, end)
+    attention = QuestionAttention(asking, probing.layers, lambda layers: [keys[layer] for layer in layers])
 
     def look(seen: Observation) -> None:
-        queries = seen.queries[:, start - end :].transpose(0, 1)
-        attention.add(seen.layer, queries, seen.keys.transpose(0, 1), seen.scaling)
+        keys[seen.layer] = seen.keys.transpose(0, 1)
+        attention.add(seen.layer, seen.queries[:, start - end :].transpose(0, 1), seen.scaling)
 
     workspace = reference.place_plan(plan, donors)
     reference.compute(workspace, asked[rows], rows, logits="none", observer=look, observed_layers=probing.layers)

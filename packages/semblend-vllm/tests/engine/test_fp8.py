@@ -89,7 +89,8 @@ def test_the_pool_is_read_as_vllm_has_written_it(asked: str) -> None:
     step = torch.finfo(FP8[asked]).eps  # vLLM cuts off what does not fit.
     torch.testing.assert_close(found.keys[1].float(), keys, rtol=step, atol=1e-2)
     torch.testing.assert_close(found.values[1].float(), values, rtol=step, atol=1e-2)
-    assert torch.equal(memory.keys_at(1, torch.tensor([40, 33])), found.keys[1].float()[[8, 1]] * SCALES.keys[1])
+    (read,) = memory.keys_at([1], torch.tensor([40, 33]))
+    assert torch.equal(read, found.keys[1].float()[[8, 1]] * SCALES.keys[1])
 
 
 def test_a_correction_is_of_what_was_computed_and_rounded_once() -> None:

@@ -72,11 +72,13 @@ def scores_in_reference(claim: Claim, tokens: np.ndarray, donors: list[np.ndarra
     kept = {donor_id_of(as_token_ids(each)): reference.prefill(each).workspace.copy_out(each.size) for each in donors}
     rows = np.array([at for start, end in claim.probing.rows for at in range(start, end)])
     start, end = claim.probing.question
-    attention = QuestionAttention(torch.arange(start, end), claim.probing.layers)
+    keys: dict[int, Any] = {}
+    asking = torch.arange(start, end)
+    attention = QuestionAttention(asking, claim.probing.layers, lambda layers: [keys[layer] for layer in layers])
 
     def look(seen: Any) -> None:
-        queries = seen.queries.transpose(0, 1)[start - end :]
-        attention.add(seen.layer, queries, seen.keys.transpose(0, 1), seen.scaling)
+        keys[seen.layer] = seen.keys.transpose(0, 1)
+        attention.add(seen.layer, seen.queries.transpose(0, 1)[start - end :], seen.scaling)
 
     workspace = reference.place_plan(plan, kept)
     reference.compute(workspace, tokens[rows], rows, observer=look, observed_layers=claim.probing.layers)

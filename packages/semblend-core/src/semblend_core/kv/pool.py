@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -88,12 +88,11 @@ class KvPool:
         assert keys is not None
         return keys, values
 
-    def keys_at(self, layer: int, slots: Tensor) -> Tensor:
-        """A copy of K [tokens, heads, dim] of one layer; of fp8 as it was computed, in float32."""
-        keys = self.views.keys[layer]
-        if keys.dtype in FP8_LARGEST:
-            return self.views.read_keys(layer, self._places(slots))
-        return keys[self._places(slots)]
+    def keys_at(self, layers: Iterable[int], slots: Tensor) -> Iterator[Tensor]:
+        """Copies of K [tokens, heads, dim], layer by layer when it is asked for; of fp8 as computed, in float32."""
+        at, views = self._places(slots), self.views
+        is_fp8 = views.dtype in FP8_LARGEST
+        return (views.read_keys(layer, at) if is_fp8 else views.keys[layer][at] for layer in layers)
 
     def _places(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         return slots // self.views.block_size, slots % self.views.block_size

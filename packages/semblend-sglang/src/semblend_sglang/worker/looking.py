@@ -20,7 +20,10 @@ from semblend_core.serving.tree import SlotPool
 
 
 class Look:
-    """Of one request. Nothing waits for the device before ``scores``."""
+    """Of one request. Nothing waits for the device before ``scores``.
+
+    That reads keys from the pool, where they stay as the forward found them until the one behind it.
+    """
 
     def __init__(self, claim: Claim, row: Tensor, pool: SlotPool, first_token: int) -> None:
         """``row``: the slots of its prompt. ``first_token``: where the forward's tokens behind the claim begin."""
@@ -30,7 +33,9 @@ class Look:
         self._slots = row[:end].to(torch.int64)
         self._asking = slice(first_token + start - claim.end, first_token + end - claim.end)
         asking = torch.arange(start, end, device=row.device)
-        self._attention = QuestionAttention(asking, claim.probing.layers, start)
+        self._attention = QuestionAttention(asking, claim.probing.layers, self._keys_at, start)
+        self._dtype: torch.dtype | None = None
+        """Of queries. What is kept as fp8 is attended to in the same."""
 
     def layer_has_attended(self, layer: Any, queries: Tensor) -> None:
         """``queries``: of all tokens of the forward, as SGLang's attention ``layer`` got them."""
@@ -38,9 +43,12 @@ class Look:
             contain("looking at a layer", self._look, layer, queries)
 
     def _look(self, layer: Any, queries: Tensor) -> None:
-        asking = queries[self._asking].view(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        keys = self._pool.keys_at(layer.layer_id, self._slots)
-        self._attention.add(layer.layer_id, asking, keys.to(asking.dtype), layer.scaling)
+        self._dtype = queries.dtype
+        asking = queries[self._asking].clone()  # The next layer may get its queries in the same memory.
+        self._attention.add(layer.layer_id, asking.view(-1, layer.tp_q_head_num, layer.qk_head_dim), layer.scaling)
+
+    def _keys_at(self, layers: Sequence[int]) -> Iterator[Tensor]:
+        return (keys.to(self._dtype) for keys in self._pool.keys_at(layers, self._slots))
 
     def scores(self) -> Scores | None:
         """[tokens], of this rank's heads. None: it did not see what it was to see. Waits for the device."""

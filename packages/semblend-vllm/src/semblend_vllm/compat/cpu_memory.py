@@ -6,7 +6,7 @@ vLLM's own operator with numbers that say where each came from, and read back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +63,8 @@ class PackedCpuMemory:
     ) -> CopiedCorrection:
         return CopiedCorrection(self, self._slots(block_ids), spans, rows, shift, self._rotation, self.learned)
 
-    def keys_at(self, layer: int, slots: Tensor) -> Tensor:
-        return self.read_layer(layer, slots)[0]
+    def keys_at(self, layers: Iterable[int], slots: Tensor) -> Iterator[Tensor]:
+        return (self.read_layer(layer, slots)[0] for layer in layers)
 
     def read_layer(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Of fp8 what was computed, in float32."""

@@ -105,7 +105,7 @@ class SlotPool(KvPool):
             return there[:count], there[count:]
 
         keys, values = self.first_layer(slots[both])
-        deeper = {layer: at_both(self.keys_at(layer, slots[both])) for layer in proof.deeper}
+        deeper = dict(zip(proof.deeper, map(at_both, self.keys_at(proof.deeper, slots[both])), strict=True))
         all_layers = self.take_slots(slots[both[:count]]).keys.cpu() if keys.dtype in FP8_LARGEST else None
         return proof.judge(pairs, at_both(keys), None if values is None else at_both(values), deeper, all_layers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -71,9 +71,10 @@ class LayeredMemory:
             [memory.correction(block_ids, spans, rows, shift) for _, memory in self._parts], self._place
         )
 
-    def keys_at(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
-        part, at = self._place[layer]
-        return self._parts[part][1].keys_at(at, slots)
+    def keys_at(self, layers: Iterable[int], slots: torch.Tensor) -> Iterator[torch.Tensor]:
+        for layer in layers:
+            part, at = self._place[layer]
+            yield from self._parts[part][1].keys_at([at], slots)
 
 
 class _Corrections:

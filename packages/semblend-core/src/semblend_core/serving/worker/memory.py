@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -46,8 +46,11 @@ class KvMemory(Protocol):
     ) -> LayerCorrection:
         """Made after the spans were written and before the forward computes ``rows``."""
 
-    def keys_at(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
-        """A copy of K [tokens, kv_heads, dim] of one layer. Slots count through all blocks, on the pool's device."""
+    def keys_at(self, layers: Iterable[int], slots: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Copies of K [tokens, kv_heads, dim], layer by layer when it is asked for.
+
+        Slots count through all blocks, on the pool's device.
+        """
 
 
 class PagedMemory:
@@ -77,8 +80,8 @@ class PagedMemory:
     ) -> LayerCorrection:
         return self._pool.correction(shift, spans, rows, self._table(block_ids))
 
-    def keys_at(self, layer: int, slots: torch.Tensor) -> torch.Tensor:
-        return self._pool.keys_at(layer, slots)
+    def keys_at(self, layers: Iterable[int], slots: torch.Tensor) -> Iterator[torch.Tensor]:
+        return self._pool.keys_at(layers, slots)
 
     def _table(self, block_ids: Sequence[int]) -> SlotTable:
         return SlotTable(np.fromiter(block_ids, np.int64, len(block_ids)), self.block_size)
