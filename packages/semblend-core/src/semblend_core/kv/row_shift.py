@@ -151,22 +151,6 @@ class RowShift:
         (places,) = upload([np.concatenate([places_of(each) for each in self._pieces])], self._tokens.at.device)
         return places
 
-    def weights(self, multiple: int, dtype: torch.dtype) -> tuple[Tensor, Indices]:
-        """Of each span [all its tokens, rows and zeros up to a ``multiple``], one behind the other: what a kernel
-        takes. And how many rows and zeros each span's tokens have.
-
-        What rows themselves are given says nothing: they stay as they are.
-        """
-        shapes = [(each.length, -(-each.rows.size // multiple) * multiple) for each in self._pieces]
-        sizes = [length * padded for length, padded in shapes]
-        made = torch.zeros(sum(sizes), dtype=dtype, device=self._tokens.at.device)
-        tables = [flat.view(shape) for flat, shape in zip(torch.split(made, sizes), shapes, strict=True)]
-        first = 0
-        for table, (rows, _) in zip(tables, self._parts, strict=True):
-            table[:, : rows.stop - rows.start] = self._weigh(slice(first, first + len(table)), rows)
-            first += len(table)
-        return made, np.array([padded for _, padded in shapes], np.int64)
-
     # One layer.
 
     def apply(self, layer: int, keys: Tensor, values: Tensor, old_keys: Tensor, old_values: Tensor) -> None:
