@@ -89,16 +89,17 @@ def test_means_of_weighed_rows_are_made_on_tensor_cores_but_for_float32(
 ) -> None:
     kv = pool("joined", dtype=dtype)
     plan = prepared(WEIGHED, kv, rotation())
-    front, direct, ask, measure, choose, weigh, correct = (
+    front, common, direct, ask, measure, choose, weigh, correct = (
         ptx_for_hopper(kernel, arguments | {"layer": 1})
         for kernel, _, arguments in (*plan.asking(), *plan.of_each_layer())
     )
     assert all("st.global.v4.b32" in ptx for ptx in (front, direct))
+    assert "ld.global.v4.b32" in common
     assert "fma." not in front
     assert all("ld.global.v4.b32" in ptx for ptx in (choose, correct))
     assert "cp.async.cg.shared.global" in weigh  # 16 bytes, while the pieces before them are multiplied.
     assert ("mma" in weigh) is (dtype is torch.bfloat16)
-    assert "atom." not in front + direct + ask + measure + choose + weigh + correct
+    assert "atom." not in front + common + direct + ask + measure + choose + weigh + correct
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

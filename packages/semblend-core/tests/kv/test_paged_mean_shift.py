@@ -411,3 +411,33 @@ def test_another_rotation_and_another_layer_are_refused() -> None:
         PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, llama(64))
     with pytest.raises(InvalidKvError, match="layer 2"):
         PagedMeanShift(MeanShift(), SPANS, ROWS, pool.kv, pool.table, HALF).apply(2)
+
+
+def test_what_is_no_number_in_one_span_is_not_carried_into_others(device: torch.device) -> None:
+    pool = PagedKv.from_stacked([torch.randn(2, 12, 16, 2, 16, device=device) for _ in range(2)], 0)
+    pool.keys[middle_layer(2)][0, 5, 0, 3] = float("nan")
+    spans = [Span(start, donor, start + 7, 32) for start, donor in ((0, "a"), (32, "b"), (64, "c"))]
+    rows = np.array([1, 5, 9, 33, 40, 50, 66, 70, 90])
+    shift = MeanShift(0.6, 1, 0.4, reach=32, likeness=3)
+    correction = PagedMeanShift(shift, spans, rows, pool, SlotTable(np.arange(12), 16), llama(16))
+    for layer in range(2):
+        for row in rows:
+            pool.keys[layer][row // 16, row % 16] = torch.randn(2, 16, device=device)
+        correction.apply(layer)
+        others = pool.keys[layer].flatten(0, 1)[32:96]
+        assert others.isfinite().all()
+
+
+def test_tables_grow_with_spans_and_rows_and_not_with_both(interpreted: ModuleType) -> None:
+    """They are made before the first layer, by the engine's thread."""
+    from semblend_core.kv.mean_shift import MeasuredSpans
+    from semblend_core.kv.triton_row_weights import RowWeights
+
+    def nbytes(count: int) -> int:
+        spans = [Span(at * 64, "a", at * 64 + 5, 64) for at in range(count)]
+        rows = np.concatenate([np.arange(span.target_start, span.target_start + 8) for span in spans])
+        measured = MeasuredSpans.choose(MeanShift(0.6, 1, 0.4, reach=32, likeness=3), spans, rows)
+        tables = RowWeights.of(measured, np.full(count, 64), 64).host_tables()
+        return sum(table.nbytes for table in tables.values())
+
+    assert nbytes(400) <= 4 * nbytes(100)

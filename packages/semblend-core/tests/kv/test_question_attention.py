@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -39,12 +41,15 @@ def plainly(queries: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor) 
 
 
 @pytest.mark.parametrize("first", [0, 17, 30])
-@pytest.mark.parametrize("most", [1 << 26, 5 * 2 * TOKENS * (5 * Q_HEADS + KV_HEADS * DIM) // 2, 1000, 1])
+@pytest.mark.parametrize("most", [1 << 26, 2 * TOKENS * (2 * 5 * Q_HEADS + KV_HEADS * DIM), 3000, 1])
+@pytest.mark.parametrize("kept", [1 << 22, 2 * 5 * Q_HEADS * DIM * 4, 1], ids=["all", "two", "one"])
 def test_each_heads_most_is_added_up_over_heads_and_layers(
-    most: int, first: int, monkeypatch: pytest.MonkeyPatch
+    kept: int, most: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All layers at once, two of them, one by some of its rows, and row by row."""
     monkeypatch.setattr(question_attention, "MOST_NUMBERS", most)
+    monkeypatch.setattr(question_attention, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(question_attention, "MOST_KEPT", kept)
     positions = torch.tensor([30, 31, 32, 33, 39])
     attention = QuestionAttention(positions, range(1, 6), drawn_keys, first)
     for layer in attention.layers:
@@ -86,6 +91,35 @@ def test_no_more_keys_are_held_than_are_computed_with(monkeypatch: pytest.Monkey
         attention.add(layer, drawn(layer)[0], SCALE)
     assert attention.scores() is not None
     assert steps == ["read", "computed"] * 3
+
+
+def test_no_more_queries_are_kept_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sequence of a step may have a probe, and the engine's own layers run meanwhile."""
+    of_a_layer = drawn(1)[0].nbytes
+    monkeypatch.setattr(question_attention, "MOST_KEPT", 3 * of_a_layer)
+    attention = QuestionAttention(torch.arange(30, 35), range(1, 9), drawn_keys)
+    kept = []
+    for layer in attention.layers:
+        queries = drawn(layer)[0]
+        kept.append(weakref.ref(queries))
+        attention.add(layer, queries, SCALE)
+        del queries
+        assert sum(each() is not None for each in kept) < 3
+    assert attention.scores() is not None
+
+
+def test_layers_that_could_not_be_added_up_were_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys_at(layers: Iterable[int]) -> Iterator[torch.Tensor]:
+        if 3 in layers:
+            raise torch.OutOfMemoryError
+        return drawn_keys(layers)
+
+    monkeypatch.setattr(question_attention, "MOST_KEPT", 1)
+    attention = QuestionAttention(torch.arange(30, 35), range(1, 6), keys_at)
+    for layer in attention.layers:
+        with nullcontext() if layer != 3 else pytest.raises(torch.OutOfMemoryError):
+            attention.add(layer, drawn(layer)[0], SCALE)
+    assert attention.scores() is None
 
 
 def test_what_ranks_with_some_of_the_heads_see_adds_up() -> None:

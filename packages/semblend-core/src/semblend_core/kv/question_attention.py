@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +13,12 @@ from torch import Tensor
 from semblend_core.kv.donor_kv import indexable
 from semblend_core.recompute import Scores
 
-MOST_NUMBERS = 1 << 26
-"""That are held at once: 256 MiB of float32, or what one row takes in one layer of a prompt that is too long."""
+MOST_NUMBERS = 1 << 25
+"""That are held at once: 128 MiB of float32, or what keys of one layer take where a prompt is too long for that."""
+LEAST_WEIGHTS = 1 << 23
+"""Of them, for what rows pay to tokens, however many the keys are."""
+MOST_KEPT = 1 << 22
+"""Bytes of queries. There may be a probe for each sequence of a step, and the engine's own layers need memory too."""
 
 KeysAt = Callable[[Sequence[int]], Iterable[Tensor]]
 """K [tokens, kv_heads, dim] of each of these layers, from the first token of the prompt on."""
@@ -37,54 +41,77 @@ class QuestionAttention:
     """The most that each head pays to a token from any token of the question, added up over heads and layers.
 
     Ranks that have some of the heads each tell sums of their own, and those add up. Each operation costs the engine's
-    thread more than the GPU. So layers only leave their queries, and ``scores`` computes many layers at once.
+    thread more than the GPU. So layers leave their queries, and some of them are computed at once.
     """
 
     def __init__(self, positions: Tensor, layers: range, keys_at: KeysAt, first: int = 0) -> None:
         """``positions`` [rows]: of the question's tokens. ``layers``: that are to be seen, each once.
 
-        ``keys_at`` is called by ``scores``. ``first``: none of the positions is before it, so all see what is.
+        ``keys_at`` is called for layers that were added. ``first``: none of the positions is before it, so all see
+        what is.
         """
         self._positions, self.layers, self._keys_at, self._first = positions, layers, keys_at, first
         self._asked: list[_Asked] = []
+        self._seen: list[int] = []
+        self._total: Tensor | None = None
 
     def add(self, layer: int, queries: Tensor, scale: float) -> None:
-        """``queries`` [rows, q_heads, dim] of the question, which nobody may write to."""
+        """``queries`` [rows, q_heads, dim] of the question, which nobody may write to. The layer's keys are there."""
         self._asked.append(_Asked(layer, queries, scale))
+        if sum(asked.queries.nbytes for asked in self._asked) >= MOST_KEPT:
+            self._add_up()
 
     def scores(self) -> Scores | None:
         """[tokens], float32: so ranks choose together what one would choose. None: there is nothing to choose by, since
         a layer was not seen or what it showed are no numbers. Waits for the device."""
-        seen = [asked.layer for asked in self._asked]
-        if not seen or sorted(seen) != list(self.layers):
+        self._add_up()
+        if self._total is None or sorted(self._seen) != list(self.layers):
             return None
-        keys = iter(self._keys_at(seen))
-        kinds = (list(alike) for _, alike in groupby(self._asked, key=lambda asked: asked.kind))
-        total = sum(peaks for alike in kinds for peaks in self._peaks(alike, keys))
-        assert isinstance(total, Tensor)
-        found: Scores = total.cpu().numpy()
+        found: Scores = self._total.cpu().numpy()
         return found if np.isfinite(found).all() else None
+
+    def _add_up(self) -> None:
+        """Where this fails, its layers were not seen."""
+        asked, self._asked = self._asked, []
+        keys = iter(self._keys_at([each.layer for each in asked]))
+        for _, alike in groupby(asked, key=lambda each: each.kind):
+            for peaks in self._peaks(list(alike), keys):
+                self._total = peaks if self._total is None else self._total + peaks
+        self._seen += [each.layer for each in asked]
 
     def _peaks(self, asked: Sequence[_Asked], keys: Iterator[Tensor]) -> Iterator[Tensor]:
         """[tokens]: of some layers of one kind after others. ``keys``: those of these layers come next."""
-        first = next(keys)
-        tokens, kv_heads, _ = first.shape
-        queries = _queries_by_head(asked, kv_heads)
-        hidden = torch.arange(self._first, tokens, device=first.device) > self._positions[:, None, None]
-        weights = queries[0, ..., 0].numel() * tokens
-        at_once = max(1, MOST_NUMBERS // (2 * (weights + first.numel())))  # Each is made of another.
-        keys = chain([first], keys)
-        del first
-        for at in range(0, len(asked), at_once):
-            some = queries[at : at + at_once]
-            yield self._peaks_at_once(some.flatten(0, 1), _keys_by_head(list(islice(keys, len(some)))), hidden)
+        while asked:
+            by_head, count = self._keys_by_head(keys, asked)
+            queries = _queries_by_head(asked[:count], len(by_head) // count)
+            asked = asked[count:]
+            yield self._peaks_at_once(queries.flatten(0, 1), by_head)
 
-    def _peaks_at_once(self, queries: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
-        """``queries`` [heads, rows, shared, dim] by KV head. ``keys`` [heads, dim, tokens]. ``hidden`` [rows, 1, tokens
-        from the first that is not seen by all]: what a row does not see."""
+    def _keys_by_head(self, keys: Iterator[Tensor], asked: Sequence[_Asked]) -> tuple[Tensor, int]:
+        """[layers * kv_heads, dim, tokens] of the next layers, and how many these are.
+
+        In float32: products of half the precision would choose other tokens.
+        """
+        first = next(keys)
+        tokens, kv_heads, dim = first.shape
+        rows, q_heads, _ = asked[0].queries.shape
+        # Weights are made of products.
+        count = min(len(asked), max(1, MOST_NUMBERS // (first.numel() + 2 * rows * q_heads * tokens)))
+        if count == 1:
+            return first.permute(1, 2, 0).float(), 1
+        made = first.new_empty((count, kv_heads, tokens, dim), dtype=torch.float32)
+        made[0] = first.transpose(0, 1)
+        del first
+        for number in range(1, count):
+            made[number] = next(keys).transpose(0, 1)
+        return made.flatten(0, 1).transpose(1, 2), count
+
+    def _peaks_at_once(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """``queries`` [heads, rows, shared, dim] by KV head. ``keys`` [heads, dim, tokens]."""
         heads, rows, shared, dim = queries.shape
         tokens = keys.shape[2]
-        at_once = max(1, MOST_NUMBERS // (2 * heads * shared * tokens))
+        hidden = torch.arange(self._first, tokens, device=keys.device) > self._positions[:, None, None]
+        at_once = max(1, max(LEAST_WEIGHTS, MOST_NUMBERS - keys.numel()) // (2 * heads * shared * tokens))
         most: Tensor | None = None
         for first in range(0, rows, at_once):
             part = slice(first, first + at_once)
@@ -103,10 +130,3 @@ def _queries_by_head(asked: Sequence[_Asked], kv_heads: int) -> Tensor:
     stored = torch.stack([indexable(each.queries) for each in asked]).view(asked[0].queries.dtype)
     wide = stored.float() * asked[0].scale
     return wide.view(len(asked), rows, kv_heads, -1, dim).transpose(1, 2).contiguous()
-
-
-def _keys_by_head(keys: Sequence[Tensor]) -> Tensor:
-    """[layers * kv_heads, dim, tokens] in float32: products of half the precision would choose other tokens."""
-    stored = torch.stack(list(keys)) if len(keys) > 1 else keys[0][None]
-    wide = stored.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-    return wide.flatten(0, 1).transpose(1, 2)

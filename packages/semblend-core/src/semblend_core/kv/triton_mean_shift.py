@@ -27,7 +27,7 @@ from semblend_core.kv.triton_mean_shift_kernels import (
     weigh_kernel,
 )
 from semblend_core.kv.triton_row_weights import RowWeights, asked_of
-from semblend_core.kv.triton_row_weights_kernels import ask_kernel, direct_kernel, front_kernel
+from semblend_core.kv.triton_row_weights_kernels import ask_kernel, common_kernel, direct_kernel, front_kernel
 from semblend_core.kv.triton_rows import (
     COMPILE_OPTIONS,
     WARPS,
@@ -101,8 +101,8 @@ class TritonMeanShift:
             bound(plan.keeping())(0, stream)
             if plan.weights is not None:
                 middle = middle_layer(pool.layers)
-                front, direct, ask = (partial(bound(step), middle, stream) for step in plan.asking())
-                plan.weights.make(front, direct, ask, plan.given)
+                launches = (partial(bound(step), middle, stream) for step in plan.asking())
+                plan.weights.make(plan.given, *launches)
 
     def apply(self, layer: int) -> None:
         with current_stream(self._device) as stream:
@@ -154,8 +154,10 @@ class Preparation:
         of_tokens = self._tiles("token_spans", "first_token_tiles")
         tiles_of_tokens = (self._sizes["token_spans"], 1, 1)
         rows = self._corrected_rows
+        columns = triton.cdiv(self._heads * self._width, COLUMNS)
         return [
             self._step(front_kernel, (self._sizes["corrected_spans"], 1, 1), **self._corrected, ROWS=rows),
+            self._step(common_kernel, (self._sizes["starts"], columns, 1), ROWS=FEWEST_ROWS, COLUMNS=COLUMNS),
             self._step(direct_kernel, tiles_of_tokens, **of_tokens),
             self._step(ask_kernel, tiles_of_tokens, **of_tokens, ROWS=self.how.rows),
         ]

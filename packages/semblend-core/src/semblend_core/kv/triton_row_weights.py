@@ -73,8 +73,6 @@ class RowWeights:
         if self.is_alike:
             first_tokens = np.cumsum(self.lengths) - self.lengths
             made["rows_in"] = np.repeat(first_tokens, counts) + self.measured.offsets
-            of_rows = np.repeat(np.arange(counts.size), counts)
-            made["row_shares"] = ((of_rows == np.arange(counts.size)[:, None]) / counts[:, None]).astype(np.float32)
         return made
 
     def arguments(self, heads: int, width: int, parts: int, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
@@ -100,12 +98,11 @@ class RowWeights:
             "TOKENS": TOKENS,
         }
 
-    def make(self, front: Launched, direct: Launched, ask: Launched, given: dict[str, Any]) -> None:
+    def make(self, given: dict[str, Any], front: Launched, common: Launched, direct: Launched, ask: Launched) -> None:
         """Fill the weights. ``given``: all arguments by name. What a kernel reads is there before it is launched."""
         if self.is_alike:
             front()
-            rows = given["fronted"].index_select(0, given["rows_in"])
-            torch.mm(given["row_shares"], rows, out=given["common"])
+            common()
             direct()
             self._multiply(given["directions"], given["rows_in"], given["products"])
         ask()

@@ -3,8 +3,9 @@
 # ruff: noqa: N803, N806
 """How tokens weigh the rows of their span: what RowShift's weights are, for KV in an engine's pool, as Triton kernels.
 
-``front_kernel`` reads the middle layer and turns its keys to the front of their span, ``direct_kernel`` takes away what
-all rows of a span have in common and leaves directions, ``ask_kernel`` makes weights of their products.
+``front_kernel`` reads the middle layer and turns its keys to the front of their span, ``common_kernel`` finds what all
+rows of a span have in common, ``direct_kernel`` takes that away and leaves directions, ``ask_kernel`` makes weights of
+their products.
 """
 
 from __future__ import annotations
@@ -110,6 +111,39 @@ def front_kernel(
         store_rows(out + KEY_DIM, value, live, VALUE_DIM, VALUE_PADDED)
 
 
+@triton.jit(do_not_specialize=["layer"])
+def common_kernel(
+    fronted,
+    row_offsets,
+    first_rows,
+    row_counts,
+    first_tokens,
+    common,
+    layer,  # Not used: every kernel of a correction is launched alike.
+    HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """common [spans, heads, key_dim + value_dim]: the mean of each span's rows."""
+    NUMBERS: tl.constexpr = HEADS * (KEY_DIM + VALUE_DIM)
+    span = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    count, first = tl.load(row_counts + span), tl.load(first_tokens + span)
+    row_offsets += tl.load(first_rows + span)
+    is_number = column < NUMBERS
+
+    total = tl.full((ROWS, COLUMNS), 0.0, tl.float32)
+    for begin in range(0, count, ROWS):
+        row = begin + tl.arange(0, ROWS)
+        is_row = row < count
+        token = (first + tl.load(row_offsets + row, mask=is_row, other=0)).to(tl.int64)
+        there = is_row[:, None] & is_number[None, :]
+        total += tl.load(fronted + token[:, None] * NUMBERS + column[None, :], mask=there, other=0.0)
+    tl.store(common + span.to(tl.int64) * NUMBERS + column, tl.reduce(total, 0, plus) / count, mask=is_number)
+
+
 @triton.jit
 def _apart(rows, common, live, WIDTH: tl.constexpr, PADDED: tl.constexpr):
     """What rows have that is not common to them. Zeros where nothing is ``live``."""
@@ -128,7 +162,7 @@ def direct_kernel(
     tile_spans,
     first_tiles,
     directions,
-    layer,  # Not used: every kernel of a correction is launched alike.
+    layer,  # Not used, as above.
     HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,

@@ -22,7 +22,7 @@ from semblend_core.serving.tree import SlotPool
 class Look:
     """Of one request. Nothing waits for the device before ``scores``.
 
-    That reads keys from the pool, where they stay as the forward found them until the one behind it.
+    Keys are read from the pool when some layers were seen. They stay as the forward found them until the one behind it.
     """
 
     def __init__(self, claim: Claim, row: Tensor, pool: SlotPool, first_token: int) -> None:

@@ -19,7 +19,7 @@ from semblend_core.serving.worker.memory import KvMemory
 class Look:
     """One probe of the step under way. Nothing waits for the device before ``scores``.
 
-    That reads keys from the pool, where they stay as the forward found them until the next step's.
+    Keys are read from the pool when some layers were seen. They stay as the forward found them until the next step's.
     """
 
     def __init__(self, order: ProbeOrder, memory: KvMemory) -> None:
