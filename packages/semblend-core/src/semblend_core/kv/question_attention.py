@@ -54,6 +54,8 @@ class QuestionAttention:
         self._asked: list[_Asked] = []
         self._seen: list[int] = []
         self._total: Tensor | None = None
+        self._hidden: Tensor | None = None
+        """[rows, 1, tokens from ``first`` on]: what a row does not see. The same in every layer."""
 
     def add(self, layer: int, queries: Tensor, scale: float) -> None:
         """``queries`` [rows, q_heads, dim] of the question, which nobody may write to. The layer's keys are there."""
@@ -81,11 +83,16 @@ class QuestionAttention:
 
     def _peaks(self, asked: Sequence[_Asked], keys: Iterator[Tensor]) -> Iterator[Tensor]:
         """[tokens]: of some layers of one kind after others. ``keys``: those of these layers come next."""
-        while asked:
-            by_head, count = self._keys_by_head(keys, asked)
-            queries = _queries_by_head(asked[:count], len(by_head) // count)
-            asked = asked[count:]
-            yield self._peaks_at_once(queries.flatten(0, 1), by_head)
+        queries: Tensor | None = None
+        at = 0
+        while at < len(asked):
+            by_head, count = self._keys_by_head(keys, asked[at:])
+            if queries is None:
+                queries = _queries_by_head(asked, len(by_head) // count)
+            peaks = self._peaks_at_once(queries[at : at + count].flatten(0, 1), by_head)
+            del by_head  # Before the next are made.
+            yield peaks
+            at += count
 
     def _keys_by_head(self, keys: Iterator[Tensor], asked: Sequence[_Asked]) -> tuple[Tensor, int]:
         """[layers * kv_heads, dim, tokens] of the next layers, and how many these are.
@@ -110,14 +117,15 @@ class QuestionAttention:
         """``queries`` [heads, rows, shared, dim] by KV head. ``keys`` [heads, dim, tokens]."""
         heads, rows, shared, dim = queries.shape
         tokens = keys.shape[2]
-        hidden = torch.arange(self._first, tokens, device=keys.device) > self._positions[:, None, None]
+        if self._hidden is None:
+            self._hidden = torch.arange(self._first, tokens, device=keys.device) > self._positions[:, None, None]
         at_once = max(1, max(LEAST_WEIGHTS, MOST_NUMBERS - keys.numel()) // (2 * heads * shared * tokens))
         most: Tensor | None = None
         for first in range(0, rows, at_once):
             part = slice(first, first + at_once)
             # The query heads of one KV head stand below each other, so that no key is copied.
             products = torch.bmm(queries[:, part].reshape(heads, -1, dim), keys).view(heads, -1, shared, tokens)
-            products[..., self._first :].masked_fill_(hidden[part], -torch.inf)
+            products[..., self._first :].masked_fill_(self._hidden[part], -torch.inf)
             peaks = products.softmax(-1).amax(1)
             most = peaks if most is None else torch.maximum(most, peaks)
         assert most is not None
