@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import Span
-from semblend_core.kv.moves import Indices
+from semblend_core.kv.moves import Indices, begins_of
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.kv.row_shift import Kv, Learned, RowShift
 from semblend_core.recompute import MeanShift
@@ -123,11 +123,10 @@ class MeasuredSpans:
         inside = np.concatenate(parts) if parts else rows[:0]
         return cls(chosen, inside, counts, shift, inside)
 
-    def only(self, asked: Sequence[Indices]) -> tuple[MeasuredSpans, Indices]:
-        """With these of each span's rows alone; and which of all rows these are."""
-        first = np.cumsum(self.counts) - self.counts
-        which = np.concatenate([start + each for start, each in zip(first, asked, strict=True)])
-        return replace(self, rows=self.rows[which], counts=np.array([each.size for each in asked], np.int64)), which
+    def only(self, asked: Sequence[Indices]) -> MeasuredSpans:
+        """With these of each span's rows alone."""
+        which = np.concatenate([first + each for first, each in zip(begins_of(self.counts), asked, strict=True)])
+        return replace(self, rows=self.rows[which], counts=np.array([each.size for each in asked], np.int64))
 
     @property
     def offsets(self) -> Indices:

@@ -98,7 +98,7 @@ class Moves:
         """The moves of ``spans``, whose donors all lie in one pool with the block tables ``sources`` (by donor id)."""
         ordered = list(spans)
         lengths = np.array([span.length for span in ordered], np.int64)
-        steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        steps = np.arange(lengths.sum()) - np.repeat(begins_of(lengths), lengths)
         targets = np.array([span.target_start for span in ordered], np.int64)
         shifts, rows = np.unique(np.array([span.shift for span in ordered], np.int64), return_inverse=True)
         for span in ordered:
@@ -124,6 +124,11 @@ class Moves:
             return False
         top = int(max(self.source_slots.max(), self.target_slots.max()))
         return bool(_marked(self.source_slots, top)[self.target_slots].any())
+
+
+def begins_of(lengths: npt.NDArray[np.integer]) -> Indices:
+    """Where each begins, laid end to end."""
+    return np.cumsum(lengths, dtype=np.int64) - lengths
 
 
 def upload(parts: Sequence[npt.NDArray[Any]], device: torch.device) -> list[Tensor]:

@@ -14,7 +14,7 @@ from semblend_core.contract import Span
 from semblend_core.kv.donor_kv import DonorKv, InvalidKvError
 from semblend_core.kv.layout import PagedKv
 from semblend_core.kv.mean_shift import MeanShiftCorrection, MeasuredSpans
-from semblend_core.kv.moves import Indices, Moves, SlotTable, upload
+from semblend_core.kv.moves import Indices, Moves, SlotTable, begins_of, upload
 from semblend_core.kv.places import DeviceSlots, Places
 from semblend_core.kv.relocation import copy_slots, has_kernel, relocate
 from semblend_core.kv.rotation import Rotation
@@ -78,7 +78,7 @@ class LaidSpans:
     def __init__(self, measured: MeasuredSpans, places: Places, pool: PagedKv) -> None:
         self._pool = pool
         lengths = places.lengths.astype(np.int64)
-        begins = np.cumsum(lengths) - lengths
+        begins = begins_of(lengths)
         self.spans = [
             replace(span, target_start=int(begin)) for span, begin in zip(measured.spans, begins, strict=True)
         ]

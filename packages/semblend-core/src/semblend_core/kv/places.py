@@ -14,7 +14,7 @@ from torch import Tensor
 from semblend_core.contract.plan import Span
 from semblend_core.kv.donor_kv import InvalidKvError
 from semblend_core.kv.layout import PagedKv
-from semblend_core.kv.moves import Indices, Moves, SlotTable, check_reach
+from semblend_core.kv.moves import Indices, Moves, SlotTable, begins_of, check_reach
 
 Int32s = npt.NDArray[np.int32]
 
@@ -150,7 +150,7 @@ class SpanMoves:
 def tiles(counts: npt.NDArray[np.integer], size: int) -> tuple[Int32s, Int32s]:
     """``counts`` things each, cut into tiles of ``size``: whose each tile is, and the first tile of each."""
     each = -(-counts // size)
-    return np.repeat(np.arange(counts.size, dtype=np.int32), each), (np.cumsum(each) - each).astype(np.int32)
+    return np.repeat(np.arange(counts.size, dtype=np.int32), each), begins_of(each).astype(np.int32)
 
 
 def _touched(firsts: Indices, ends: Indices, blocks: int) -> npt.NDArray[np.bool_]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from semblend_core.contract import Span
-from semblend_core.kv.moves import Indices, resident_angles, upload
+from semblend_core.kv.moves import Indices, begins_of, resident_angles, upload
 from semblend_core.kv.pieces import Piece, asked_rows, parts_of, places_of
 from semblend_core.kv.rotation import Rotation, turn_pairs
 from semblend_core.recompute import MeanShift
@@ -123,8 +123,7 @@ class RowShift:
         self._pieces = pieces = [replace(each, rows=each.rows[which]) for each, which in answering]
         self._parts = parts_of(pieces)
         lengths = np.array([each.length for each in pieces])
-        firsts = np.cumsum(lengths) - lengths
-        placed = list(zip(pieces, firsts, strict=True))
+        placed = list(zip(pieces, begins_of(lengths), strict=True))
         tokens = np.concatenate([each.tokens for each in pieces])
         row_in = np.concatenate([each.rows - each.start + first for each, first in placed])
         other_in = np.concatenate([each.others - each.start + first for each, first in placed])

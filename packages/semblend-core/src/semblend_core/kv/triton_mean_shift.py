@@ -14,7 +14,7 @@ from torch import Tensor
 
 from semblend_core.kv.layout import FP8_LARGEST, PagedKv
 from semblend_core.kv.mean_shift import MeasuredSpans
-from semblend_core.kv.moves import resident_angles, upload
+from semblend_core.kv.moves import begins_of, resident_angles, upload
 from semblend_core.kv.places import Places, tiles
 from semblend_core.kv.rotation import Rotation
 from semblend_core.kv.row_shift import LARGEST_CHANGE, LEAST_WEIGHT, middle_layer
@@ -221,10 +221,10 @@ class Preparation:
             "row_offsets": offsets.astype(np.int32),
             "row_places": (measured.rows - places.first_position).astype(np.int32),
             "row_counts": counts.astype(np.int32),
-            "first_rows": (np.cumsum(counts) - counts).astype(np.int32),
+            "first_rows": begins_of(counts).astype(np.int32),
             "measured_spans": measured_spans,
             "first_measured": first_measured,
-            "first_tokens": (np.cumsum(lengths) - lengths).astype(np.int32),
+            "first_tokens": begins_of(lengths).astype(np.int32),
             "corrected_spans": corrected_spans,
             "first_corrected": first_corrected,
         }

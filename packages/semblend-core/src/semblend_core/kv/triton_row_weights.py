@@ -17,7 +17,7 @@ from torch import Tensor
 
 from semblend_core.kv import row_shift
 from semblend_core.kv.mean_shift import MeasuredSpans
-from semblend_core.kv.moves import Indices
+from semblend_core.kv.moves import Indices, begins_of
 from semblend_core.kv.pieces import Piece, asked_rows
 from semblend_core.kv.places import tiles
 
@@ -36,7 +36,7 @@ def asked_of(measured: MeasuredSpans) -> MeasuredSpans:
         Piece(span.target_start, span.length, 0, rows, rows[:0])
         for span, rows in zip(measured.spans, of_spans, strict=True)
     ]
-    return measured.only(asked_rows(pieces, row_shift.MOST_WEIGHTS))[0]
+    return measured.only(asked_rows(pieces, row_shift.MOST_WEIGHTS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,17 +62,16 @@ class RowWeights:
         counts = self.measured.counts
         weights, products = self.lengths * self.padded, self.lengths * counts
         token_spans, first_token_tiles = tiles(self.lengths, TOKENS)
-        made = {
+        made: dict[str, npt.NDArray[Any]] = {
             "padded_counts": self.padded.astype(np.int32),
-            "first_chosen": (np.cumsum(self.padded) - self.padded).astype(np.int32),
-            "weight_starts": np.cumsum(weights) - weights,
+            "first_chosen": begins_of(self.padded).astype(np.int32),
+            "weight_starts": begins_of(weights),
             "token_spans": token_spans,
             "first_token_tiles": first_token_tiles,
-            "first_products": np.cumsum(products) - products,
+            "first_products": begins_of(products),
         }
         if self.is_alike:
-            first_tokens = np.cumsum(self.lengths) - self.lengths
-            made["rows_in"] = np.repeat(first_tokens, counts) + self.measured.offsets
+            made["rows_in"] = np.repeat(begins_of(self.lengths), counts) + self.measured.offsets
         return made
 
     def arguments(self, heads: int, width: int, parts: int, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:

@@ -125,13 +125,9 @@ class LineageBook:
             self.forget(next(iter(self._known.values())))
         return known
 
-    def grown_from(self, namespace: Namespace, parent: Lineage | None = None) -> Branches:
-        """By start; ``parent`` None: from exact tokens."""
-        return self._roots.get(namespace.digest, {}) if parent is None else parent.children
-
     def any_begins_within(self, namespace: Namespace, reach: int, parent: Lineage | None = None) -> bool:
         """Whether to look further, which takes tokens: none does where prompts share no opening with others."""
-        return any(start <= reach for start in self.grown_from(namespace, parent))
+        return any(start <= reach for start in self._grown_from(namespace, parent))
 
     def behind(
         self,
@@ -147,9 +143,7 @@ class LineageBook:
         ``token_ids``: of the prompt, at least ``TOLD_APART_BY`` more than ``reach``. ``trusted``: only such as are good
         enough for others.
         """
-        branches = self.grown_from(namespace, parent)
-        if not branches:
-            return
+        branches = self._grown_from(namespace, parent)
         ahead = self.TOLD_APART_BY
         for end, path in prefix_digests(token_ids, [start + ahead for start in branches if start <= reach]):
             for lineage in branches[end - ahead].get(path, ()):
@@ -219,6 +213,10 @@ class LineageBook:
         self._roots.clear()
         self._known.clear()
         self._key = os.urandom(32)
+
+    def _grown_from(self, namespace: Namespace, parent: Lineage | None = None) -> Branches:
+        """By start; ``parent`` None: from exact tokens."""
+        return self._roots.get(namespace.digest, {}) if parent is None else parent.children
 
     def _knows(self, lineage: Lineage) -> bool:
         """This very one: what is forgotten may grow again under the same name, while its old KV is still around."""
